@@ -12,7 +12,7 @@ CLIENTS := tritonclient kserve mlserver schemathesis
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test clients conformance browser lint bench descriptors lock clean
+.PHONY: help demo serve test nightly longest clients conformance browser lint bench descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,19 @@ serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 
 test: $(INSTALLED)-dev  ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+nightly:  ## Run every test, the longest too, on the lowest and the highest Python
+	@for version in $(PYTHONS); do \
+		python=$$(.ci/find-python $$version) || { echo "Python $$version is not here: its tests did not run"; continue; }; \
+		$(MAKE) --keep-going test longest PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed on Python$$failed"; exit 1; }
+
+# The lowest and the highest that the project supports; .ci/run takes them in turns.
+PYTHONS := 3.11 3.13
+
+longest: $(INSTALLED)-dev
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m nightly $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.nightly tests)
 
 clients: $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Install the public clients
 
@@ -66,7 +79,7 @@ EXTRAS := clickhouse parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) .conformance bench-data data demo-output
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml

@@ -14,7 +14,7 @@ from typing import Any
 import drift_worlds as worlds
 import numpy as np
 
-from quadriga.monitor.drift.estimates import estimates
+from quadriga.monitor.drift.estimates import estimate_accuracy
 
 CENTRES = 2.2 * np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]])
 EVEN = np.full(5, 0.2)
@@ -56,7 +56,7 @@ def one(change: str, seed: int) -> list[float]:
     rng = np.random.default_rng(seed)
     before, correct = answers(rng, 8_000)
     now, right = CHANGES[change](rng, 20_000)
-    found = [metric.value or 0.0 for metric in estimates(before, correct, now, resamples=0)]
+    found = [metric.value or 0.0 for metric in estimate_accuracy(before, correct, now, resamples=0)]
     return [100 * (value - right.mean()) for value in [*found, correct.mean()]]
 
 

@@ -18,9 +18,9 @@ from store_records import build, databases, records
 
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
-from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
-from quadriga.monitor.drift.windows import WindowRead, read_window
-from quadriga.monitor.executors import Here
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
+from quadriga.monitor.drift.windows import WindowSummary, read_window
+from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.schema import Report
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.inferences import InferenceReader
@@ -43,12 +43,12 @@ def prepare(url: str, kind: str, arguments: argparse.Namespace) -> None:
     made.touch()
 
 
-def frozen(inferences: InferenceReader, folder: Path) -> WindowRead:
+def frozen(inferences: InferenceReader, folder: Path) -> WindowSummary:
     """Freeze the first days, and read what was frozen."""
     window = StoredWindow(end=EARLY)
-    asked = reading(inferences, DriftParameters(MODEL.name))
+    asked = current_window_query(inferences, DriftParameters(MODEL.name))
     asked = msgspec.structs.replace(asked, window=window, rows=BASELINE_ROWS)
-    found = read_window(inferences, asked, lambda *_: None, Here(inferences))
+    found = read_window(inferences, asked, lambda *_: None, LocalExecutor(inferences))
     baselines = Baselines(folder / "baselines")
     name = BaselineRequest().name
     baselines.finish(Baseline(name, MODEL.name, "building", ""), found)
@@ -56,7 +56,10 @@ def frozen(inferences: InferenceReader, folder: Path) -> WindowRead:
 
 
 def timed(
-    name: str, inferences: InferenceReader, parameters: DriftParameters, baseline: WindowRead | None
+    name: str,
+    inferences: InferenceReader,
+    parameters: DriftParameters,
+    baseline: WindowSummary | None,
 ) -> None:
     """Print what one report takes."""
     wall, cpu = time.perf_counter(), time.process_time()

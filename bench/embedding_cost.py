@@ -92,10 +92,10 @@ def compare(folder: Path, answers: int, most_s: float) -> str:
     spent: dict[bool, list[float]] = {True: [], False: []}
     while len(spent[True]) < answers and time.monotonic() < until:
         for model in (with_it, without):
-            assert model.images is not None
-            options = [model.images.options(prompts)]
+            assert model.image_predictor is not None
+            options = [model.image_predictor.read_options(prompts)]
             begun = time.process_time()
-            model.images.answer([scene], options)
+            model.image_predictor.predict([scene], options)
             spent[model is with_it].append(time.process_time() - begun)
     more, bare = (statistics.quantiles(spent[side], n=10)[0] for side in (True, False))
     return (

@@ -15,7 +15,7 @@ import numpy as np
 from store_records import Clock, databases, percentile, records
 
 from quadriga.engine.model import Model
-from quadriga.engine.recording import Answered, Handled, Recorder
+from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
 from quadriga.monitor.signals import picture
 from quadriga.store.blobs.files import FileBlobs
@@ -86,11 +86,11 @@ def _recorder(place: Path, per_s: float) -> Recorder:
 def _recorded_us(recorder: Recorder, model: Model) -> float:
     begun = time.thread_time_ns()
     chosen = recorder.choose(model, 1)
-    answered = Answered(
+    answered = ImageResult(
         "image", "predict", MADE.predictions, MADE.metadata, bytes(20_000), 640, 480, "image/png",
-        embedding=VECTOR, pixels=PIXELS if chosen else None,
+        embedding=VECTOR, decoded_image=PIXELS if chosen else None,
     )  # fmt: skip
-    handled = Handled(model, MADE.request_id, "v2_rest", 4.2, {"run": 7.93})
+    handled = RequestSummary(model, MADE.request_id, "v2_rest", 4.2, {"run": 7.93})
     recorder.record(handled, [answered])
     return (time.thread_time_ns() - begun) / 1000
 

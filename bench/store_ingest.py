@@ -36,8 +36,9 @@ from store_records import build, databases, percentile, record, records
 
 from quadriga.engine.model import Model
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.recording import Answered, Handled, Recorder, Wishes
+from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
+from quadriga.proto.messages import StorageOptions
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
@@ -171,16 +172,16 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
     clock_us = percentile([_clock_us() for _ in range(1000)], 0.5)
     print(f"acknowledgement{'':35}CPU us p50        p99  (less {clock_us:.2f} of the clock itself)")
     for name, at_once, image, wishes in (
-        ("record", 1, None, Wishes()),
-        ("record, one of five", 5, None, Wishes()),
-        ("record, its image of 20 kB hashed", 1, 1, Wishes(store_input=False)),
-        ("record, its image of 20 kB kept", 1, 1, Wishes()),
+        ("record", 1, None, StorageOptions()),
+        ("record, one of five", 5, None, StorageOptions()),
+        ("record, its image of 20 kB hashed", 1, 1, StorageOptions(store_input=False)),
+        ("record, its image of 20 kB kept", 1, 1, StorageOptions()),
     ):
         costs_us = []
         for number in range(0, arguments.requests - at_once + 1, at_once):
             first, _ = made[number]
             answered = [
-                Answered(
+                ImageResult(
                     "image",
                     "predict",
                     one.predictions,
@@ -193,7 +194,9 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
                 )
                 for one, data in made[number : number + at_once]
             ]
-            handled = Handled(model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93})
+            handled = RequestSummary(
+                model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93}
+            )
             begun = time.thread_time_ns()
             recorder.record(handled, answered)
             cost_us = (time.thread_time_ns() - begun) / 1000 - clock_us

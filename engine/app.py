@@ -10,46 +10,45 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-from litestar import Litestar, MediaType, Request, Response
-from litestar.exceptions import HTTPException, ValidationException
+from litestar import Litestar, MediaType, Request
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from quadriga.engine.api.changes import change_routes
+from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.errors import EXCEPTION_HANDLERS
+from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.inferences import inference_routes
+from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.metrics import metrics_route
+from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.embedding import Vector
-from quadriga.engine.metrics import Metrics, metrics_route
+from quadriga.engine.metrics import Metrics
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.readiness import Board
+from quadriga.engine.readiness import ReadinessFlags
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
-from quadriga.engine.signalling import Embed
+from quadriga.engine.signal_worker import Embed
 from quadriga.engine.stored import open_stored
 from quadriga.monitor.drift.baselines import Baselines
-from quadriga.monitor.drift_routes import drift_routes
-from quadriga.monitor.routes import monitor_routes
-from quadriga.monitor.schedule_routes import schedule_routes
+from quadriga.monitor.drift.service import DriftService
 from quadriga.proto import table
-from quadriga.proto.chariot import read_metadata, without_gateway_prefix
-from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
+from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.grpc_server import GrpcServer
-from quadriga.proto.http import error_answer, error_body
 from quadriga.proto.openapi import add_operations
 from quadriga.proto.operations import Operation, Operations, Options
-from quadriga.store.changes.routes import change_routes
-from quadriga.store.changes.service import Changes
+from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_routes import job_routes
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
 from quadriga.store.journal import latest_seq as latest_journaled
-from quadriga.store.maintenance.routes import upkeep_routes
-from quadriga.store.routes import routes as store_routes
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
@@ -85,7 +84,7 @@ class Application:
             workers=settings.workers,
             max_file_bytes=settings.max_body_bytes,
             allowed=settings.model_control,
-            numbers=dict if recorder is None else recorder.numbers,
+            counters=dict if recorder is None else recorder.counters,
         )
         self.pipeline = Pipeline(
             self.repository,
@@ -104,10 +103,10 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
-        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.numbers)))
+        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.counters)))
         app = Litestar(
             handlers,
-            exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
+            exception_handlers=EXCEPTION_HANDLERS,
             openapi_config=OpenAPIConfig(
                 "Quadriga", VERSION, render_plugins=[_Document(operations)]
             ),
@@ -125,14 +124,14 @@ class Application:
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
-    def load_models(self, board: Board, worker: int) -> None:
-        """Start to load the models, in a thread of its own; the board tells when it is done."""
-        self.pipeline.board = board
+    def load_models(self, readiness: ReadinessFlags, worker: int) -> None:
+        """Start to load the models, in a thread of their own; the flag of the worker says when it is done."""
+        self.pipeline.readiness = readiness
 
         def load() -> None:
             self._control.start()
             self.repository.load_all()
-            board.mark(worker, loaded=True)
+            readiness.mark(worker, loaded=True)
 
         threading.Thread(target=load, name="load-models", daemon=True).start()
 
@@ -180,16 +179,16 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     ids = IdSource(number, latest_seq(inferences, directory))
     journal = Journal(directory, number)
     recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
-    changes = Changes(inferences, journal, ids, read_metadata)
+    changes = ChangeService(inferences, journal, ids, parse_metadata_value)
     jobs = Jobs(settings.jobs_directory)
+    drift = DriftService(jobs, inferences, Baselines(settings.baselines_directory))
     return recorder, [
-        *store_routes(inferences),
+        *inference_routes(inferences),
         *change_routes(changes),
         *job_routes(jobs),
-        *monitor_routes(jobs),
-        *drift_routes(jobs, inferences, Baselines(settings.baselines_directory)),
+        *evaluation_routes(jobs),
+        *drift_routes(drift),
         *schedule_routes(settings.drift_directory),
-        *upkeep_routes(inferences, changes),
     ]
 
 
@@ -256,37 +255,3 @@ def _closing(send: Send) -> Send:
         await send(message)
 
     return send_and_close
-
-
-def _answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    status, body, headers = error_answer(error)
-    return Response(
-        body,
-        status_code=status,
-        media_type="application/json",
-        headers={name.decode(): value.decode() for name, value in headers},
-    )
-
-
-def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Give the framework's own errors the one shape of ours."""
-    path = f"{request.scope['path']!r:.200}"
-    if error.status_code == NotFound.status:
-        text = f"expected a path of this server, as /schema/openapi.json lists them, got {path}"
-        return _answer_error(request, NotFound(text))
-    if error.status_code == MethodNotAllowed.status:
-        allowed = (error.headers or {}).get("allow", "")
-        text = f"expected {allowed} for {path}, got {request.scope['method']}"
-        return _answer_error(request, MethodNotAllowed(text, allowed))
-    if error.status_code == TooLarge.status:
-        limit_bytes = request.app.request_max_body_size
-        return _answer_error(
-            request, TooLarge(f"expected a body of at most {limit_bytes} bytes, got more")
-        )
-    if error.status_code >= 500:
-        cause = error.__cause__
-        return _answer_error(request, cause if isinstance(cause, Exception) else error)
-    extra = error.extra if isinstance(error, ValidationException) else None
-    wrong = [one for one in extra or [] if isinstance(one, dict)]
-    text = "; ".join(f"{one.get('key')}: {one.get('message')}" for one in wrong) or error.detail
-    return Response(error_body(text), status_code=error.status_code, media_type="application/json")

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from quadriga.engine.embedding_finder import AVERAGE, TOKENS, Embedding, EmbeddingFinder
 from quadriga.engine.onnx_file import Graph, OnnxFileError, read_onnx, with_output
-from quadriga.engine.penultimate import AVERAGE, TOKENS, Embedding, Search
 from quadriga.engine.recognition.model_toml import ModelToml
 from quadriga.engine.session import LoadError, Session
 from quadriga.engine.stopwatch import Stopwatch
@@ -43,7 +43,7 @@ _FLOATS = ("FP32", "FP16", "FP64")
 _log = logging.getLogger("quadriga.models")
 
 
-def load(
+def load_session(
     name: str, path: Path, toml: ModelToml, stopwatch: Stopwatch | None = None
 ) -> tuple[Session, Embedding]:
     """Load a graph as model.toml says, with its embedding where it has one; `name` is for the log."""
@@ -78,7 +78,7 @@ def load(
     return loaded, Embedding(found.tensor, pooling, found.reason, _length(info), output)
 
 
-def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
+def encoder_embedding(toml: ModelToml, tensor: str) -> Embedding:
     """Say what the embedding of a model is whose tokens of the image, (N, T, D), are an output already."""
     written = toml.monitor.embedding
     if written is None:
@@ -91,7 +91,7 @@ def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
     )
 
 
-def shown(embedding: Embedding, vector: Vector | None) -> Embedding:
+def with_length(embedding: Embedding, vector: Vector | None) -> Embedding:
     """Take note of what the embedding of one image is; None says that the tensor is no embedding."""
     if embedding.tensor is None:
         return embedding
@@ -101,7 +101,7 @@ def shown(embedding: Embedding, vector: Vector | None) -> Embedding:
     return msgspec.structs.replace(embedding, length=len(vector))
 
 
-def pool(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
+def pool_vectors(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
     """Make one vector an image of an output.
 
     Args:
@@ -124,7 +124,7 @@ def pool(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
     return [vector if fits and np.isfinite(vector).all() else None for vector in vectors]
 
 
-def mean(vectors: Sequence[Vector | None]) -> Vector | None:
+def mean_vector(vectors: Sequence[Vector | None]) -> Vector | None:
     """Give the mean of the embeddings of an image's parts; None where one is missing."""
     found = [vector for vector in vectors if vector is not None]
     return np.mean(found, axis=0) if found and len(found) == len(vectors) else None
@@ -144,9 +144,9 @@ def _search(graph: Graph, toml: ModelToml) -> Embedding:
         return elsewhere
     images = [name for name, shape in graph.inputs.items() if len(shape) in (3, 4)]
     image = toml.input.get("name") or (images[0] if len(images) == 1 else "")
-    search = Search(graph, image)
+    search = EmbeddingFinder(graph, image)
     if written is not None:
-        found = search.named(written)
+        found = search.by_name(written)
         if found is None:
             near = difflib.get_close_matches(written, search.names(), 3, 0)
             raise LoadError(

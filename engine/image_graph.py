@@ -1,4 +1,4 @@
-"""A model of one graph that takes images: from decoded images to predictions."""
+"""A model of one graph that takes images: from image files to predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -7,52 +7,58 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.embedding import Vector, mean, pool
+from quadriga.engine.embedding import Vector, mean_vector, pool_vectors
 from quadriga.engine.schema import explain
 from quadriga.engine.session import LoadError, RunError, Session
-from quadriga.tasks import TASKS, Task
-from quadriga.tasks.image import Image
+from quadriga.tasks import TASKS, Task, TiledTask
+from quadriga.tasks.image import Image, decode
+from quadriga.tasks.legacy import legacy, wants_legacy
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import OutputError, Prediction
 from quadriga.tasks.references import ObjectReferenceError, resolve
-from quadriga.tasks.resize import Affine, plain
-from quadriga.tasks.specification import ModelSpec, Tiling
+from quadriga.tasks.resize import Affine, check_shape, plain
+from quadriga.tasks.specification import InputSpec, ModelSpec, Tiling
 from quadriga.tasks.tiling import count_tiles, tiles
 
 Read = TypeVar("Read")
 
-_MOST_TILES = 10_000
-"""Of one image; 50 megapixels in tiles of 128 x 128 with an overlap of 0.2 are half of it."""
+MAX_TILES = 10_000
+"""Maximum tiles of one image; 50 megapixels in tiles of 128 x 128 with an overlap of 0.2 make half as many."""
 
-
-Prepared = tuple[npt.NDArray[Any], Affine]
-"""One image as the network takes it, and the way back."""
+PreparedImage = tuple[npt.NDArray[Any], Affine]
+"""One image as the network takes it, and the map to undo that."""
 
 
 class ImageOptions(msgspec.Struct, frozen=True):
-    """What a request asks of one image."""
+    """The options of one image."""
 
     action: str
     task: Any
-    """As the task reads it."""
+    """Options as the task read them."""
     tiling: Tiling | None
+    legacy_format: bool = False
+    """Whether predictions are wanted in the format before chariot-v2-kserve."""
 
 
 class ImageGraph:
-    """Answers images; safe to use from many threads.
+    """Predicts what images show, with one graph; safe to use from several threads.
 
-    `max_batch` images run together where the file leaves the number open; `embedding` names the session's
-    output that is the embedding, if any.
+    Args:
+        session: The graph.
+        spec: What its input and outputs mean.
+        max_batch: Maximum images that run together where the file leaves the number open.
+        embedding: Name of the session's output that holds the embedding; empty for none.
     """
 
     def __init__(self, session: Session, spec: ModelSpec, max_batch: int, embedding: str) -> None:
         self._session = session
         self._embedding = embedding
-        self._asked = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
+        self._outputs = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
         self.stopwatch = session.stopwatch
         self._spec = spec
+        self.task = spec.task
         self.batch_size = -1
-        """How many images run together; negative where the file fixes the number."""
+        """Images that run together; negative where the file fixes the number."""
         if spec.output.batch_axis and spec.input.batch_axis:
             shapes = {tensor.name: tensor.shape for tensor in session.inputs}
             axis = shapes[spec.input.name][0]
@@ -63,96 +69,122 @@ class ImageGraph:
             raise LoadError(
                 f"{error}; install its package, or name its folder by the setting extensions"
             ) from error
+        self._tiled_task = self._task if isinstance(self._task, TiledTask) else None
 
-    def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
+    def decode(self, data: bytes, max_pixels: int) -> Image:
+        """Decode an image file as the network takes it; see `decode_image`."""
+        return decode_image(data, self._spec.input, max_pixels)
+
+    def read_options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
         options = self._task.options(parameters)
         tiling = self._spec.tiling
-        if (written := parameters.get("tiling")) is not None:
-            tiling = None if written is False else _tiling(written)
-        if tiling is not None and not hasattr(self._task, "find"):
+        if (value := parameters.get("tiling")) is not None:
+            tiling = None if value is False else _parse_tiling(value)
+        if tiling is not None and self._tiled_task is None:
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
-        return ImageOptions(options.action, options, tiling)
+        legacy_format = wants_legacy(parameters, self._spec.task)
+        return ImageOptions(options.action, options, tiling, legacy_format)
 
-    def answer(
+    def predict(
         self, images: Sequence[Image], options: Sequence[ImageOptions]
     ) -> list[tuple[list[Prediction], Vector | None]]:
-        """Answer at most `batch_size` images in their order; those of one input size run together.
+        """Predict what at most `batch_size` images show; those of one input size run together.
 
         Returns:
-            Predictions and embedding of each; of an image in tiles the mean of their embeddings.
+            Predictions and embedding of each image, in order; for an image in tiles the mean of their embeddings.
 
         Raises:
             OutputError: The outputs are not what the specification says.
             ParameterError: Tiling makes too many tiles.
             RunError: The graph failed.
         """
-        whole = [number for number, each in enumerate(options) if each.tiling is None]
-        read = self._read(
-            [images[n] for n in whole], [options[n].task for n in whole], self._task.predict
+        untiled = [index for index, option in enumerate(options) if option.tiling is None]
+        predicted = self._run_and_read(
+            [images[index] for index in untiled],
+            [options[index].task for index in untiled],
+            self._task.predict,
         )
-        answers = dict(zip(whole, read, strict=True))
-        for number, each in enumerate(options):
-            if each.tiling is not None:
-                answers[number] = self._in_tiles(images[number], each.task, each.tiling)
-        return [answers[number] for number in range(len(images))]
+        by_index = dict(zip(untiled, predicted, strict=True))
+        for index, option in enumerate(options):
+            if option.tiling is not None:
+                by_index[index] = self._predict_tiles(images[index], option.task, option.tiling)
+        return [by_index[index] for index in range(len(images))]
+
+    def format_predictions(
+        self, predictions: Any, options: ImageOptions, width: int, height: int
+    ) -> Any:
+        """Write the predictions for an image of that size, in pixels, in the requested format.
+
+        Raises:
+            ParameterError: They cannot be written in it.
+        """
+        if not options.legacy_format:
+            return predictions
+        return legacy(predictions, options.action, self._spec, width, height)
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image, whatever it shows; None where there is none."""
+        """Return the embedding of an image, whatever it shows; None where the model has none."""
         return self._run([self._task.preprocess(image)])[1][0]
 
-    def _in_tiles(
+    def _predict_tiles(
         self, image: Image, options: Any, tiling: Tiling
     ) -> tuple[list[Prediction], Vector | None]:
-        """Answer an image by its parts: what each tile has, joined over the borders."""
-        task: Any = self._task
+        """Predict what an image shows tile by tile, and merge predictions over the borders."""
+        task = self._tiled_task
+        assert task is not None, "read_options refuses tiling for other tasks"
         count = count_tiles(image.width, image.height, tiling.size, tiling.overlap)
-        if count > _MOST_TILES:
+        if count > MAX_TILES:
             raise ParameterError(
                 f"expected tiling to cut the image of {image.width} x {image.height} into at most "
-                f"{_MOST_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
+                f"{MAX_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
             )
-        places = tiles(image.width, image.height, tiling.size, tiling.overlap)
-        parts = [msgspec.structs.replace(image, pixels=each.cut(image.pixels)) for each in places]
-        found: list[Any] = []
+        image_tiles = tiles(image.width, image.height, tiling.size, tiling.overlap)
+        parts = [
+            msgspec.structs.replace(image, pixels=tile.cut(image.pixels)) for tile in image_tiles
+        ]
+        detected: list[tuple[Any, Vector | None]] = []
         size = abs(self.batch_size)
         for start in range(0, len(parts), size):
             chunk = parts[start : start + size]
-            self.stopwatch.prepares()
-            found.extend(self._read(chunk, [options] * len(chunk), task.find))
-        tiled = [read for read, _ in found]
-        joined = task.join(list(zip(places, tiled, strict=True)), tiling, options)
-        predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
-        return predictions, mean([vector for _, vector in found])
+            self.stopwatch.record_preparation()
+            detected.extend(self._run_and_read(chunk, [options] * len(chunk), task.detect))
+        detections = [detections for detections, _ in detected]
+        merged = task.merge(list(zip(image_tiles, detections, strict=True)), tiling, options)
+        predictions = task.to_predictions(merged, image.width, image.height, options)
+        return predictions, mean_vector([vector for _, vector in detected])
 
-    def _read(
+    def _run_and_read(
         self,
         images: Sequence[Image],
         options: Sequence[Any],
         reader: Callable[[Mapping[str, npt.NDArray[Any]], Affine, Any], Read],
     ) -> list[tuple[Read, Vector | None]]:
-        """Run images, those of one input size together, and read the outputs and embedding of each."""
+        """Run images, those of one input size together, and read outputs and embedding of each."""
         prepared = [self._task.preprocess(image) for image in images]
         groups: dict[tuple[int, ...], list[int]] = {}
-        for number, (tensor, _) in enumerate(prepared):
-            groups.setdefault(tensor.shape, []).append(number)
-        by_row = self._spec.output.batch_axis
-        read: dict[int, tuple[Read, Vector | None]] = {}
-        for numbers in groups.values():
-            outputs, vectors = self._run([prepared[number] for number in numbers])
+        for index, (tensor, _) in enumerate(prepared):
+            groups.setdefault(tensor.shape, []).append(index)
+        has_rows = self._spec.output.batch_axis
+        by_index: dict[int, tuple[Read, Vector | None]] = {}
+        for indices in groups.values():
+            outputs, vectors = self._run([prepared[index] for index in indices])
             for name, array in outputs.items():
-                if by_row and (not array.ndim or len(array) < len(numbers)):
+                if has_rows and (not array.ndim or len(array) < len(indices)):
                     raise OutputError(
-                        f"expected output {name!r} to have the {len(numbers)} images as its first axis, got the "
+                        f"expected output {name!r} to have the {len(indices)} images as its first axis, got the "
                         f"shape {array.shape}: without that axis, batch_axis = false in model.toml, [output]"
                     )
-            for row, number in enumerate(numbers):
-                mine = {n: array[row] for n, array in outputs.items()} if by_row else outputs
-                read[number] = reader(mine, prepared[number][1], options[number]), vectors[row]
-        return [read[number] for number in range(len(prepared))]
+            for row, index in enumerate(indices):
+                image_outputs = outputs
+                if has_rows:
+                    image_outputs = {name: array[row] for name, array in outputs.items()}
+                _, affine = prepared[index]
+                by_index[index] = reader(image_outputs, affine, options[index]), vectors[row]
+        return [by_index[index] for index in range(len(prepared))]
 
     def _run(
-        self, items: Sequence[Prepared]
+        self, items: Sequence[PreparedImage]
     ) -> tuple[dict[str, npt.NDArray[Any]], list[Vector | None]]:
         """Run one batch of images of one input size; a batch that the file fixes is filled up."""
         spec = self._spec.input
@@ -164,16 +196,16 @@ class ImageGraph:
             feeds[spec.size_input] = np.array([affine.network_wh] * len(tensors), np.int64)
         if not self._embedding:
             return self._session.run(feeds, batch=len(items)), [None] * len(items)
-        outputs = self._session.run(feeds, self._asked, len(items))
+        outputs = self._session.run(feeds, self._outputs, len(items))
         embedded = outputs[self._embedding]
         if self._session.hidden is not None:
             del outputs[self._embedding]
-        return outputs, pool(embedded, len(tensors))
+        return outputs, pool_vectors(embedded, len(tensors))
 
     def warm_up(self) -> Vector | None:
-        """Answer a gray image: the first request is then fast, and a wrong model fails here."""
+        """Run on a gray image: the first request is then fast, and a wrong model fails here."""
         try:
-            ((_, vector),) = self.answer([plain(self._spec.input)], [self.options({})])
+            ((_, vector),) = self.predict([plain(self._spec.input)], [self.read_options({})])
         except RunError as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         except OutputError as error:
@@ -183,9 +215,26 @@ class ImageGraph:
         return vector
 
 
-def _tiling(written: Any) -> Tiling:
+def decode_image(data: bytes, spec: InputSpec, max_pixels: int) -> Image:
+    """Decode an image file with the channels, bits and orientation that a network's input takes.
+
+    Raises:
+        quadriga.tasks.image_formats.ImageError: It cannot be decoded, or not as the input takes it.
+    """
+    image = decode(
+        data,
+        channels=spec.channels,
+        bit_depth=spec.bit_depth,
+        exif=spec.exif,
+        max_pixels=max_pixels,
+    )
+    check_shape(image.width, image.height, spec)
+    return image
+
+
+def _parse_tiling(value: Any) -> Tiling:
     try:
-        return msgspec.convert(written, Tiling)
+        return msgspec.convert(value, Tiling)
     except msgspec.ValidationError as error:
         text = f"expected parameters.tiling to be false or an object: {explain(error, Tiling)}"
         raise ParameterError(text) from error

@@ -1,259 +1,245 @@
 """Requests to image models: images decoded, run in batches, and read as predictions."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import pybase64
 
 from quadriga.engine.embedding import Vector
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import TextPackage
-from quadriga.engine.recording import Answered, read_wishes
+from quadriga.engine.recording import ImageResult
+from quadriga.proto.chariot import read_image_inputs
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.tasks.containers import ImageError
-from quadriga.tasks.image import Image, decode
-from quadriga.tasks.image_text import PROMPTS
-from quadriga.tasks.legacy import legacy, wants_legacy
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import check
+from quadriga.tasks.image import Image
+from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
-from quadriga.tasks.resize import check_shape
-from quadriga.tasks.specification import ModelSpec
 
-ECHOED = ("action", "metadata")
-"""Parameters that an output has from its input, or from the request, as they were sent."""
+ECHOED_PARAMETERS = ("action", "metadata")
+"""Parameters that an output repeats from its input, or from the request, as they were sent."""
 
-PIXEL_BYTES = 64 << 20
-"""Of a request whose pixels are kept for signals: those of the image that goes beyond are the last."""
+MAX_SIGNAL_PIXEL_BYTES = 64 << 20
+"""Bytes of decoded pixels of one request after which no further image is held for its signals."""
 
 
 class ImageModel(msgspec.Struct, frozen=True):
-    """A model whose inputs are images."""
+    """A model whose inputs are images, with the limits of its server."""
 
-    answerer: ImageGraph | TextPackage
-    spec: ModelSpec
+    predictor: ImageGraph | TextPackage
     max_pixels: int
     max_images: int
-    choose: Callable[[int], Collection[int]] = lambda _: ()
-    """Chooses those of so many images, by position, whose signals are wanted."""
+    choose_for_signals: Callable[[int], Collection[int]] | None = None
+    """Chooses, among so many images, the positions of those whose signals are wanted; None chooses none."""
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """One image of a request as received, and what is wanted of it."""
+class _ImageRequest(msgspec.Struct, frozen=True):
+    """One image of a request, and how to answer it."""
 
-    where: str
-    parameters: dict[str, Any]
-    """Its own, above those of the request."""
+    location: str
+    """Place in the request, for messages: `inputs[0] ('image'): data[0]`."""
+    data: bytes
+    parameters: Mapping[str, Any]
     options: Any
-    kept: Answered
-    """What is known before it is answered."""
-    legacy: bool
-    """Whether predictions are wanted in their old shape."""
-    element: str | bytes
-    chosen: bool = False
-    """Whether its signals are wanted."""
+    """The parameters as the predictor read them."""
+    result: ImageResult
+    """The result without what the model adds."""
+    wants_signals: bool = False
 
 
-def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
-    """Answer an image model: every parameter checked first, one output per input, of its name."""
+def infer_images(
+    images: ImageModel, request: InferRequest
+) -> tuple[list[Tensor], list[ImageResult]]:
+    """Answer a request to an image model, every parameter checked first.
+
+    Returns:
+        One output per input, of its name; and one result per image.
+    """
     _check_outputs(request)
-    count, most = sum(len(tensor.data) for tensor in request.inputs), images.max_images
-    if count > most:
-        raise InvalidRequest(f"expected at most {most} images in a request, got {count}")
-    asked = _with_choice(images, _asked(images, request))
-    answered: list[Answered] = []
+    count = sum(len(tensor.data) for tensor in request.inputs)
+    if count > images.max_images:
+        raise InvalidRequest(
+            f"expected at most {images.max_images} images in a request, got {count}"
+        )
+    image_requests = _choose_for_signals(images, _read_images(images, request))
+    results: list[ImageResult] = []
     pixel_bytes = 0
-    size = abs(images.answerer.batch_size)
-    for start in range(0, len(asked), size):
+    size = abs(images.predictor.batch_size)
+    for start in range(0, len(image_requests), size):
         if start:
-            images.answerer.stopwatch.prepares()
-        for item in _answer_chunk(images, asked[start : start + size]):
-            fits = pixel_bytes < PIXEL_BYTES
-            answered.append(item if fits else msgspec.structs.replace(item, pixels=None))
-            pixel_bytes += 0 if item.pixels is None else item.pixels.pixels.nbytes
+            images.predictor.stopwatch.record_preparation()
+        for result in _predict(images, image_requests[start : start + size]):
+            fits = pixel_bytes < MAX_SIGNAL_PIXEL_BYTES
+            pixel_bytes += 0 if result.decoded_image is None else result.decoded_image.pixels.nbytes
+            results.append(result if fits else msgspec.structs.replace(result, decoded_image=None))
     outputs = []
-    pairs = zip(asked, answered, strict=True)
+    pairs = zip(image_requests, results, strict=True)
     for tensor in request.inputs:
-        predictions = [_shown(images, *next(pairs)) for _ in tensor.data]
-        given = {**request.parameters, **tensor.parameters}
-        echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
+        predictions = [_format_predictions(images, *next(pairs)) for _ in tensor.data]
+        parameters = {**request.parameters, **tensor.parameters}
+        echoed = {
+            name: parameters[name] for name in ECHOED_PARAMETERS if parameters.get(name) is not None
+        }
         outputs.append(Tensor(tensor.name, "BYTES", (len(predictions),), predictions, echoed))
-    return outputs, answered
-
-
-def _shown(images: ImageModel, asked: _Asked, answered: Answered) -> Any:
-    """Give the predictions for an image in the shape that is wanted; the store has the protocol's."""
-    if not asked.legacy:
-        return answered.predictions
-    width, height = answered.width or 0, answered.height or 0
-    try:
-        return legacy(answered.predictions, answered.action, images.spec, width, height)
-    except ParameterError as error:
-        raise InvalidRequest(f"{asked.where}: {error}") from error
+    return outputs, results
 
 
 def stream_image(
     images: ImageModel, request: InferRequest
-) -> Iterator[tuple[str, Answered | None]]:
-    """Answer one prompt about one image, piece by piece; what was answered comes with the last piece.
+) -> Iterator[tuple[str, ImageResult | None]]:
+    """Answer one prompt about one image, piece by piece; the result comes with the last piece.
 
     Raises:
         InvalidRequest: The model answers no prompts, or the request is not one image and one prompt.
     """
-    answerer = images.answerer
-    if not isinstance(answerer, TextPackage):
+    predictor = images.predictor
+    if not isinstance(predictor, TextPackage):
         raise InvalidRequest(
-            f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
+            f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {predictor.task}"
         )
-    asked = _with_choice(images, _asked(images, request))
-    if len(asked) != 1:
-        raise InvalidRequest(f"expected one image to answer as a stream, got {len(asked)}")
-    (item,) = asked
-    received = _image_bytes(item)
-    image = _decoded(images, item, received)
-    pieces = answerer.stream(image, item.options)
+    image_requests = _choose_for_signals(images, _read_images(images, request))
+    if len(image_requests) != 1:
+        raise InvalidRequest(f"expected one image to answer as a stream, got {len(image_requests)}")
+    (image_request,) = image_requests
+    image = _decode(images, image_request)
+    pieces = predictor.stream(image, image_request.options)
     text = ""
     try:
         while True:
             try:
                 piece = next(pieces)
             except StopIteration as end:
-                last, vector = end.value
-                answers = [Answer(item.options.prompts[0], text + last)]
-                yield last, _answered(item, received, image, (answers, vector))
+                last, embedding = end.value
+                answer = Answer(image_request.options.prompts[0], text + last)
+                yield last, _complete(image_request, image, ([answer], embedding))
                 return
             text += piece
             yield piece, None
     except ParameterError as error:
-        raise InvalidRequest(f"{item.where}: {error}") from error
+        raise InvalidRequest(f"{image_request.location}: {error}") from error
 
 
-def images_of(images: ImageModel, request: InferRequest) -> Iterator[tuple[Image, dict[str, Any]]]:
-    """Decode the images of a request, each with the parameters that hold for it."""
-    for item in _asked(images, request):
-        yield _decoded(images, item, _image_bytes(item)), item.parameters
+def decode_images(
+    images: ImageModel, request: InferRequest
+) -> Iterator[tuple[Image, Mapping[str, Any]]]:
+    """Decode the images of a request, each with its parameters."""
+    for image_request in _read_images(images, request):
+        yield _decode(images, image_request), image_request.parameters
+
+
+def failed_image_results(images: ImageModel, request: InferRequest) -> list[ImageResult]:
+    """Return what can be stored of a request that the model failed to answer."""
+    return [
+        msgspec.structs.replace(image_request.result, image=image_request.data)
+        for image_request in _read_images(images, request)
+    ]
+
+
+def wants_raw_tensors(request: InferRequest) -> bool:
+    """Tell whether a request brings an image model the tensors of its graph, and wants them back."""
+    if all(tensor.datatype == "BYTES" for tensor in request.inputs):
+        return False
+    content_types = [tensor.parameters.get("content_type") for tensor in request.inputs]
+    return "raw" in (request.parameters.get("content_type"), *content_types)
 
 
 def _check_outputs(request: InferRequest) -> None:
-    known = [tensor.name for tensor in request.inputs]
+    """Check that every requested output is named as an input."""
+    names = [tensor.name for tensor in request.inputs]
     for output in request.requested_outputs:
-        if output.name not in known:
+        if output.name not in names:
             raise InvalidRequest(
-                f"expected outputs named as the images they answer ({', '.join(known):.200}), "
+                f"expected outputs named as the images they answer ({', '.join(names):.200}), "
                 f"got {output.name!r:.60}"
             )
 
 
-def wants_tensors(request: InferRequest) -> bool:
-    """Tell whether a request brings an image model the tensors of its graph, and wants them back."""
-    if all(tensor.datatype == "BYTES" for tensor in request.inputs):
-        return False
-    given = [tensor.parameters.get("content_type") for tensor in request.inputs]
-    return "raw" in (request.parameters.get("content_type"), *given)
-
-
-def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
-    """Check each input's parameters and metadata; the request's own parameters are its defaults."""
-    for number, tensor in enumerate(request.inputs):
-        where = f"inputs[{number}] ({tensor.name!r:.60})"
-        if not isinstance(tensor.data, list):
-            raise InvalidRequest(
-                f"{where}: expected images in datatype BYTES, base64-encoded in JSON, got "
-                f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
-            )
-        if not tensor.data:
-            raise InvalidRequest(f"{where}: expected data to hold at least one image, got none")
-        shared, own = request.parameters, tensor.parameters
-        if any(own.get(name) is not None for name in PROMPTS):
-            shared = {name: value for name, value in shared.items() if name not in PROMPTS}
-        parameters = {**shared, **own}
-        metadata, wishes = read_wishes(parameters, where)
+def _read_images(images: ImageModel, request: InferRequest) -> list[_ImageRequest]:
+    """Check the parameters and metadata of all inputs, then take their images."""
+    checked = []
+    for image_input in read_image_inputs(request):
         try:
-            options = images.answerer.options(parameters)
-            in_old_shape = wants_legacy(parameters, images.spec.task)
-        except ParameterError as error:
-            raise InvalidRequest(f"{where}: {error}") from error
-        kept = Answered(tensor.name, options.action, [], metadata, wishes=wishes)
-        encoded = own.get("content_type") == "base64"  # also where a protocol has bytes
-        for index, element in enumerate(tensor.data):
-            if encoded and isinstance(element, bytes):
-                element = element.decode("latin-1")  # noqa: PLW2901 - the text that it is
-            here = f"{where}: data[{index}]"
-            yield _Asked(here, parameters, options, kept, in_old_shape, element)
+            check(image_input.metadata)
+            options = images.predictor.read_options(image_input.parameters)
+        except (MetadataError, ParameterError) as error:
+            raise InvalidRequest(f"{image_input.location}: {error}") from error
+        result = ImageResult(
+            image_input.name,
+            options.action,
+            [],
+            image_input.metadata,
+            storage=image_input.storage,
+        )
+        checked.append((image_input, options, result))
+    return [
+        _ImageRequest(
+            f"{image_input.location}: data[{index}]", data, image_input.parameters, options, result
+        )
+        for image_input, options, result in checked
+        for index, data in enumerate(image_input.images)
+    ]
 
 
-def _with_choice(images: ImageModel, asked: Iterator[_Asked]) -> list[_Asked]:
+def _choose_for_signals(
+    images: ImageModel, image_requests: list[_ImageRequest]
+) -> list[_ImageRequest]:
     """Mark the images whose signals are wanted."""
-    items = list(asked)
-    for position in images.choose(len(items)):
-        items[position] = msgspec.structs.replace(items[position], chosen=True)
-    return items
+    chosen = list(image_requests)
+    if images.choose_for_signals is not None:
+        for position in images.choose_for_signals(len(chosen)):
+            chosen[position] = msgspec.structs.replace(chosen[position], wants_signals=True)
+    return chosen
 
 
-def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
-    received = [_image_bytes(item) for item in asked]
-    decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
+def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> list[ImageResult]:
+    """Decode and answer images that run together."""
+    decoded = [_decode(images, image_request) for image_request in image_requests]
+    options = [image_request.options for image_request in image_requests]
     try:
-        found = images.answerer.answer(decoded, [item.options for item in asked])
+        predicted = images.predictor.predict(decoded, options)
     except ParameterError as error:
-        raise InvalidRequest(f"{asked[0].where}: {error}") from error
-    return [_answered(*each) for each in zip(asked, received, decoded, found, strict=True)]
+        raise InvalidRequest(f"{image_requests[0].location}: {error}") from error
+    return [_complete(*parts) for parts in zip(image_requests, decoded, predicted, strict=True)]
 
 
-def _answered(
-    asked: _Asked, received: bytes, image: Image, found: tuple[Sequence[Prediction], Vector | None]
-) -> Answered:
-    predictions, embedding = found
+def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:
+    try:
+        return images.predictor.decode(image_request.data, images.max_pixels)
+    except ImageError as error:
+        raise InvalidRequest(f"{image_request.location}: {error}") from error
+
+
+def _complete(
+    image_request: _ImageRequest,
+    image: Image,
+    predicted: tuple[Sequence[Prediction], Vector | None],
+) -> ImageResult:
+    """Add to an image's result what the model says of it."""
+    predictions, embedding = predicted
+    holds_pixels = image_request.wants_signals and image_request.result.storage.store
     return msgspec.structs.replace(
-        asked.kept,
+        image_request.result,
         predictions=predictions,
-        image=received,
+        image=image_request.data,
         width=image.width,
         height=image.height,
         mime=image.mime,
         embedding=embedding,
-        pixels=image if asked.chosen and asked.kept.wishes.store else None,
+        decoded_image=image if holds_pixels else None,
     )
 
 
-def failed_images(images: ImageModel, request: InferRequest) -> list[Answered]:
-    """Give what there is to keep of a request that the model failed to answer."""
-    asked = _asked(images, request)
-    return [msgspec.structs.replace(item.kept, image=_image_bytes(item)) for item in asked]
-
-
-def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:
-    spec = images.spec.input
+def _format_predictions(
+    images: ImageModel, image_request: _ImageRequest, result: ImageResult
+) -> Any:
+    """Return an image's predictions in the requested format; the store has the protocol's."""
+    width, height = result.width or 0, result.height or 0
     try:
-        image = decode(
-            received,
-            channels=spec.channels,
-            bit_depth=spec.bit_depth,
-            exif=spec.exif,
-            max_pixels=images.max_pixels,
+        return images.predictor.format_predictions(
+            result.predictions, image_request.options, width, height
         )
-        check_shape(image.width, image.height, spec)
-    except ImageError as error:
-        raise InvalidRequest(f"{asked.where}: {error}") from error
-    return image
-
-
-def _image_bytes(item: _Asked) -> bytes:
-    """Decode base64 where JSON carried the image; binary protocols give bytes."""
-    if isinstance(item.element, bytes):
-        return item.element
-    text = item.element
-    if text.startswith("data:"):
-        _, _, text = text.partition(",")
-    try:
-        try:
-            return pybase64.b64decode(text, validate=True)
-        except ValueError:
-            if "\n" not in text:
-                raise
-            return pybase64.b64decode("".join(text.splitlines()), validate=True)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"{item.where}: expected a base64-encoded image, got: {error}"
-        ) from error
+    except ParameterError as error:
+        raise InvalidRequest(f"{image_request.location}: {error}") from error

@@ -6,8 +6,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from quadriga.engine.embedding_finder import Embedding
 from quadriga.engine.model import Model
-from quadriga.engine.penultimate import Embedding
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.repository import find_model
 from quadriga.engine.session import LoadError
@@ -55,7 +55,7 @@ def inspect_model(path: Path) -> Inspection:
     """Load a model as the server would, and describe it."""
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
-    size = model.images.batch_size if model.images else 0
+    size = model.image_predictor.batch_size if model.image_predictor else 0
     batch = f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
     return Inspection(
         file=str(path),
@@ -67,7 +67,7 @@ def inspect_model(path: Path) -> Inspection:
         external_data=sorted({part.location for part in header.external_data}),
         inputs=list(model.session.inputs),
         outputs=list(model.session.outputs),
-        batch=batch if model.images else "as the graph says",
+        batch=batch if model.image_predictor else "as the graph says",
         task=recognition.task,
         family=recognition.family,
         preprocessing=in_words(model.spec.input) if model.spec else "",

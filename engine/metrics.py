@@ -1,18 +1,13 @@
 """What Prometheus asks for: `/metrics`, read off the counters that the workers keep anyway."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
-from litestar import Request, Response, get
-from litestar.handlers import HTTPRouteHandler
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from quadriga.proto.messages import Duration, ModelStatistics, Serving
@@ -76,17 +71,3 @@ def _of_models(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
         add(stages, model, "infer", model.compute_infer)
         add(stages, model, "output", model.compute_output)
     yield from (images, runs, requests, stages)
-
-
-def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
-    """Return the handler that answers Prometheus."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
-
-    @get("/metrics", sync_to_thread=True, media_type="text/plain")
-    def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-        """Answer all metrics, in the text form that Prometheus asks for."""
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
-
-    return read_metrics

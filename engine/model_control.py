@@ -21,7 +21,7 @@ import msgspec
 from quadriga.engine.overrides import Override, write_files
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
-from quadriga.engine.stopwatch import merged
+from quadriga.engine.stopwatch import merge_statistics
 from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
@@ -70,7 +70,7 @@ class ModelControl:
 
     The workers meet in `directory`; one process alone needs none, and then takes no files, of which a client
     may send `max_file_bytes` for a model. A change waits `timeout_s` for another one, and for the other
-    workers. `numbers` gives what else this worker counts, by name.
+    workers. `counters` gives what else this worker counts, by name.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ModelControl:
         max_file_bytes: int = 0,
         timeout_s: float = 120.0,
         allowed: bool = True,
-        numbers: Callable[[], Mapping[str, float]] = dict,
+        counters: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._repository = repository
         self._directory = directory
@@ -92,7 +92,7 @@ class ModelControl:
         self._max_file_bytes = max_file_bytes
         self._timeout_s = timeout_s
         self._allowed = allowed
-        self._numbers = numbers
+        self._counters = counters
         self._following = threading.Lock()
         self._report = _Report()
 
@@ -130,11 +130,11 @@ class ModelControl:
             for each in report.statistics:
                 if (each.name, each.version) in parts:
                     parts[each.name, each.version].append(each)
-        return [merged(of_one) for of_one in parts.values()]
+        return [merge_statistics(same_version) for same_version in parts.values()]
 
-    def numbers(self) -> dict[str, float]:
+    def counters(self) -> dict[str, float]:
         """Add up what else the workers count; of what does not only rise, this worker knows best."""
-        total = dict(self._numbers())
+        total = dict(self._counters())
         for report in self._reports():
             for name, value in report.numbers.items():
                 if name in total and name.endswith("_total"):
@@ -261,8 +261,8 @@ class ModelControl:
 
     def _current(self) -> _Report:
         statistics = self._repository.statistics(None, None)
-        numbers = dict(self._numbers())
-        return msgspec.structs.replace(self._report, statistics=statistics, numbers=numbers)
+        counters = dict(self._counters())
+        return msgspec.structs.replace(self._report, statistics=statistics, numbers=counters)
 
     def _reports(self) -> list[_Report]:
         return [self._read(_file_of(number), _Report) for number in self._others]

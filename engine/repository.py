@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.image_text.generation import is_text_package
-from quadriga.engine.model import BELOW, Model, folder_of
+from quadriga.engine.model import ONNX_SUBFOLDER, Model, model_folder
 from quadriga.engine.overrides import Override, read_config
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
@@ -32,7 +32,7 @@ class _Entry(msgspec.Struct, eq=False):
     name: str
     version: str
     path: Path
-    over: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Any] | None = None
     state: ModelState = "LOADING"
     reason: str = ""
     model: Model | None = None
@@ -41,7 +41,7 @@ class _Entry(msgspec.Struct, eq=False):
         """Load it, or raise as `Model` does; the log says how it went."""
         started = time.perf_counter()
         try:
-            self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
+            self.model = Model(self.name, self.version, self.path, score_threshold, self.overrides)
         except LoadError as error:
             _log.error("%s %s: failed to load: %s", self.name, self.version, error)
             raise
@@ -114,7 +114,7 @@ class ModelRepository:
             return self._put(entries)
 
     def _read(self, name: str, override: Override) -> list[_Entry]:
-        over, policy = read_config(override.config)
+        overrides, policy = read_config(override.config)
         if override.folder is None:
             found = _scan(self._root)
             real = _known_name(name, _lowered(found))
@@ -129,7 +129,7 @@ class ModelRepository:
                     f"expected a name of {NAME.pattern}, and model.onnx or <version>/model.onnx among "
                     f"its files, got {name!r:.140} with {'files' if paths else 'no model'}"
                 )
-        return [_Entry(real, each, paths[each], over) for each in policy.choose(paths)]
+        return [_Entry(real, each, paths[each], overrides) for each in policy.choose(paths)]
 
     def unload(self, name: str) -> str:
         """Stop serving a model; requests that have begun are answered.
@@ -227,8 +227,8 @@ def find_model(folder: Path) -> Path | None:
         return folder / "model.onnx"
     if is_text_package(folder) is not None:
         return folder
-    if (folder / BELOW / "model.onnx").is_file():
-        return folder / BELOW / "model.onnx"
+    if (folder / ONNX_SUBFOLDER / "model.onnx").is_file():
+        return folder / ONNX_SUBFOLDER / "model.onnx"
     files = sorted(folder.glob("*.onnx"))
     return files[0] if len(files) == 1 else None
 
@@ -237,12 +237,14 @@ def _scan(root: Path) -> dict[str, dict[str, Path]]:
     """Find the models of a folder by name, and the versions of each, highest first."""
     if root.is_file():
         path = root.resolve()
-        return {folder_of(path).name if root.stem == "model" else root.stem: {"1": root}}
+        return {model_folder(path).name if root.stem == "model" else root.stem: {"1": root}}
     if not root.is_dir():
         raise LoadError(f"expected a folder of models at {root}, got no such folder")
     root = root.resolve()
     alone = _versions_in(root)
-    if not {root, root / "model.onnx", root / BELOW / "model.onnx"}.isdisjoint(alone.values()):
+    if not {root, root / "model.onnx", root / ONNX_SUBFOLDER / "model.onnx"}.isdisjoint(
+        alone.values()
+    ):
         return {root.name: alone}  # folders beside it may be anything
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     found = {folder.name: _versions_in(folder) for folder in folders}

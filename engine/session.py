@@ -114,7 +114,7 @@ class Session:
             names = list(outputs) or [output.name for output in self.outputs]
             started_ns = time.perf_counter_ns()
             results = self._session.run(names, dict(feeds))
-            self.stopwatch.ran(started_ns, batch)
+            self.stopwatch.record_run(started_ns, batch)
         except Exception as error:
             raise RunError(_first_line(str(error))) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
@@ -143,7 +143,7 @@ class Session:
                 binding.bind_output(name, self._device)
             started_ns = time.perf_counter_ns()
             self._session.run_with_iobinding(binding)
-            self.stopwatch.ran(started_ns, 1)
+            self.stopwatch.record_run(started_ns, 1)
             fetched, *kept = binding.get_outputs()
         except Exception as error:
             raise RunError(_first_line(str(error))) from error

@@ -1,7 +1,7 @@
-"""What models have done: how often, for how long, by phase of a request and by size of batch.
+"""Times of requests by stage, and the statistics of a model: how often, for how long, by size of batch.
 
-The times of a request are read off the runs of its graph: what precedes a run prepares its input, what
-follows it reads its output. That costs a request of one run 1.4 us.
+The stages of a request follow from the runs of its graph: what precedes a run prepares its input, what follows it
+reads its output. That costs a request of one run 1.4 us.
 """
 
 import threading
@@ -23,27 +23,27 @@ _now = time.perf_counter_ns
 
 
 class Stopwatch(threading.local):
-    """The runs of the request that the current thread answers; outside of one nothing is kept."""
+    """The runs of the request that the current thread answers; runs outside of a request are not noted."""
 
     def __init__(self) -> None:
         self.events: list[Event] | None = None
 
     def start(self) -> None:
-        """Begin a request, or go on with one."""
+        """Begin a request, or continue one."""
         self.events = [(0, _now(), -1)]
 
-    def ran(self, started_ns: int, batch: int) -> None:
+    def record_run(self, started_ns: int, batch: int) -> None:
         """Note a run of the graph that has just ended."""
         if self.events is not None:
             self.events.append((started_ns, _now(), batch))
 
-    def prepares(self) -> None:
-        """Note that what follows prepares the next run: the outputs of the last one are read."""
+    def record_preparation(self) -> None:
+        """Note that the outputs of the last run are read, and that the input of the next one is prepared."""
         if self.events is not None:
             self.events.append((0, _now(), 0))
 
     def stop(self) -> list[Event]:
-        """End the request; returns what happened, in its order, up to this end."""
+        """End or pause the request, and return its events in order."""
         events = self.events or []
         self.events = None
         events.append((0, _now(), 0))
@@ -51,57 +51,57 @@ class Stopwatch(threading.local):
 
 
 def _runs(events: list[Event]) -> list[list[int]]:
-    """Give of each run of the graph its batch, and ns of input, inference and output."""
+    """Return for each run of the graph its batch, and nanoseconds of input, inference and output."""
     runs = []
     run: list[int] | None = None  # whose outputs are being read
-    before = events[0][1]
-    for started, ended, batch in events:
-        if started:
-            prepared_ns = 0
+    previous_ns = events[0][1]
+    for start_ns, end_ns, batch in events:
+        if start_ns:
+            input_ns = 0
             if run is None:
-                prepared_ns = started - before
+                input_ns = start_ns - previous_ns
             else:
-                run[3] += started - before
-            run = [batch, prepared_ns, ended - started, 0]
+                run[3] += start_ns - previous_ns
+            run = [batch, input_ns, end_ns - start_ns, 0]
             runs.append(run)
-            before = ended
+            previous_ns = end_ns
         elif batch < 0:
-            before = ended
+            previous_ns = end_ns
         elif run is not None:
-            run[3] += ended - before
-            run, before = None, ended
+            run[3] += end_ns - previous_ns
+            run, previous_ns = None, end_ns
     return runs
 
 
 def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
-    """Give the milliseconds of each stage of a request, from what `Stopwatch.stop` gives."""
-    preparing = running = reading = 0
+    """Return the milliseconds of each stage of a request, from the events of `Stopwatch.stop`."""
+    preprocess_ns = total_infer_ns = postprocess_ns = 0
     for _, input_ns, infer_ns, output_ns in _runs(events):
-        preparing += input_ns
-        running += infer_ns
-        reading += output_ns
+        preprocess_ns += input_ns
+        total_infer_ns += infer_ns
+        postprocess_ns += output_ns
     return {  # whole microseconds: rounding would cost more than all of it
         "queue": queue_ns // 1000 / 1000,
-        "preprocess": preparing // 1000 / 1000,
-        "infer": running // 1000 / 1000,
-        "postprocess": reading // 1000 / 1000,
+        "preprocess": preprocess_ns // 1000 / 1000,
+        "infer": total_infer_ns // 1000 / 1000,
+        "postprocess": postprocess_ns // 1000 / 1000,
     }
 
 
-class Counters:
-    """What one version of a model has done since it was loaded; safe from several threads."""
+class ModelCounters:
+    """Statistics of one version of a model since it was loaded; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epoch_ns = time.time_ns() - _now()
         self._batches: dict[int, list[int]] = {}
-        """By size: how many, and ns of input, inference and output."""
+        """By size of batch: number of runs, and nanoseconds of input, inference and output."""
         self._images = self._succeeded = self._failed = 0
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
-    def succeeded(self, images: int, queue_ns: int, events: list[Event]) -> None:
-        """Count a request that was answered: of so many images or rows, it waited so long."""
-        runs, ended = _runs(events), events[-1][1]
+    def count_success(self, images: int, queue_ns: int, events: list[Event]) -> None:
+        """Count a request that was answered, with its number of images or rows and its time in the queue."""
+        runs, end_ns = _runs(events), events[-1][1]
         with self._lock:
             for batch, input_ns, infer_ns, output_ns in runs:
                 times = self._batches.setdefault(batch, [0, 0, 0, 0])
@@ -112,17 +112,17 @@ class Counters:
             self._images += images
             self._succeeded += 1
             self._queue_ns += queue_ns
-            self._last_ns = ended
-            self._success_ns += queue_ns + ended - events[0][1]
+            self._last_ns = end_ns
+            self._success_ns += queue_ns + end_ns - events[0][1]
 
-    def failed(self, queue_ns: int, events: list[Event]) -> None:
-        """Count a request that was not answered."""
+    def count_failure(self, queue_ns: int, events: list[Event]) -> None:
+        """Count a request that failed."""
         with self._lock:
             self._failed += 1
             self._fail_ns += queue_ns + events[-1][1] - events[0][1]
 
     def statistics(self, name: str, version: str) -> ModelStatistics:
-        """Give what was counted."""
+        """Return the statistics."""
         with self._lock:
             batches = [
                 BatchStatistics(
@@ -134,8 +134,8 @@ class Counters:
                 for size, (count, input_ns, infer_ns, output_ns) in sorted(self._batches.items())
             ]
             requests = self._succeeded
-            spent = {
-                phase: Duration(requests, sum(getattr(each, phase).ns for each in batches))
+            durations = {
+                phase: Duration(requests, sum(getattr(batch, phase).ns for batch in batches))
                 for phase in ("compute_input", "compute_infer", "compute_output")
             }
             return ModelStatistics(
@@ -143,37 +143,37 @@ class Counters:
                 version=version,
                 last_inference_ms=(self._epoch_ns + self._last_ns) // 1_000_000 if requests else 0,
                 inference_count=self._images,
-                execution_count=sum(each.compute_infer.count for each in batches),
+                execution_count=sum(batch.compute_infer.count for batch in batches),
                 success=Duration(requests, self._success_ns),
                 fail=Duration(self._failed, self._fail_ns),
                 queue=Duration(requests, self._queue_ns),
-                **spent,
+                **durations,
                 batches=batches,
             )
 
 
-def merged(parts: Iterable[ModelStatistics]) -> ModelStatistics:
-    """Add up what several processes counted of one version of one model; at least one."""
-    first, *others = parts
+def merge_statistics(parts: Iterable[ModelStatistics]) -> ModelStatistics:
+    """Add up the statistics of one version of one model from several processes, at least one."""
+    merged, *others = parts
     for other in others:
-        sizes = {each.batch_size: each for each in first.batches}
-        for each in other.batches:
-            known = sizes.get(each.batch_size, BatchStatistics(batch_size=each.batch_size))
-            sizes[each.batch_size] = _added(known, each)
-        batches = [sizes[size] for size in sorted(sizes)]
-        first = msgspec.structs.replace(_added(first, other), batches=batches)
-    return first
+        by_size = {batch.batch_size: batch for batch in merged.batches}
+        for batch in other.batches:
+            existing = by_size.get(batch.batch_size, BatchStatistics(batch_size=batch.batch_size))
+            by_size[batch.batch_size] = _add(existing, batch)
+        batches = [by_size[size] for size in sorted(by_size)]
+        merged = msgspec.structs.replace(_add(merged, other), batches=batches)
+    return merged
 
 
-def _added(first: Counted, other: Counted) -> Counted:
-    """Add two of a kind, field by field; sizes, names and lists stay the first's."""
+def _add(first: Counted, second: Counted) -> Counted:
+    """Add two structs field by field; sizes, names and lists stay those of the first."""
     sums: dict[str, object] = {}
     for name in first.__struct_fields__:
-        mine, more = getattr(first, name), getattr(other, name)
-        if isinstance(mine, Duration):
-            sums[name] = Duration(mine.count + more.count, mine.ns + more.ns)
+        left, right = getattr(first, name), getattr(second, name)
+        if isinstance(left, Duration):
+            sums[name] = Duration(left.count + right.count, left.ns + right.ns)
         elif name.endswith("_count"):
-            sums[name] = mine + more
+            sums[name] = left + right
         elif name == "last_inference_ms":
-            sums[name] = max(mine, more)
+            sums[name] = max(left, right)
     return msgspec.structs.replace(first, **sums)

@@ -1,4 +1,4 @@
-"""Requests to models without a task: tensors in, tensors out, by the names of the graph."""
+"""Requests to models of tensors: arrays in, arrays out, by the names of the graph."""
 
 from typing import Any
 
@@ -8,70 +8,87 @@ import numpy.typing as npt
 import pybase64
 
 from quadriga.engine.model import Model
-from quadriga.engine.recording import Answered, read_wishes
+from quadriga.engine.recording import ImageResult
 from quadriga.engine.session import RunError
+from quadriga.proto.chariot import parse_metadata, read_storage_options
 from quadriga.proto.datatypes import DATATYPES
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor, TensorInfo
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import check
 
 MAX_STORED_ELEMENTS = 4096
-"""Of an output tensor that is kept with its values; of larger ones only name, type and shape are."""
+"""Maximum elements of an output tensor that is stored with its values; of larger ones only name, type and shape are."""
 
 
-def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
-    """Answer any other model: tensors in, tensors out, by the names of the graph."""
-    given: dict[str, Tensor] = {}
+def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], list[ImageResult]]:
+    """Answer a request to a model of tensors.
+
+    Returns:
+        The outputs of the graph; and one result for all of them.
+    """
+    inputs: dict[str, Tensor] = {}
     for number, tensor in enumerate(request.inputs):
         name = tensor.name
-        if name in given:
+        if name in inputs:
             raise InvalidRequest(f"inputs[{number}]: expected each input once, got {name!r} twice")
-        given[name] = tensor
+        inputs[name] = tensor
     expected = {info.name: info for info in model.session.inputs}
-    if given.keys() != expected.keys():
+    if inputs.keys() != expected.keys():
         raise InvalidRequest(
             f"expected the inputs {', '.join(expected)}, as {model.name} takes tensors, got "
-            f"{', '.join(map(repr, given))}; task in its model.toml would make them of images"
+            f"{', '.join(map(repr, inputs))}; task in its model.toml would make them of images"
         )
-    feeds = {name: _feed(given[name], info) for name, info in expected.items()}
-    unanswered = _asked(request)
+    feeds = {name: _check_input(inputs[name], info) for name, info in expected.items()}
+    result = _result_without_predictions(request)
     names = [output.name for output in request.requested_outputs]
-    known = [info.name for info in model.session.outputs]
-    if not set(names) <= set(known):
-        raise InvalidRequest(f"expected outputs among {', '.join(known)}, got {', '.join(names)}")
+    available = [info.name for info in model.session.outputs]
+    if not set(names) <= set(available):
+        raise InvalidRequest(
+            f"expected outputs among {', '.join(available)}, got {', '.join(names)}"
+        )
     try:
-        results = model.session.run(feeds, names, rows(model, request))
+        arrays = model.session.run(feeds, names, count_rows(model, request))
     except RunError as error:
         raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
-    outputs = [_output_tensor(name, array) for name, array in results.items()]
-    kept = [_kept(tensor) for tensor in outputs]
-    return outputs, [msgspec.structs.replace(unanswered, predictions=kept)]
+    outputs = [_output_tensor(name, array) for name, array in arrays.items()]
+    predictions = [_stored_form(tensor) for tensor in outputs]
+    return outputs, [msgspec.structs.replace(result, predictions=predictions)]
 
 
-def failed_tensors(request: InferRequest) -> list[Answered]:
-    """Give what there is to keep of a request that the model failed to answer."""
-    return [_asked(request)]
+def failed_tensor_results(request: InferRequest) -> list[ImageResult]:
+    """Return what can be stored of a request that the model failed to answer."""
+    return [_result_without_predictions(request)]
 
 
-def _asked(request: InferRequest) -> Answered:
-    """Check metadata and wishes, of the request and of all its inputs; what was answered is left out."""
-    own = {name: value for tensor in request.inputs for name, value in tensor.parameters.items()}
-    parameters = {**request.parameters, **own}
-    metadata, wishes = read_wishes(parameters, "inputs[0]")
-    return Answered(request.inputs[0].name, "predict", [], metadata, wishes=wishes)
+def _result_without_predictions(request: InferRequest) -> ImageResult:
+    """Check metadata and storage options, of the request and of all its inputs together."""
+    parameters = dict(request.parameters)
+    for tensor in request.inputs:
+        parameters.update(tensor.parameters)
+    metadata = parse_metadata(parameters, "inputs[0]")
+    storage = read_storage_options(parameters, "inputs[0]")
+    try:
+        check(metadata)
+    except MetadataError as error:
+        raise InvalidRequest(f"inputs[0]: {error}") from error
+    return ImageResult(request.inputs[0].name, "predict", [], metadata, storage=storage)
 
 
-def rows(model: Model, request: InferRequest) -> int:
+def count_rows(model: Model, request: InferRequest) -> int:
     """Count the rows of a request: along the first axis where the graph leaves it open, else 1."""
     first = model.session.inputs[0].shape[:1] if model.session.inputs else ()
     shape = request.inputs[0].shape if request.inputs else ()
     return shape[0] if first == (-1,) and shape else 1
 
 
-def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
+def _check_input(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
     """Check one input tensor against the graph and make it what onnxruntime takes."""
-    where = f"input {tensor.name!r}"
+    location = f"input {tensor.name!r}"
     if tensor.datatype != info.datatype:
-        raise InvalidRequest(f"{where}: expected datatype {info.datatype}, got {tensor.datatype}")
+        raise InvalidRequest(
+            f"{location}: expected datatype {info.datatype}, got {tensor.datatype}"
+        )
     shape = tensor.shape
     if len(shape) == 1 and len(info.shape) == 2 and info.shape[1] in (1, -1):
         shape = (*shape, 1)  # [N] stands for [N, 1]
@@ -80,18 +97,18 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
     elif shape == (1,) and info.shape == ():
         shape = ()  # a shape of the wire has an axis: the configuration says [1] too
     fits = len(shape) == len(info.shape) and all(
-        wanted in (-1, size) for size, wanted in zip(shape, info.shape, strict=True)
+        expected in (-1, size) for size, expected in zip(shape, info.shape, strict=True)
     )
     if not fits:
         raise InvalidRequest(
-            f"{where}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
+            f"{location}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
         )
     if isinstance(tensor.data, list):
-        return np.array(_texts(tensor, where), dtype=object).reshape(shape)
+        return np.array(_texts(tensor, location), dtype=object).reshape(shape)
     return tensor.data.reshape(shape)
 
 
-def _texts(tensor: Tensor, where: str) -> list[str]:
+def _texts(tensor: Tensor, location: str) -> list[str]:
     """Decode the elements of a BYTES tensor: onnxruntime's strings are UTF-8."""
     elements = tensor.data
     try:
@@ -99,9 +116,9 @@ def _texts(tensor: Tensor, where: str) -> list[str]:
             elements = [pybase64.b64decode(element, validate=True) for element in elements]
         return [element.decode() if isinstance(element, bytes) else element for element in elements]
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{where}: expected texts in UTF-8, got: {error}") from error
+        raise InvalidRequest(f"{location}: expected texts in UTF-8, got: {error}") from error
     except ValueError as error:
-        raise InvalidRequest(f"{where}: expected base64, got: {error}") from error
+        raise InvalidRequest(f"{location}: expected base64, got: {error}") from error
 
 
 def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
@@ -110,10 +127,11 @@ def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
     return Tensor(name, DATATYPES[array.dtype], array.shape, array)
 
 
-def _kept(tensor: Tensor) -> dict[str, Any]:
-    kept = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+def _stored_form(tensor: Tensor) -> dict[str, Any]:
+    """Describe an output tensor as it is stored: with its values, if they are few."""
+    stored = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
     if isinstance(tensor.data, list):
-        kept["data"] = tensor.data[:MAX_STORED_ELEMENTS]
+        stored["data"] = tensor.data[:MAX_STORED_ELEMENTS]
     elif tensor.data.size <= MAX_STORED_ELEMENTS:
-        kept["data"] = tensor.data.ravel().tolist()
-    return kept
+        stored["data"] = tensor.data.ravel().tolist()
+    return stored

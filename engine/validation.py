@@ -48,7 +48,7 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
     if not cv2.haveImageWriter(str(output)):
         raise OSError(f"expected the picture's name to end in .png or .jpg, got {output.name}")
     model = open_model(path)
-    if model.images is None or model.spec is None:
+    if model.image_predictor is None or model.spec is None:
         raise LoadError(
             f"expected a model that takes images, got {model.name}: tensors in, tensors out"
         )
@@ -58,17 +58,18 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
             """--parameters '{"prompts": ["What is it?"]}'; for a captioner '{"prompts": [""]}'"""
         )
     data = image.read_bytes()
-    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
     tensor = Tensor(image.name, "BYTES", (1,), [data], parameters)
-    _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
+    (answered,), _ = infer_images(images, InferRequest(model.name, None, "", [tensor]))
+    predictions: list[Prediction] = answered.data[0]
     spec = model.spec.input
     decoded = decode(data, channels=spec.channels, bit_depth=spec.bit_depth, exif=spec.exif)
-    picture = draw(decoded, answered.predictions, model.spec.labels)
+    picture = draw(decoded, predictions, model.spec.labels)
     if not cv2.imwrite(str(output), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
         raise OSError(f"expected to write {output}, got a refusal: is the folder there?")
     width, height = decoded.width, decoded.height
-    checks = list(_checks(answered.predictions, width, height))
-    return Validation(width, height, answered.predictions, checks, str(output))
+    checks = list(_checks(predictions, width, height))
+    return Validation(width, height, predictions, checks, str(output))
 
 
 def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Iterator[Check]:

@@ -1,34 +1,34 @@
-"""Where work on what is stored is done: here, or on other machines."""
+"""Executors of work on stored inferences: in this process, or on other machines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from quadriga.store.inferences import InferenceReader
 
-Tell = Callable[[int, int | None], None]
-"""Is told at every step how many answers are read, and of how many; may raise to end the work."""
+OnProgress = Callable[[int, int | None], None]
+"""Called at every step with the number of images read, and of all, if known; may raise to end the work."""
 
 _Item = TypeVar("_Item")
-_Made = TypeVar("_Made")
+_Shard = TypeVar("_Shard")
 
 
-class Places(Protocol):
-    """Where shards are read, with a store at hand."""
+class ShardExecutor(Protocol):
+    """Reads shards of what is stored, each with a reader of the store at hand."""
 
     def map(
-        self, read: Callable[[InferenceReader, _Item], _Made], items: Sequence[_Item]
-    ) -> Iterator[_Made]:
-        """Read each of the items, and yield the shards in their order."""
+        self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
+    ) -> Iterator[_Shard]:
+        """Read the shard of each item, and yield the shards in the order of the items."""
 
 
-class Here:
+class LocalExecutor:
     """Reads one shard after the other, in this process."""
 
-    def __init__(self, inferences: InferenceReader) -> None:
-        self._inferences = inferences
+    def __init__(self, reader: InferenceReader) -> None:
+        self._reader = reader
 
     def map(
-        self, read: Callable[[InferenceReader, _Item], _Made], items: Sequence[_Item]
-    ) -> Iterator[_Made]:
-        """As `Places.map`."""
-        return (read(self._inferences, item) for item in items)
+        self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
+    ) -> Iterator[_Shard]:
+        """As `ShardExecutor.map`."""
+        return (read(self._reader, item) for item in items)

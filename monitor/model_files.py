@@ -1,4 +1,4 @@
-"""Files that are kept beside the store: a reader finds the old one or the new one, whole."""
+"""Files of models beside the store: a reader finds the old content or the new one, complete."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,32 +9,44 @@ import msgspec
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import QueryError
 
-MOST_NAME_BYTES = 200
-_Kept = TypeVar("_Kept", bound=msgspec.Struct)
+MAX_NAME_BYTES = 200
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
-def path_of(directory: Path, model: str, suffix: str) -> Path:
-    """Return the file of a model.
+def model_file_path(directory: Path, model: str, suffix: str) -> Path:
+    """Return the path of a model's file.
 
     Raises:
-        QueryError: That cannot be the name of a model.
+        QueryError: The model cannot have this name.
     """
     name = quote(model, safe="")
-    if not 0 < len(name) <= MOST_NAME_BYTES:
+    if not 0 < len(name) <= MAX_NAME_BYTES:
         raise QueryError(
-            f"expected the name of a model to have 1 to {MOST_NAME_BYTES} bytes, got {len(name)}"
+            f"expected the name of a model to have 1 to {MAX_NAME_BYTES} bytes, got {len(name)}"
         )
     return directory / f"{name}.{suffix}"
 
 
-def read(path: Path, kind: type[_Kept]) -> _Kept | None:
-    """Return what a file keeps; None where it is not there, or damaged."""
+def model_folder(directory: Path, model: str) -> Path:
+    """Return the path of a model's folder.
+
+    Raises:
+        QueryError: The model cannot have this name.
+    """
+    name = quote(model, safe="")
+    if not 0 < len(name) <= MAX_NAME_BYTES or not name.strip("."):
+        raise QueryError(f"expected the name of a model, got {model!r:.80}")
+    return directory / name
+
+
+def read_model_file(path: Path, type_: type[_Struct]) -> _Struct | None:
+    """Return the content of a file; None if it does not exist, or is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(path.read_bytes(), type=type_)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
 
-def write(path: Path, kept: Any) -> None:
-    """Keep something as JSON, readable by its owner alone, as it may hold secrets."""
-    write_atomically(path, msgspec.json.encode(kept), 0o600)
+def write_model_file(path: Path, content: Any) -> None:
+    """Write a file as JSON, readable by its owner alone, as it may hold secrets."""
+    write_atomically(path, msgspec.json.encode(content), 0o600)

@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from quadriga.tasks.arrays import Float32Array
+
 PICTURE = (
     "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
 )  # fmt: skip
@@ -23,7 +25,7 @@ _DARK, _BURNT = 5.0, 98.0
 
 def picture(
     pixels: npt.NDArray[np.uint8 | np.uint16], bit_depth: int | None = None
-) -> npt.NDArray[np.float32]:
+) -> Float32Array:
     """Measure an image.
 
     Lightness L, 0 to 100, and the colours a (green to red) and b (blue to yellow), about -128 to 127, are

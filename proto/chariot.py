@@ -1,4 +1,4 @@
-"""chariot-v2-kserve: what it adds to the V2 envelope, where the model's task says that it is spoken.
+"""chariot-v2-kserve: what it adds to the V2 envelope if the model takes images.
 
 Images come base64-encoded in BYTES inputs, predictions go out as JSON in `data`, one list per image.
 
@@ -8,11 +8,17 @@ Source: Chariot, Inference Protocols ("Requests", "Custom Metadata") and Inferen
 import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import pybase64
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import read_json
+from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
+from quadriga.tasks.image_text import PROMPTS
+
+PROTOCOL = "chariot-v2-kserve"
 
 METADATA_TYPES = ("str", "float", "int", "dict")
 
@@ -32,71 +38,155 @@ def without_gateway_prefix(path: str) -> str:
     return path[match.end() :] or "/" if match else path
 
 
-def metadata_of(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
+def protocol_of_images(protocol: str) -> str:
+    """Name the protocol of a request for images: it shares its paths and its envelope with V2."""
+    return PROTOCOL if protocol == "v2" else protocol
+
+
+def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
+    """Read the inputs of a request as images, each with its parameters and metadata.
+
+    The request's own parameters are the defaults of each input's.
+
+    Raises:
+        InvalidRequest: An input holds no images, or its metadata or storage options cannot be read; its images raise it
+            as they are taken, if they are not base64.
+    """
+    for number, tensor in enumerate(request.inputs):
+        location = f"inputs[{number}] ({tensor.name!r:.60})"
+        if not isinstance(tensor.data, list):
+            raise InvalidRequest(
+                f"{location}: expected images in datatype BYTES, base64-encoded in JSON, got "
+                f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
+            )
+        if not tensor.data:
+            raise InvalidRequest(f"{location}: expected data to hold at least one image, got none")
+        defaults = request.parameters
+        if any(tensor.parameters.get(name) is not None for name in PROMPTS):
+            defaults = {name: value for name, value in defaults.items() if name not in PROMPTS}
+        parameters = {**defaults, **tensor.parameters}
+        metadata = parse_metadata(parameters, location)
+        storage = read_storage_options(parameters, location)
+        # an input may say so of itself where its protocol has bytes
+        is_base64 = tensor.parameters.get("content_type") == "base64"
+        images = _image_files(tensor.data, location, is_base64=is_base64)
+        yield ImageInput(tensor.name, location, images, parameters, metadata, storage)
+
+
+def _image_files(
+    elements: Sequence[str | bytes], location: str, *, is_base64: bool
+) -> Iterator[bytes]:
+    """Yield images as files: those of JSON, or said to be, are base64."""
+    for index, element in enumerate(elements):
+        if isinstance(element, bytes) and not is_base64:
+            yield element
+        else:
+            yield _decode_base64(element, f"{location}: data[{index}]")
+
+
+def _decode_base64(element: str | bytes, location: str) -> bytes:
+    """Decode an image, also of a data URL, and also in lines."""
+    text = element.decode("latin-1") if isinstance(element, bytes) else element
+    if text.startswith("data:"):
+        _, _, text = text.partition(",")
+    try:
+        try:
+            return pybase64.b64decode(text, validate=True)
+        except ValueError:
+            if "\n" not in text:
+                raise
+            return pybase64.b64decode("".join(text.splitlines()), validate=True)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"{location}: expected a base64-encoded image, got: {error}"
+        ) from error
+
+
+def read_storage_options(parameters: Mapping[str, Any], location: str) -> StorageOptions:
+    """Read what a request asks to store of one input.
+
+    Raises:
+        InvalidRequest: An option is neither true nor false.
+    """
+    names = StorageOptions.__struct_fields__
+    options = {name: parameters[name] for name in names if parameters.get(name) is not None}
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise InvalidRequest(
+                f"{location}: expected parameters.{name} to be true or false, got {value!r:.80}"
+            )
+    return StorageOptions(**options) if options else DEFAULT_STORAGE
+
+
+def parse_metadata(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:
     """Read the metadata that came with an input, in any of its forms, as plain nested JSON.
 
     The value is a JSON text or the JSON itself: a list of `{"key", "type", "value"}`, an object with
     such a list as `extended_metadata`, or a plain object. `standard_metadata` belongs to the server
     and is not read.
     """
-    return read_metadata(parameters.get("metadata"), f"{where}: parameters.metadata")
+    return parse_metadata_value(parameters.get("metadata"), f"{location}: parameters.metadata")
 
 
-def read_metadata(value: Any, where: str) -> dict[str, Any]:
-    """Read metadata in any of its forms; see `metadata_of`."""
+def parse_metadata_value(value: Any, location: str) -> dict[str, Any]:
+    """Read metadata in any of its forms; see `parse_metadata`."""
     if isinstance(value, str):
-        value = read_json(value, "a text", object, f"{where}: ")
+        value = read_json(value, "a text", object, f"{location}: ")
     if value is None:
         return {}
     if isinstance(value, dict) and ("extended_metadata" in value or "standard_metadata" in value):
-        where, value = f"{where}.extended_metadata", value.get("extended_metadata") or []
+        location, value = f"{location}.extended_metadata", value.get("extended_metadata") or []
         if isinstance(value, dict):
             value = [value]
         if not isinstance(value, list):
-            raise InvalidRequest(f"{where}: expected a list of entries, got {type(value).__name__}")
+            raise InvalidRequest(
+                f"{location}: expected a list of entries, got {type(value).__name__}"
+            )
     if isinstance(value, list):
-        return _from_entries(value, where)
+        return _from_entries(value, location)
     if isinstance(value, dict):
         return value
     raise InvalidRequest(
-        f"{where}: expected an object or a list of entries, got {type(value).__name__}"
+        f"{location}: expected an object or a list of entries, got {type(value).__name__}"
     )
 
 
-def _from_entries(entries: list[Any], where: str) -> dict[str, Any]:
+def _from_entries(entries: list[Any], location: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for number, entry in enumerate(entries):
-        here = f"{where}[{number}]"
+        entry_location = f"{location}[{number}]"
         if not isinstance(entry, dict) or not {"key", "type", "value"} <= entry.keys():
             raise InvalidRequest(
-                f"{here}: expected an object with key, type and value, got {entry!r:.80}"
+                f"{entry_location}: expected an object with key, type and value, got {entry!r:.80}"
             )
         key = entry["key"]
         if not isinstance(key, str) or not key:
-            raise InvalidRequest(f"{here}: expected key to be a text, got {key!r:.80}")
+            raise InvalidRequest(f"{entry_location}: expected key to be a text, got {key!r:.80}")
         if key in metadata:
-            raise InvalidRequest(f"{here}: expected each key once, got {key!r} twice")
-        metadata[key] = _typed(entry["type"], entry["value"], f"{here} ({key!r})")
+            raise InvalidRequest(f"{entry_location}: expected each key once, got {key!r} twice")
+        metadata[key] = _typed(entry["type"], entry["value"], f"{entry_location} ({key!r})")
     return metadata
 
 
-def _typed(kind: Any, value: Any, where: str) -> Any:
+def _typed(type_: Any, value: Any, location: str) -> Any:
     """Read one value as its declared type; values are texts on the wire, JSON's own are taken too."""
-    if kind not in METADATA_TYPES:
+    if type_ not in METADATA_TYPES:
         raise InvalidRequest(
-            f"{where}: expected type to be one of {', '.join(METADATA_TYPES)}, got {kind!r:.40}"
+            f"{location}: expected type to be one of {', '.join(METADATA_TYPES)}, got {type_!r:.40}"
         )
     parsed: Any = value
-    if kind == "dict" and isinstance(value, str):
+    if type_ == "dict" and isinstance(value, str):
         with contextlib.suppress(InvalidRequest):
             parsed = read_json(value, "a text", object)
-    elif kind in _NUMBERS and isinstance(value, str) and _NUMBERS[kind].fullmatch(value.strip()):
-        parsed = int(value) if kind == "int" else float(value)
-    elif kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+    elif type_ in _NUMBERS and isinstance(value, str) and _NUMBERS[type_].fullmatch(value.strip()):
+        parsed = int(value) if type_ == "int" else float(value)
+    elif type_ == "float" and isinstance(value, int) and not isinstance(value, bool):
         parsed = float(value)
-    wanted = {"str": str, "float": float, "int": int, "dict": dict}[kind]
-    if not isinstance(parsed, wanted) or isinstance(parsed, bool):
-        raise InvalidRequest(f"{where}: expected a value that parses as {kind}, got {value!r:.80}")
+    expected = {"str": str, "float": float, "int": int, "dict": dict}[type_]
+    if not isinstance(parsed, expected) or isinstance(parsed, bool):
+        raise InvalidRequest(
+            f"{location}: expected a value that parses as {type_}, got {value!r:.80}"
+        )
     if isinstance(parsed, float) and not math.isfinite(parsed):
-        raise InvalidRequest(f"{where}: expected a finite float, got {value!r:.80}")
+        raise InvalidRequest(f"{location}: expected a finite float, got {value!r:.80}")
     return parsed

@@ -55,6 +55,34 @@ class Tensor(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
 
 
+class StorageOptions(msgspec.Struct, frozen=True):
+    """What a request asks to store, and to say, of one image; the fields are parameters of the request."""
+
+    store: bool = True
+    store_input: bool = True
+    semantic_score: bool | None = None
+    """Whether its semantic score is wanted in the output's parameters; None follows the setting."""
+
+
+DEFAULT_STORAGE = StorageOptions()
+"""Defaults used when the request omits all of them."""
+
+
+class ImageInput(msgspec.Struct, frozen=True):
+    """One input of images, as bytes, whatever form they had on the wire."""
+
+    name: str
+    location: str
+    """Place in the request, for messages: `inputs[0] ('image')`."""
+    images: Iterator[bytes]
+    """Images as files, at least one; decoded as they are taken, so that parameters can be checked first."""
+    parameters: Mapping[str, Any]
+    """Parameters of the request, overridden by the input's own."""
+    metadata: dict[str, Any]
+    """Metadata as plain nested JSON."""
+    storage: StorageOptions = DEFAULT_STORAGE
+
+
 class OutputWish(msgspec.Struct):
     """An output that a request asks for."""
 
@@ -206,8 +234,8 @@ class Serving(Protocol):
         """
         ...
 
-    def run(self, job: Callable[[], Result]) -> Awaitable[Result]:
-        """Run a job in the bounded pool of threads, off the event loop."""
+    def run(self, task: Callable[[], Result]) -> Awaitable[Result]:
+        """Run a task in the bounded pool of threads, off the event loop."""
         ...
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:

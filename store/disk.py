@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import IO
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file atomically: others see the old or the new content; on a full disk it stays unchanged."""
+def write_atomically(
+    path: Path, data: bytes, mode: int = 0o666, *, is_synced: bool = False
+) -> None:
+    """Write a file atomically: others see the old or the new content; on a full disk it stays unchanged.
+
+    With `is_synced`, that also holds after a loss of power.
+    """
     with _hidden(path, data, mode) as hidden:
+        if is_synced:
+            sync_path(hidden)
         hidden.replace(path)
 
 

@@ -219,16 +219,16 @@ class InferenceReader:
         """Open a connection that reads one state of the database; see `ReaderPool.snapshot`."""
         return self._readers.snapshot()
 
-    def get_with_input_url(self, inference_id: str, server: str) -> StoredInference:
-        """Return one inference, as `get`, with a temporary URL of its input, if that was stored.
+    def get_with_input_url(self, inference_id: str, blobs_url: str) -> StoredInference:
+        """Return one inference, as `get`, with a signed URL of its input if that is kept.
 
-        `server` is the address of this server, as `https://host`.
+        `blobs_url` is the URL under which this server serves blobs, with a slash at its end.
         """
         inference = self.get(inference_id)
         image = inference.input
         if not (image.hash and image.kept):
             return inference
-        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, server)
+        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, blobs_url)
         return msgspec.structs.replace(inference, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:

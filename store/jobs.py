@@ -1,7 +1,8 @@
-"""Jobs: long work, done one after the other by a process of its own, kept as folders of files.
+"""Jobs: long work that a process of its own does one after the other; each is a folder of files.
 
-`<directory>/<id>/` holds `job.json`, `log.txt` and what the job made; a file `cancel` in it asks for its
-end. All else is written by the runner alone, and a job whose runner died or was stopped is begun again.
+`<directory>/<id>/` holds `job.json`, `log.txt` and the job's result; a file `cancel` in it requests its
+end. Only the runner writes the other files, and it starts a job again whose earlier runner died or was stopped.
+What a job does is handed in: a function for each kind.
 """
 
 import logging
@@ -12,9 +13,8 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,19 +26,17 @@ from quadriga.store.errors import NotFoundError, StoreError, translate_disk_erro
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
-KINDS = {
-    "baseline": "quadriga.monitor.drift_jobs:run_baseline",
-    "drift": "quadriga.monitor.drift_jobs:run_drift",
-    "evaluation": "quadriga.monitor.evaluation.job:run_evaluation",
-    "export": "quadriga.store.exchange.export:run_export",
-}
-"""What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
+MAX_STARTS = 5
+"""Starts after which a job has failed, as its runner died each time."""
 
-MAX_STARTS = 5  # a job whose runner died so often has failed
-POLL_S = 0.2
-TELL_S = 0.5  # how often progress is written
-QUERY_S = 20.0  # what one query of a job may take: no longer, or it could not be stopped in time
-TIDY_S = 60.0
+POLL_INTERVAL_S = 0.2
+PROGRESS_INTERVAL_S = 0.5
+"""Shortest time between two writes of a job's progress."""
+
+QUERY_TIMEOUT_S = 20.0
+"""Timeout of one query of a job: with a longer one the job could not be stopped in time."""
+
+CLEANUP_INTERVAL_S = 60.0
 LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
 _ENDED = ("succeeded", "failed", "cancelled")
@@ -46,55 +44,59 @@ _log = logging.getLogger(__name__)
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a job is."""
+    """Progress of a job."""
 
     done: int = 0
-    total: int | None = None  # None where it is not known
+    total: int | None = None  # None if unknown
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The file that a job made."""
+    """The result of a job: a file."""
 
-    file: str  # its name within the folder
+    file: str  # its name within the job's folder
     bytes: int
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One job, as `job.json` keeps it and the API answers it."""
+    """A job, as in `job.json` and in responses."""
 
-    id: str  # in the order of submission
+    id: str  # sorts by submission
     kind: str
     parameters: dict[str, Any]
-    created_at: str  # RFC 3339, UTC, as the others
+    created_at: str  # RFC 3339, UTC; also the other times
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"] = "queued"
     progress: Progress = Progress()
-    starts: int = 0  # how often it was begun
+    starts: int = 0  # number of times that it was started
     started_at: str | None = None
     ended_at: str | None = None
     error: str | None = None
     result: Result | None = None
-    log: str = ""  # the end of `log.txt`; only where one job is asked for
+    log: str = ""  # the end of `log.txt`; empty in a list of jobs
 
 
 class _Cancelled(Exception):
-    """The job is to end."""
+    """The job was cancelled."""
 
 
 class _Stopped(Exception):
-    """The runner is to end."""
+    """The runner is stopping."""
 
 
 class Jobs:
     """The jobs of a data folder; safe to use from several threads and processes.
 
-    What is asked of a job that there is not, or of a result that it has not made, is a `NotFoundError`.
+    Methods that take a job's id raise a `NotFoundError` if there is no such job, or if it has no result.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def submit(self, kind: str, parameters: msgspec.Struct | dict[str, Any]) -> Job:
-        """Queue a job, its parameters checked; a JournalError where the disk is full."""
+        """Queue a job whose parameters are already checked.
+
+        Raises:
+            JournalError: It cannot be written, for example because the disk is full.
+        """
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, msgspec.to_builtins(parameters), _now())
         hidden = self.directory / f".{job_id}"
@@ -109,14 +111,14 @@ class Jobs:
         return job
 
     def ids(self) -> list[str]:
-        """Return the ids of all jobs, in the order of their submission."""
+        """Return the ids of all jobs, the oldest first."""
         return sorted(path.name for path in self.directory.glob("*") if _ID.fullmatch(path.name))
 
     def all(self) -> list[Job]:
         """Return all jobs, the newest first."""
         jobs = []
         for job_id in reversed(self.ids()):
-            with suppress(NotFoundError):  # removed since
+            with suppress(NotFoundError):  # removed meanwhile
                 jobs.append(self.read(job_id))
         return jobs
 
@@ -126,29 +128,29 @@ class Jobs:
         try:
             job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
         except (FileNotFoundError, msgspec.MsgspecError) as error:
-            # The latter where power was lost as it was made.
-            raise NotFoundError(f"expected {job_id} to be a job, got none") from error
+            # The file may be damaged if power was lost while it was written.
+            raise NotFoundError(f"job not found: {job_id}") from error
         if job.state == "queued" and (folder / "cancel").exists():
             job = msgspec.structs.replace(job, state="cancelled")
         return msgspec.structs.replace(job, log=_tail(folder / "log.txt")) if with_log else job
 
     def cancel(self, job_id: str) -> Job:
-        """End a job at its next step; one that has ended stays as it is. Raises as `submit`."""
+        """Cancel a job: it ends at its next step. A job that has ended is not changed; raises as `submit`."""
         if self.read(job_id).state not in _ENDED:
-            # It may be removed since, which `read` says.
+            # If the job was removed meanwhile, `read` raises.
             with translate_disk_errors("cancel the job"), suppress(FileNotFoundError):
                 (self._folder(job_id) / "cancel").touch()
         return self.read(job_id)
 
     def result(self, job_id: str) -> Path:
-        """Return the file that a job made."""
+        """Return the path of a job's result."""
         job = self.read(job_id)
         if job.result is None:
-            raise NotFoundError(f"expected job {job_id} to have a result, got it {job.state}")
+            raise NotFoundError(f"job {job_id} has no result: it is {job.state}")
         return self._folder(job_id) / job.result.file
 
     def remove_old(self, days: float) -> None:
-        """Remove jobs that ended so many days ago, with what they made."""
+        """Remove the folders of jobs that ended more than so many days ago."""
         limit = timestamp_text(time.time_ns() // 1_000_000 - round(days * 86_400_000))
         for job in self.all():
             if job.ended_at is not None and job.ended_at < limit:
@@ -158,12 +160,12 @@ class Jobs:
 
     def _folder(self, job_id: str) -> Path:
         if not _ID.fullmatch(job_id):
-            raise NotFoundError(f"expected {job_id[:80]!r} to be a job, got none")
+            raise NotFoundError(f"job not found: {job_id[:80]!r}")
         return self.directory / job_id
 
 
-class Run:
-    """What the work of a job is handed."""
+class JobRun:
+    """One run of a job: what its work reads from and reports to."""
 
     def __init__(
         self,
@@ -178,17 +180,17 @@ class Run:
         self.inferences = inferences
         self.blobs = blobs
         self._stop = stop
-        self._told_at = 0.0
+        self._progress_written_s = 0.0
 
-    def tell(self, done: int, total: int | None) -> None:
-        """Say how far the work is, at every step: here a job ends that was cancelled."""
+    def report_progress(self, done: int, total: int | None) -> None:
+        """Report progress; the work calls it at every step, as only here a job can be cancelled or stopped."""
         if (self.directory / "cancel").exists():
             raise _Cancelled
         if self._stop.is_set():
             raise _Stopped
         self.job = msgspec.structs.replace(self.job, progress=Progress(done, total))
-        if time.monotonic() - self._told_at > TELL_S:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._progress_written_s > PROGRESS_INTERVAL_S:
+            self._progress_written_s = time.monotonic()
             _write(self.directory, self.job)
 
     def log(self, text: str) -> None:
@@ -196,96 +198,114 @@ class Run:
         with (self.directory / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{_now()} {text}\n")
 
-    def note(self, **changes: Any) -> None:
-        """Change fields of the job, and keep it."""
+    def update(self, **changes: Any) -> None:
+        """Change fields of the job and write it."""
         self.job = msgspec.structs.replace(self.job, **changes)
         _write(self.directory, self.job)
 
     def end(self, state: str, error: str | None = None, result: Result | None = None) -> None:
-        """Note that the job has ended, and how."""
-        self.note(state=state, ended_at=_now(), error=error, result=result)
+        """Write the state in which the job has ended."""
+        self.update(state=state, ended_at=_now(), error=error, result=result)
 
 
-def run_jobs(
-    jobs: Jobs,
-    inferences: InferenceReader,
-    blobs: Blobs,
-    stop: threading.Event,
-    keep_days: float = 7.0,
-) -> None:
-    """Do the jobs one after the other, as they come, until `stop` is set."""
-    ended: set[str] = set()
-    tidied_at, failing = -TIDY_S, False
-    while not stop.is_set():
-        if time.monotonic() - tidied_at > TIDY_S:
-            tidied_at = time.monotonic()
-            with suppress(OSError):
-                jobs.remove_old(keep_days)
+JobWork = Callable[[JobRun], str]
+"""Does the work of a job and returns the name of its result within the job's folder."""
+
+
+class JobRunner:
+    """Runs the jobs of a data folder one after the other.
+
+    Args:
+        jobs: The jobs.
+        kinds: The work of each kind of job.
+        inferences: Reads the store.
+        blobs: The images of the store.
+        keep_days: Days after which ended jobs are removed.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        kinds: Mapping[str, JobWork],
+        inferences: InferenceReader,
+        blobs: Blobs,
+        *,
+        keep_days: float = 7.0,
+    ) -> None:
+        self._jobs = jobs
+        self._kinds = kinds
+        self._inferences = inferences
+        self._blobs = blobs
+        self._keep_days = keep_days
+
+    def run(self, stop: threading.Event) -> None:
+        """Run jobs as they are submitted, until `stop` is set."""
+        ended: set[str] = set()
+        cleaned_up_s, is_failing = -CLEANUP_INTERVAL_S, False
+        while not stop.is_set():
+            if time.monotonic() - cleaned_up_s > CLEANUP_INTERVAL_S:
+                cleaned_up_s = time.monotonic()
+                with suppress(OSError):
+                    self._jobs.remove_old(self._keep_days)
+            try:
+                for job_id in self._jobs.ids():
+                    if stop.is_set():
+                        break
+                    if job_id not in ended and self._try_run(job_id, stop):
+                        ended.add(job_id)
+                is_failing = False
+            except OSError as error:  # for example a full disk
+                if not is_failing:
+                    _log.warning("the jobs wait: %s", error)
+                is_failing = True
+            stop.wait(POLL_INTERVAL_S)
+
+    def _try_run(self, job_id: str, stop: threading.Event) -> bool:
+        """Run a job unless another runner does; return whether it has ended."""
+        directory = self._jobs.directory / job_id
         try:
-            for job_id in jobs.ids():
-                if stop.is_set():
-                    break
-                if job_id not in ended and _take(jobs, job_id, inferences, blobs, stop):
-                    ended.add(job_id)
-            failing = False
-        except OSError as error:  # as on a full disk
-            if not failing:
-                _log.warning("the jobs wait: %s", error)
-            failing = True
-        stop.wait(POLL_S)
+            lock = try_lock(directory / "lock")
+        except FileNotFoundError:  # the job was removed meanwhile
+            return False
+        if lock is None:
+            return False
+        with lock:
+            try:
+                job = self._jobs.read(job_id)
+            except NotFoundError as error:
+                _log.error("job %s cannot be read: %s", job_id, error)
+                return True
+            return self._run_work(JobRun(job, directory, self._inferences, self._blobs, stop))
 
-
-def _take(
-    jobs: Jobs, job_id: str, inferences: InferenceReader, blobs: Blobs, stop: threading.Event
-) -> bool:
-    """Do a job, unless another runner does it; tells whether it has ended."""
-    directory = jobs.directory / job_id
-    try:
-        file = try_lock(directory / "lock")
-    except FileNotFoundError:  # removed since
-        return False
-    if file is None:
-        return False
-    with file:
-        try:
-            run = Run(jobs.read(job_id), directory, inferences, blobs, stop)
-        except NotFoundError as error:
-            _log.error("job %s cannot be read: %s", job_id, error)
+    def _run_work(self, run: JobRun) -> bool:
+        if run.job.state in _ENDED:
+            if run.job.ended_at is None:  # cancelled before it was started
+                run.update(ended_at=_now())
             return True
-        return _do(run)
-
-
-def _do(run: Run) -> bool:
-    if run.job.state in _ENDED:
-        if run.job.ended_at is None:  # cancelled before it was begun
-            run.note(ended_at=_now())
+        starts = run.job.starts + 1
+        run.update(state="running", starts=starts, started_at=_now(), progress=Progress())
+        try:
+            if starts > MAX_STARTS:
+                raise StoreError(f"the process of the job died {MAX_STARTS} times")
+            for leftover in run.directory.glob(".*/"):  # of a runner that died
+                shutil.rmtree(leftover, ignore_errors=True)
+            name = self._kinds[run.job.kind](run)
+            result = Result(name, (run.directory / name).stat().st_size)
+        except _Stopped:
+            run.update(state="queued", starts=run.job.starts - 1)
+            return False
+        except _Cancelled:
+            run.end("cancelled")
+        except StoreError as error:
+            run.end("failed", str(error))
+        except Exception as error:  # noqa: BLE001 - no job may stop the others, whatever it raises
+            _log.exception("job %s failed", run.job.id)
+            with suppress(OSError):
+                run.log(traceback.format_exc())
+            run.end("failed", f"{type(error).__name__}: {error}")
+        else:
+            run.end("succeeded", result=result)
         return True
-    starts = run.job.starts + 1
-    run.note(state="running", starts=starts, started_at=_now(), progress=Progress())
-    try:
-        if starts > MAX_STARTS:
-            raise StoreError(f"expected a run that ends, got {MAX_STARTS} whose process died")
-        for left in run.directory.glob(".*/"):  # of a run that died
-            shutil.rmtree(left, ignore_errors=True)
-        module, _, function = KINDS[run.job.kind].partition(":")
-        work: Callable[[Run], str] = getattr(import_module(module), function)
-        name = work(run)
-        result = Result(name, (run.directory / name).stat().st_size)
-    except _Stopped:
-        run.note(state="queued", starts=run.job.starts - 1)
-        return False
-    except _Cancelled:
-        run.end("cancelled")
-    except StoreError as error:
-        run.end("failed", str(error))
-    except Exception as error:  # noqa: BLE001 - whatever a job does, it may not stop the others
-        _log.exception("job %s failed", run.job.id)
-        with suppress(OSError):
-            run.log(traceback.format_exc())
-        run.end("failed", f"{type(error).__name__}: {error}")
-    else:
-        run.end("succeeded", result=result)
-    return True
 
 
 def _write(directory: Path, job: Job) -> None:

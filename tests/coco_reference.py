@@ -8,14 +8,14 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from quadriga.monitor.evaluation.arrays import Doubles
 from quadriga.monitor.evaluation.objects.average_precision import AREAS, MOST, curves
 from quadriga.monitor.evaluation.objects.matching import Overlap, Ranking
 from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
 from quadriga.monitor.evaluation.objects.weighted import twelve_numbers
 from quadriga.monitor.evaluation.state import State
+from quadriga.tasks.arrays import Float64Array
 
-Arrays = tuple[Doubles, Doubles, Doubles, Doubles]
+Arrays = tuple[Float64Array, Float64Array, Float64Array, Float64Array]
 """Precision, recall, scores and the twelve numbers; NaN where undefined."""
 
 
@@ -51,7 +51,7 @@ def arrays_of(state: State, overlap: Overlap) -> Arrays:
     return *curves_of(ranking), numbers[:, 0]
 
 
-def curves_of(ranking: Ranking) -> tuple[Doubles, Doubles, Doubles]:
+def curves_of(ranking: Ranking) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Draw ours by range of area and most predictions, as pycocotools has precision, recall and scores."""
     ranges, mosts = range(len(AREAS)), MOST
     drawn = [[curves(narrowed(ranking, area, most)) for most in mosts] for area in ranges]

@@ -15,7 +15,7 @@ from quadriga.engine.commands.options import (
 )
 from quadriga.engine.commands.output import echo_json, tell
 from quadriga.engine.commands.server_client import ServerClient, done, model_path
-from quadriga.monitor.report import texts as wording
+from quadriga.monitor.report import metric_texts
 
 _DEFAULT = "default"
 """Name of the one that the semantic score compares with."""
@@ -55,7 +55,7 @@ def baseline_command(**given: Any) -> None:
         click.echo(f"{named}, the {made['rolling']} before each window")
         return
     click.echo(f"{named}, {made['n']:,} images")
-    for count, reason in wording.left_out(made["excluded"]):
+    for count, reason in metric_texts.left_out(made["excluded"]):
         click.echo(f"left out: {count} {reason}")
     if made["name"] == _DEFAULT:
         references = (

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,19 +143,19 @@ def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     from quadriga.monitor.drift.baselines import Baselines
     from quadriga.monitor.drift.parameters import DriftParameters, absolute
     from quadriga.monitor.drift.stored import compare_stored
-    from quadriga.store.jobs import QUERY_S
+    from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_parameters(options), DriftParameters)
     now_us = time.time_ns() // 1000
     settings = store_settings(options.data, options.database)
     baselines = Baselines(settings.baselines_directory)
     parameters = baselines.resolved(absolute(parameters, now_us))
-    inferences, blobs = open_stored(settings, QUERY_S)
+    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
     named = parameters.baseline
     baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
-    with places(options.on, settings.database_url) as there:
+    with closing(inferences), places(options.on, settings.database_url) as there:
         report = compare_stored(
-            inferences, parameters, baseline, _show, places=there, now_us=now_us
+            inferences, parameters, baseline, _show, executor=there, now_us=now_us
         )
     return report, page_with(in_store(blobs))
 

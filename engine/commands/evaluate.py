@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
@@ -164,19 +165,19 @@ def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
     from quadriga.engine.stored import open_stored
     from quadriga.monitor.evaluation.parameters import EvaluationParameters, check
     from quadriga.monitor.evaluation.stored import evaluate_stored
-    from quadriga.store.jobs import QUERY_S
+    from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_parameters(options), EvaluationParameters)
     check(parameters)
     settings = store_settings(options.data, options.database)
-    inferences, blobs = open_stored(settings, QUERY_S)
+    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
 
     def show(done: int, total: int | None) -> None:
         computing = ", computing" * (done == total)
         tell(f"read {done} of {total} answers{computing}" if total else "choosing")
 
-    with places(options.on, settings.database_url) as there:
-        report = evaluate_stored(inferences, parameters, show, places=there)
+    with closing(inferences), places(options.on, settings.database_url) as there:
+        report = evaluate_stored(inferences, parameters, show, executor=there)
     return report, page_with(in_store(blobs))
 
 

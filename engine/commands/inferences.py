@@ -1,6 +1,7 @@
 """The commands `quadriga query`, `export` and `import`: inferences found, taken out, brought in."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
     from quadriga.store.query.request import QueryRequest
 
     inferences, _ = open_stored(store_settings(**store))
-    page = inferences.query(
-        QueryRequest(filter_of(where), limit=limit, order=order, count="capped")
-    )
+    with closing(inferences):
+        page = inferences.query(
+            QueryRequest(filter_of(where), limit=limit, order=order, count="capped")
+        )
     if as_json:
         for record in page.inferences:
             click.echo(msgspec.json.encode(record))
@@ -86,12 +88,13 @@ def export_command(
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
     from quadriga.engine.stored import open_stored
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
-    from quadriga.store.jobs import QUERY_S
+    from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_stored(store_settings(data, database), QUERY_S)
+    inferences, blobs = open_stored(store_settings(data, database), QUERY_TIMEOUT_S)
     parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
     check_parameters(parameters)
-    count = export(inferences, blobs, parameters, output.absolute(), _show)
+    with closing(inferences):
+        count = export(inferences, blobs, parameters, output.absolute(), _show)
     tell("")
     click.echo(f"{count} inferences in {output}")
 

@@ -150,9 +150,9 @@ def cluster(address: str | None) -> AbstractContextManager[Any]:
     """Give the Ray cluster of --on, left at the end; None where none is wanted."""
     if address is None:
         return nullcontext()
-    from quadriga.monitor.evaluation.ray_executor import Cluster
+    from quadriga.monitor.evaluation.ray_executor import RayCluster
 
-    return closing(Cluster(address))
+    return closing(RayCluster(address))
 
 
 @contextmanager
@@ -162,6 +162,6 @@ def places(address: str | None, database_url: str) -> Iterator[Any]:
         if found is None:
             yield None
             return
-        from quadriga.monitor.evaluation.ray_executor import StoredOnCluster
+        from quadriga.monitor.evaluation.ray_executor import RayExecutor
 
-        yield StoredOnCluster(found, database_url)
+        yield RayExecutor(found, database_url)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.monitor.report import texts as wording
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.schema import TIMES, Metric, Report, Signal, Slice, by_effect
 from quadriga.store.blobs.interface import Blobs
 
@@ -94,25 +94,25 @@ def _json(shown: Any) -> bytes:
 
 def drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
-    yield Text(wording.verdict(report))
+    yield Text(drift_texts.verdict(report))
     signals = by_effect(report.signals)
     if signals:
         yield _table(signals)
     for one in signals:
         if one.new_labels:
-            named = ", ".join(map(wording.plain, one.new_labels[:_MOST_LABELS]))
+            named = ", ".join(map(metric_texts.plain, one.new_labels[:_MOST_LABELS]))
             more = len(one.new_labels) - _MOST_LABELS
             rest = f" and {more:,} more" if more > 0 else ""
-            yield Text(f"New labels of {wording.plain(one.name)}: {named}{rest}")
+            yield Text(f"New labels of {metric_texts.plain(one.name)}: {named}{rest}")
     reasons: dict[str, list[str]] = {}
     for one in signals:
         if one.status == "insufficient" and one.reason:
-            reasons.setdefault(one.reason, []).append(wording.plain(one.name))
+            reasons.setdefault(one.reason, []).append(metric_texts.plain(one.name))
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
-        yield Text(f"Left out, {wording.plain(name)}: {wording.plain(reason, 200)}")
-    for count, reason in wording.left_out(report.data.excluded):
+        yield Text(f"Left out, {metric_texts.plain(name)}: {metric_texts.plain(reason, 200)}")
+    for count, reason in metric_texts.left_out(report.data.excluded):
         yield Text(f"Left out: {count} {reason}")
     yield from map(Text, _moved(report.slices))
     yield from map(Text, _estimates(report))
@@ -126,14 +126,14 @@ def _table(signals: list[Signal]) -> Table:
     for column in ("p", "effect (min)", "n", "n_eff"):
         table.add_column(column, overflow="fold", justify="right")
     for one in signals:
-        words = wording.plain(one.name), wording.status(one), one.test.replace("_", "-")
-        numbers = wording.brief(one.p_adjusted), wording.effect(one.effect)
-        table.add_row(*map(Text, (*words, *numbers, *map(wording.sides, (one.n, one.n_eff)))))
+        words = metric_texts.plain(one.name), drift_texts.status(one), one.test.replace("_", "-")
+        numbers = metric_texts.brief(one.p_adjusted), drift_texts.effect(one.effect)
+        table.add_row(*map(Text, (*words, *numbers, *map(drift_texts.sides, (one.n, one.n_eff)))))
     return table
 
 
 def _moved(slices: list[Slice]) -> Iterator[str]:
-    found = wording.moved(slices)
+    found = drift_texts.moved(slices)
     for one in found[:_MOST_MOVED]:
         where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
         yield f"{where}: {one.effect}, elsewhere {one.other}"
@@ -142,11 +142,11 @@ def _moved(slices: list[Slice]) -> Iterator[str]:
 
 
 def _estimates(report: Report) -> Iterator[str]:
-    found = wording.estimates(report.metrics)
+    found = drift_texts.estimates(report.metrics)
     for one in found:
-        between = "" if one.ci95 is None else f" ({wording.interval(one)})"
-        yield f"{one.type}, {wording.method(one)}: {wording.number(one.value)}{between}"
-    yield from wording.valid(found)
+        between = "" if one.ci95 is None else f" ({metric_texts.interval(one)})"
+        yield f"{one.type}, {drift_texts.method(one)}: {metric_texts.number(one.value)}{between}"
+    yield from drift_texts.valid(found)
 
 
 def _rows(report: Report) -> str:
@@ -155,7 +155,7 @@ def _rows(report: Report) -> str:
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
         value = report.parameters.get(name)
         if value is not None:
-            said.append(f"{text} {wording.plain(value)}")
+            said.append(f"{text} {metric_texts.plain(value)}")
     return ", ".join(said)
 
 
@@ -184,11 +184,13 @@ def _headlines(report: Report) -> Table:
         {(one.type, str(one.parameters)): one for one in each.differences}
         for each in report.comparisons
     ]
-    metrics, rows = wording.headlines(report), []
-    for title, metric in zip(wording.titles(metrics), metrics, strict=True):
+    metrics, rows = metric_texts.headlines(report), []
+    for title, metric in zip(metric_texts.titles(metrics), metrics, strict=True):
         key = metric.type, str(metric.parameters)
         others = [_difference(each.get(key)) for each in differences]
-        rows.append([title, wording.number(metric.value), wording.interval(metric), *others])
+        rows.append(
+            [title, metric_texts.number(metric.value), metric_texts.interval(metric), *others]
+        )
     columns = "value", "95 %", *(one.model.name for one in report.comparisons)
     return _numbers(name or report.task, columns, rows)
 
@@ -196,15 +198,15 @@ def _headlines(report: Report) -> Table:
 def _difference(metric: Metric | None) -> str:
     """Say by how much the model is above another."""
     if metric is None or metric.value is None:
-        return wording.UNDEFINED
+        return metric_texts.UNDEFINED
     sign = "+" if metric.value > 0 else ""
-    between = "" if metric.ci95 is None else f" ({wording.interval(metric)})"
-    return f"{sign}{wording.number(metric.value)}{between}"
+    between = "" if metric.ci95 is None else f" ({metric_texts.interval(metric)})"
+    return f"{sign}{metric_texts.number(metric.value)}{between}"
 
 
 def _counts(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
-    left_out = wording.left_out(report.data.excluded)
+    left_out = metric_texts.left_out(report.data.excluded)
     if left_out:
         counts.append("left out " + ", ".join(f"{count} {what}" for count, what in left_out))
     if report.status == "insufficient":
@@ -222,8 +224,8 @@ def _slices(report: Report) -> Iterator[Table]:
             slices.sort(key=lambda one: one.value or "")
         rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
         rows = [
-            [wording.plain(one.value), f"{one.n:,}"]
-            + [wording.number(metric.value) for metric in one.metrics[:4]]
+            [metric_texts.plain(one.value), f"{one.n:,}"]
+            + [metric_texts.number(metric.value) for metric in one.metrics[:4]]
             for one in slices
         ]
-        yield _numbers(by + rest, ("images", *wording.titles(slices[0].metrics[:4])), rows)
+        yield _numbers(by + rest, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from quadriga.engine.embedding import Vector, of_encoder, pool
+from quadriga.engine.embedding import Vector, encoder_embedding, pool_vectors
+from quadriga.engine.image_graph import decode_image
 from quadriga.engine.image_text.decoding import Attending, Decoding, Inserting, Read
 from quadriga.engine.image_text.files import Growing, TextFiles
 from quadriga.engine.recognition.decisions import Decision
@@ -21,9 +22,10 @@ from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.tasks import full_name
-from quadriga.tasks.generation import generate, growing
+from quadriga.tasks.generation import generate, generate_stepwise
 from quadriga.tasks.image import Image
 from quadriga.tasks.image_text import ImageTextOptions, ImageTextToText
+from quadriga.tasks.legacy import wants_legacy
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, OutputError, Prediction
 from quadriga.tasks.resize import plain, preprocess
@@ -57,14 +59,14 @@ class TextPackage:
     def __init__(
         self,
         folder: Path,
-        over: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
         reason = is_text_package(folder)
         if reason is None:
             raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
         stems = _LAYOUTS[reason]
-        toml = _read_toml(folder, over)
+        toml = _read_toml(folder, overrides)
         self.paths = _graphs(folder, stems)
         """Of the graphs, and of the tokenizer."""
         if stems == _VISION and _graphs(folder, ("encoder_model",)):
@@ -81,10 +83,10 @@ class TextPackage:
         decisions = [Decision("task", TASK, f"files: {reason}")]
         self._spec = _input(decisions, folder, toml, encoder)
         self._encoder = encoder
-        self.embedding = of_encoder(toml, encoder.outputs[0].name)
+        self.embedding = encoder_embedding(toml, encoder.outputs[0].name)
         """Of its images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
-        self.options = ImageTextToText(self._files.search).options
+        self._task = ImageTextToText(self._files.search)
         reader = Inserting if stems == _VISION else Attending
         self._reader: Inserting | Attending = reader(self._files, *others)
         self.session = self._reader.decoder.first
@@ -92,23 +94,38 @@ class TextPackage:
         spec = ModelSpec(task=TASK, input=self._spec)
         self.recognition = Recognition(TASK, "", spec, tuple(decisions), toml)
 
+    task = TASK
     batch_size = -1
     """Images run one at a time; it is the prompts of an image that run together."""
 
-    def answer(
+    def read_options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
+        """Validate the parameters of one input."""
+        options = self._task.options(parameters)
+        wants_legacy(parameters, self.task)  # refused: a text has one format
+        return options
+
+    def format_predictions(self, predictions: Any, _: ImageTextOptions, __: int, ___: int) -> Any:
+        """Return the predictions: texts have one format."""
+        return predictions
+
+    def predict(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
     ) -> list[tuple[list[Prediction], Vector | None]]:
-        """Answer the prompts about each image, which is encoded once; as `ImageGraph.answer` does."""
+        """Answer the prompts about each image, which is encoded once; as `ImageGraph.predict` does."""
         return [self._answer(*each) for each in zip(images, options, strict=True)]
 
+    def decode(self, data: bytes, max_pixels: int) -> Image:
+        """Decode an image file as the encoder takes it; see `decode_image`."""
+        return decode_image(data, self._spec, max_pixels)
+
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image, whatever it shows; None where there is none."""
+        """Return the embedding of an image, whatever it shows; None where the model has none."""
         return self._vector(self._encode(image))
 
     def stream(
         self, image: Image, options: ImageTextOptions
     ) -> Generator[str, None, tuple[str, Vector | None]]:
-        """Answer one prompt about an image in pieces that together are that of `answer`.
+        """Answer one prompt about an image in pieces that together are that of `predict`.
 
         They come as tokens do. With beams, where the best is known at the end alone, there is one.
 
@@ -122,7 +139,9 @@ class TextPackage:
         text = Growing(self._files)
         tokens: list[int] = []
         search = options.search
-        for (tokens,) in growing([read.tokens], decoding.logits, decoding.step, search, limits):
+        for (tokens,) in generate_stepwise(
+            [read.tokens], decoding.logits, decoding.step, search, limits
+        ):
             piece = text.more(tokens) if search.num_beams == 1 else ""
             if piece:
                 yield piece
@@ -157,7 +176,7 @@ class TextPackage:
         return encoded.reshape(1, -1, encoded.shape[-1])
 
     def _vector(self, features: npt.NDArray[Any]) -> Vector | None:
-        return pool(features, 1)[0] if self.embedding.tensor is not None else None
+        return pool_vectors(features, 1)[0] if self.embedding.tensor is not None else None
 
     def _answer(
         self, image: Image, options: ImageTextOptions
@@ -180,9 +199,9 @@ class TextPackage:
 
     def warm_up(self) -> Vector | None:
         """Answer about a gray image, as `ImageGraph.warm_up` does."""
-        options = self.options({"prompts": ["a"], "max_new_tokens": 2})
+        options = self.read_options({"prompts": ["a"], "max_new_tokens": 2})
         try:
-            ((_, vector),) = self.answer([plain(self._spec)], [options])
+            ((_, vector),) = self.predict([plain(self._spec)], [options])
         except (RunError, OutputError, ParameterError) as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         return vector
@@ -198,8 +217,8 @@ def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def _read_toml(folder: Path, over: Mapping[str, Any] | None) -> ModelToml:
-    toml = read_model_toml(folder, over)
+def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
+    toml = read_model_toml(folder, overrides)
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")

@@ -14,7 +14,7 @@ from quadriga.engine.app import Application
 from quadriga.engine.processes.http_protocol import limited_to
 from quadriga.engine.processes.listener import BACKLOG, turn_away, waiting
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.readiness import Board
+from quadriga.engine.readiness import ReadinessFlags
 
 WhenTold = Callable[[Callable[[], object]], None]
 """Calls what it is given once the worker is to stop."""
@@ -59,9 +59,9 @@ async def _serve(task: ChildTask, when_told: WhenTold) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     when_told(lambda: loop.call_soon_threadsafe(stop.set))
-    board = Board(task.board_fd, task.settings.workers)
+    readiness = ReadinessFlags(task.readiness_fd, task.settings.workers)
     grpc = await application.serve_grpc(task.grpc_address) if task.grpc_address else None
-    application.load_models(board, task.number)
+    application.load_models(readiness, task.number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await asyncio.wait(
         [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from quadriga.engine.processes.listener import address, listen, reserve
-from quadriga.engine.readiness import Board
+from quadriga.engine.readiness import ReadinessFlags
 from quadriga.engine.settings import Settings, SettingsError
 
 UNUSABLE = 78
@@ -45,7 +45,7 @@ class ChildTask(msgspec.Struct, frozen=True):
     """Of a worker; no two that run at once share one."""
     listener_fd: int = -1
     """The listening socket, inherited."""
-    board_fd: int = -1
+    readiness_fd: int = -1
     """The shared memory in which workers say that they are ready, inherited."""
     grpc_address: str = ""
     """Where to listen for gRPC, beside the other workers; empty for not at all."""
@@ -66,7 +66,7 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        descriptors = [fd for fd in (self._task.listener_fd, self._task.board_fd) if fd >= 0]
+        descriptors = [fd for fd in (self._task.listener_fd, self._task.readiness_fd) if fd >= 0]
         self._process = subprocess.Popen(  # noqa: S603 - our own module; its role is for `ps`
             [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", self._task.role],
             stdin=subprocess.PIPE,
@@ -143,12 +143,12 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopping.append(number))
-    board, run = Board.create(settings.workers), _run_directory(Path(settings.data))
-    shared = listener.fileno(), board.descriptor, grpc_address, str(run)
+    readiness, run = ReadinessFlags.create(settings.workers), _run_directory(Path(settings.data))
+    shared = listener.fileno(), readiness.descriptor, grpc_address, str(run)
     answering = [
         _Child(
             ChildTask("worker", settings, number, *shared),
-            partial(board.mark, number, loaded=False),
+            partial(readiness.mark, number, loaded=False),
         )
         for number in range(settings.workers)
     ]

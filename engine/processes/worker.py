@@ -123,11 +123,13 @@ def _do_jobs(settings: Settings) -> None:
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
+    from quadriga.engine.job_kinds import JOB_KINDS
     from quadriga.engine.stored import open_stored
-    from quadriga.store.jobs import QUERY_S, Jobs, run_jobs
+    from quadriga.store.jobs import QUERY_TIMEOUT_S, JobRunner, Jobs
 
-    inferences, blobs = open_stored(settings, QUERY_S)
-    run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
+    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    jobs = Jobs(settings.jobs_directory)
+    JobRunner(jobs, JOB_KINDS, inferences, blobs, keep_days=settings.job_days).run(stop)
 
 
 def _watch(settings: Settings, stop: threading.Event) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -25,9 +24,9 @@ from quadriga.monitor.drift.parameters import (
     span_s,
 )
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError
-from quadriga.monitor.drift.summary import from_bytes, to_bytes
-from quadriga.monitor.drift.windows import About, WindowRead
-from quadriga.monitor.model_files import MOST_NAME_BYTES, read, write
+from quadriga.monitor.drift.summary import decode_summary, encode_summary
+from quadriga.monitor.drift.windows import WindowInfo, WindowSummary
+from quadriga.monitor.model_files import model_folder, read_model_file, write_model_file
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, translate_disk_errors
@@ -106,14 +105,14 @@ class Baseline(msgspec.Struct, frozen=True):
         return self.created, self.job or ""
 
     @property
-    def about(self) -> About:
+    def about(self) -> WindowInfo:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return About(model, **{one: getattr(self, one) for one in _READ})
+        return WindowInfo(model, **{one: getattr(self, one) for one in _READ})
 
 
 _READ = ("task", "window", "source_key", "space", "excluded", "left_out")
-"""What a baseline has as `About` has it."""
+"""What a baseline has as `WindowInfo` has it."""
 
 
 def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
@@ -148,13 +147,15 @@ class Baselines:
 
     def all(self, model: str) -> list[Baseline]:
         """Return a model's baselines, by name."""
-        paths = sorted(self._folder(model).glob("*.json"), key=lambda path: path.stem)
-        return [one for path in paths if (one := read(path, Baseline)) is not None]
+        paths = sorted(
+            model_folder(self.directory, model).glob("*.json"), key=lambda path: path.stem
+        )
+        return [one for path in paths if (one := read_model_file(path, Baseline)) is not None]
 
     def get(self, model: str, name: str) -> Baseline:
         """Return one."""
         path = self._path(model, name, "json")
-        found = None if _NAME.fullmatch(name) is None else read(path, Baseline)
+        found = None if _NAME.fullmatch(name) is None else read_model_file(path, Baseline)
         if found is None:
             raise NotFoundError(
                 f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
@@ -173,23 +174,23 @@ class Baselines:
         """
         model, name = baseline.model, baseline.name
         with translate_disk_errors("store the baseline"), self._locked(model):
-            known = read(self._path(model, name, "json"), Baseline)
+            known = read_model_file(self._path(model, name, "json"), Baseline)
             if known is not None and baseline.job and known.turn >= baseline.turn:
                 return known
             self._clear(model, name)
-            write(self._path(model, name, "json"), baseline)
+            write_model_file(self._path(model, name, "json"), baseline)
         return baseline
 
-    def finish(self, baseline: Baseline, found: WindowRead) -> Baseline | None:
+    def finish(self, baseline: Baseline, found: WindowSummary) -> Baseline | None:
         """Keep what was read; None where a newer one took its place meanwhile.
 
         Raises:
             OSError: It could not be kept.
         """
-        about = found.about
+        about = found.info
         model, name = baseline.model, baseline.name
         with self._locked(model):
-            known = read(self._path(model, name, "json"), Baseline)
+            known = read_model_file(self._path(model, name, "json"), Baseline)
             if known is not None and known.turn > baseline.turn:
                 return None
             self._clear(model, name)
@@ -202,12 +203,12 @@ class Baselines:
                 references=_write_references(self._path(model, name, "similarity"), found),
                 **{one: getattr(about, one) for one in _READ},
             )
-            summary = to_bytes(found.summary.with_embeddings())
+            summary = encode_summary(found.summary.with_embeddings())
             write_atomically(self._path(model, name, "summary"), summary)
-            write(self._path(model, name, "json"), made)
+            write_model_file(self._path(model, name, "json"), made)
             return made
 
-    def read(self, model: str, name: str) -> WindowRead:
+    def read(self, model: str, name: str) -> WindowSummary:
         """Return a baseline to compare with.
 
         Raises:
@@ -220,7 +221,7 @@ class Baselines:
         except FileNotFoundError as error:
             job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
             raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
-        return WindowRead(from_bytes(data), baseline.about)
+        return WindowSummary(decode_summary(data), baseline.about)
 
     def resolved(self, parameters: DriftParameters) -> DriftParameters:
         """Put a window in place of a baseline that moves along.
@@ -259,30 +260,24 @@ class Baselines:
         for suffix in ("json", "summary", "similarity"):
             self._path(model, name, suffix).unlink(missing_ok=True)
 
-    def _folder(self, model: str) -> Path:
-        name = quote(model, safe="")
-        if not 0 < len(name) <= MOST_NAME_BYTES or not name.strip("."):
-            raise QueryError(f"expected the name of a model, got {model!r:.80}")
-        return self.directory / name
-
     def _path(self, model: str, name: str, suffix: str) -> Path:
-        return self._folder(model) / f"{name}.{suffix}"
+        return model_folder(self.directory, model) / f"{name}.{suffix}"
 
     @contextmanager
     def _locked(self, model: str) -> Iterator[None]:
-        folder = self._folder(model)
+        folder = model_folder(self.directory, model)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
-def _write_references(path: Path, found: WindowRead) -> int:
+def _write_references(path: Path, found: WindowSummary) -> int:
     """Write what the semantic score compares with, and return how many; of too few there is no score."""
     sample = found.summary.sample
     column = sample.column(EMBEDDING)
     with suppress(DriftError):
         if column is not None:
             ids = sample.order[column.rows]
-            return similarity.write(path, column.values, ids, found.about.space)
+            return similarity.write(path, column.values, ids, found.info.space)
     return 0

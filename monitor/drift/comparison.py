@@ -1,16 +1,16 @@
 """Has anything changed? A window against a baseline, column by column, as a report."""
 
+import sys
 import zlib
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
 from quadriga.monitor.drift.significance import kernels, two_samples
 from quadriga.monitor.drift.significance.decision import Settings, decide, most_permutations, status
-from quadriga.monitor.drift.significance.exchangeable_units import Codes, Origin, Units, units
+from quadriga.monitor.drift.significance.exchangeable_units import Origin, Units, units
 from quadriga.monitor.drift.significance.permutation import (
     Effort,
     chi_square,
@@ -22,6 +22,7 @@ from quadriga.monitor.drift.significance.permutation import (
 )
 from quadriga.monitor.drift.summary import Summary, summarise
 from quadriga.monitor.report.schema import Data, Effect, Histogram, Report, Signal, Window
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 GRID = 128
 """Values, at most, at which permutations compare distribution functions."""
@@ -38,8 +39,6 @@ _TESTS: dict[Kind, tuple[str, str]] = {
     "count": ("chi_square", "wasserstein_iqr"),
     "categorical": ("chi_square", "total_variation"),
 }
-
-Numbers = npt.NDArray[np.float64]
 
 
 class _Pair(NamedTuple):
@@ -59,7 +58,7 @@ class _Found(NamedTuple):
     effect: float
     units: Units
     histogram: Histogram = Histogram()
-    table: two_samples.Counts | None = None
+    table: Float64Array | None = None
     """(2, C) counts that PSI and its kin are taken from."""
 
 
@@ -149,7 +148,7 @@ def _common_kind(before: Column, now: Column) -> Kind:
     return before.kind if before.kind == now.kind or not len(now.rows) else "numeric"
 
 
-def _origin(side: Summary, sources: Codes, column: Column) -> Origin:
+def _origin(side: Summary, sources: Int64Array, column: Column) -> Origin:
     drawn = side.drawn(column.kind)
     order = side.sample.order[column.rows]
     runs = order // side.run if drawn else np.zeros_like(order)
@@ -193,6 +192,7 @@ def _number(pair: _Pair, effort: Effort) -> _Found:
         if len(distinct) < len(both) * _TIED or exchanged.kind != "rows":
             found = found._replace(p=permuted(largest_distance, codes, exchanged, n, effort))
     effect = two_samples.wasserstein(before, now) / two_samples.spread(before, now)
+    effect = min(effect, sys.float_info.max)  # values near the limits of a double overflow
     edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
     table = counts_of(np.searchsorted(edges, both, "right"), n, len(edges) + 1)
     return _Found(found, effect, exchanged, histogram(before, now), table)
@@ -232,7 +232,7 @@ def _embedding(pair: _Pair, settings: Settings, effort: Effort) -> _Found:
     return _Found(two_samples.Test(statistic, p), effect, exchanged)
 
 
-def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:
+def histogram(before: Float64Array, now: Float64Array, bins: int = BINS) -> Histogram:
     """Return counts in bins of equal width; what is far out (0.1 % at each end) is in the outer ones."""
     low, high = np.quantile(np.concatenate([before, now]), [0.001, 0.999])
     edges = np.unique(np.linspace(low, high, bins + 1))

@@ -1,107 +1,107 @@
-"""How many answers of a classifier are right, guessed from its scores where no truth is known.
+"""Estimated accuracy of a classifier, from its scores, where no ground truth is known.
 
-Thresholds and calibration come from a baseline with truth. No estimate raises an alarm.
+Thresholds and calibration come from a baseline with ground truth. No estimate raises an alarm.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.evaluation.stored_images import read
 from quadriga.monitor.report.schema import Metric
-from quadriga.store.database import execute_in
+from quadriga.store.columns import read_inferences, with_ground_truth
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import StoredInference
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 TASK = "IMAGE_CLASSIFICATION"
-TYPE = "EstimatedAccuracy"
-LEAST = 100
-"""Answers of a baseline whose truth is known, below which nothing is estimated."""
-MOST_READ = 5_000
-"""Inferences of a side whose scores are read; of more, as many are drawn."""
+METRIC_TYPE = "EstimatedAccuracy"
+MIN_LABELLED = 100
+"""Minimum number of predictions of the baseline with ground truth for an estimate."""
+MAX_READ = 5_000
+"""Maximum number of inferences of a side whose scores are read; of more, as many are drawn."""
 VALID = (
     "valid under covariate shift without new noise: where images are another mix of what the baseline has, and "
     "scores mean what they meant there; not where images got worse, or classes are new or more frequent. It can "
     "be far off then, mostly too high. The interval is of the sample alone, for independent answers. Never part "
     "of an alarm."
 )
-_KNOWN = "SELECT seq FROM ground_truth WHERE seq IN ({})"
 
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
-Estimate = Callable[[Floats, Floats, Floats, Ids, Ids], float]
-"""Of the baseline's confidence, ascending, whether each was right, the current confidence, ascending, and how
-often each answer of both counts."""
+Estimate = Callable[[Float64Array, Float64Array, Float64Array, Int64Array, Int64Array], float]
+"""Estimator of the accuracy. Takes the baseline's confidence, ascending; whether each prediction was right; the
+current confidence, ascending; and how often each prediction of both sides counts."""
 
 
-class _Said(msgspec.Struct):
+class _LabelScore(msgspec.Struct):
     label: str = ""
     score: float = 0.0
 
 
-class _Answer(NamedTuple):
+class _ClassifierOutput(NamedTuple):
     scores: list[float]
-    """Largest first."""
+    """Scores, largest first."""
     label: str
-    """Of the largest."""
-    truth: str | None
-    """None where it is not known, or there are several."""
+    """Label with the largest score."""
+    true_label: str | None
+    """Label of the ground truth; None where it is not known, or there are several."""
 
 
-_decoder = msgspec.json.Decoder(list[_Said])
+_decoder = msgspec.json.Decoder(list[_LabelScore])
 
 
-def estimated(inferences: InferenceReader, task: str, baseline: Ids, current: Ids) -> list[Metric]:
-    """Estimate how many stored answers of a classifier, by their ids, are right.
+def estimate_stored_accuracy(
+    reader: InferenceReader, task: str, baseline_ids: Int64Array, current_ids: Int64Array
+) -> list[Metric]:
+    """Estimate the accuracy of stored predictions of a classifier, by their ids.
 
-    There is nothing of other tasks, and where the baseline has too little truth.
+    There is no estimate for other tasks, and where the baseline has too little ground truth.
 
     Raises:
         StoreError: The database does not answer.
     """
     if task != TASK:
         return []
-    with inferences.snapshot() as connection:
-        rows: Iterable[Any] = execute_in(connection, _KNOWN, baseline.tolist())
-        known = sorted(int(seq) for (seq,) in rows)
-    if len(known) < LEAST:
+    labelled = with_ground_truth(reader, baseline_ids.tolist())
+    if len(labelled) < MIN_LABELLED:
         return []
-    before = [one for one in _answers(inferences, known) if one.truth is not None]
-    now = _answers(inferences, current.tolist())
-    correct = [one.label == one.truth for one in before]
-    lengths = {len(one.scores) for one in (*before, *now)}
-    sums = np.array([sum(one.scores) for one in (*before, *now)])
+    baseline = [row for row in _read_outputs(reader, labelled) if row.true_label is not None]
+    current = _read_outputs(reader, current_ids.tolist())
+    correct = [row.label == row.true_label for row in baseline]
+    lengths = {len(row.scores) for row in (*baseline, *current)}
+    sums = np.array([sum(row.scores) for row in (*baseline, *current)])
     if len(lengths) == 1 and (np.abs(sums - 1) < 0.02).all():  # all labels, as probabilities
-        sides = [
-            np.array([one.scores for one in side]).reshape(-1, *lengths) for side in (before, now)
-        ]
-        return estimates(sides[0], correct, sides[1])
-    return estimates([one.scores[0] for one in before], correct, [one.scores[0] for one in now])
+        baseline_scores, current_scores = (
+            np.array([row.scores for row in side]).reshape(-1, *lengths)
+            for side in (baseline, current)
+        )
+        return estimate_accuracy(baseline_scores, correct, current_scores)
+    return estimate_accuracy(
+        [row.scores[0] for row in baseline], correct, [row.scores[0] for row in current]
+    )
 
 
-def _answers(inferences: InferenceReader, ids: Sequence[int]) -> list[_Answer]:
-    """Read answers; those without a label are passed over."""
-    chosen = np.linspace(0, len(ids) - 1, min(len(ids), MOST_READ)).astype(np.int64)
-    found = (_answer(one) for one in read(inferences, [ids[at] for at in chosen.tolist()]))
-    return [one for one in found if one is not None]
+def _read_outputs(reader: InferenceReader, ids: Sequence[int]) -> list[_ClassifierOutput]:
+    """Read predictions, at most `MAX_READ`, evenly spread; those without a label are passed over."""
+    drawn = np.linspace(0, len(ids) - 1, min(len(ids), MAX_READ)).astype(np.int64)
+    records = read_inferences(reader, [ids[position] for position in drawn.tolist()])
+    return [output for record in records if (output := _decode_output(record)) is not None]
 
 
-def _answer(record: StoredInference) -> _Answer | None:
+def _decode_output(record: StoredInference) -> _ClassifierOutput | None:
     try:
-        said = sorted(_decoder.decode(record.predictions), key=lambda one: -one.score)
-        truth = [] if record.ground_truth is None else _decoder.decode(record.ground_truth)
+        labels = sorted(_decoder.decode(record.predictions), key=lambda label: -label.score)
+        annotations = [] if record.ground_truth is None else _decoder.decode(record.ground_truth)
     except msgspec.MsgspecError:  # a failure, or imported in another form
         return None
-    if not said:
+    if not labels:
         return None
-    single = truth[0].label if len(truth) == 1 else None
-    return _Answer([one.score for one in said], said[0].label, single)
+    true_label = annotations[0].label if len(annotations) == 1 else None
+    return _ClassifierOutput([label.score for label in labels], labels[0].label, true_label)
 
 
-def estimates(
+def estimate_accuracy(
     baseline_scores: npt.ArrayLike,
     correct: npt.ArrayLike,
     current_scores: npt.ArrayLike,
@@ -109,21 +109,21 @@ def estimates(
     resamples: int = 200,
     seed: int = 0,
 ) -> list[Metric]:
-    """Estimate the share of current answers that are right.
+    """Estimate the share of current predictions that are right.
 
-    ATC takes the share of answers above the confidence that as many baseline answers exceed as are right; CBPE
-    the mean of the chance to be right, which isotonic regression reads from the baseline for each top score.
+    ATC takes the share of predictions above the confidence that as many baseline predictions exceed as are right;
+    CBPE the mean probability to be right, which isotonic regression reads from the baseline for each top score.
 
     Args:
         baseline_scores: float (N, K), a score for each label, summing to 1; or (N,), the top score alone.
         correct: bool (N,), whether the label of the top score is the true one.
         current_scores: As `baseline_scores`, (M, K) or (M,).
-        resamples: Of the bootstrap over both sides; without any there is no interval.
-        seed: Of the bootstrap.
+        resamples: Number of bootstrap samples of both sides; with 0 there is no interval.
+        seed: Seed of the bootstrap.
 
     Returns:
-        One for each method, with its 95 % interval; ATC by entropy only where all scores are there. None where
-        fewer than 100 baseline answers are known to be right or wrong, or none are current.
+        One estimate for each method, with its 95 % interval; ATC by entropy only with scores for each label.
+        There is none where fewer than 100 baseline predictions are known to be right or wrong, or none are current.
 
     Raises:
         ValueError: The shapes do not fit.
@@ -131,84 +131,107 @@ def estimates(
     Source: Garg et al., Leveraging Unlabeled Data to Predict Out-of-Distribution Performance (2022); NannyML,
         confidence-based performance estimation.
     """
-    before, now = (np.asarray(each, np.float64) for each in (baseline_scores, current_scores))
-    truth = np.asarray(correct, np.float64)
-    fits = before.shape[1:] == now.shape[1:] and truth.shape == before.shape[:1]
-    if not fits or before.ndim not in (1, 2):
+    baseline, current = (
+        np.asarray(scores, np.float64) for scores in (baseline_scores, current_scores)
+    )
+    is_correct = np.asarray(correct, np.float64)
+    fits = baseline.shape[1:] == current.shape[1:] and is_correct.shape == baseline.shape[:1]
+    if not fits or baseline.ndim not in (1, 2):
         raise ValueError(
             "expected scores of (N, K) and (M, K), or (N,) and (M,), and correct of (N,), "
-            f"got {before.shape}, {now.shape} and {truth.shape}"
+            f"got {baseline.shape}, {current.shape} and {is_correct.shape}"
         )
-    kept = _finite(before)
-    before, truth, now = before[kept], truth[kept], now[_finite(now)]
-    if len(before) < LEAST or not len(now):
+    finite = _finite(baseline)
+    baseline, is_correct, current = baseline[finite], is_correct[finite], current[_finite(current)]
+    if len(baseline) < MIN_LABELLED or not len(current):
         return []
-    tops = [each if each.ndim == 1 else each.max(axis=1) for each in (before, now)]
-    methods: list[tuple[str, list[Floats], Estimate]] = [("atc_max_confidence", tops, _above)]
-    if before.ndim == 2:
-        entropies = [_negative_entropy(before), _negative_entropy(now)]
-        methods.append(("atc_negative_entropy", entropies, _above))
-    methods.append(("cbpe", tops, _calibrated))
+    tops = [side if side.ndim == 1 else side.max(axis=1) for side in (baseline, current)]
+    methods: list[tuple[str, list[Float64Array], Estimate]] = [
+        ("atc_max_confidence", tops, _share_above_threshold)
+    ]
+    if baseline.ndim == 2:
+        entropies = [_negative_entropy(baseline), _negative_entropy(current)]
+        methods.append(("atc_negative_entropy", entropies, _share_above_threshold))
+    methods.append(("cbpe", tops, _mean_calibrated))
     rng = np.random.default_rng(seed)
     return [
-        _metric(name, estimate, (sides[0], truth, sides[1]), resamples, rng)
+        _metric(name, estimate, (sides[0], is_correct, sides[1]), resamples, rng)
         for name, sides, estimate in methods
     ]
 
 
-def _finite(scores: Floats) -> Ids:
-    """Return the rows that are finite."""
+def _finite(scores: Float64Array) -> Int64Array:
+    """Return the positions of the rows that are finite."""
     return np.flatnonzero(np.isfinite(scores).all(axis=tuple(range(1, scores.ndim))))
 
 
-def _negative_entropy(scores: Floats) -> Floats:
-    found: Floats = (scores * np.log(np.where(scores > 0, scores, 1.0))).sum(axis=1)
-    return found
+def _negative_entropy(scores: Float64Array) -> Float64Array:
+    entropy: Float64Array = (scores * np.log(np.where(scores > 0, scores, 1.0))).sum(axis=1)
+    return entropy
 
 
 def _metric(
     name: str,
     estimate: Estimate,
-    sides: tuple[Floats, Floats, Floats],
+    sides: tuple[Float64Array, Float64Array, Float64Array],
     resamples: int,
     rng: np.random.Generator,
 ) -> Metric:
-    """Estimate by one method, from the baseline's confidence, its truth, and the current confidence."""
+    """Estimate by one method, from the baseline's confidence, its correctness, and the current confidence."""
     order = np.argsort(sides[0], kind="stable")
-    before, truth, now = sides[0][order], sides[1][order], np.sort(sides[2])
-    ones = np.ones(len(before), np.int64), np.ones(len(now), np.int64)
-    found = [
-        estimate(before, truth, now, _resampled(len(before), rng), _resampled(len(now), rng))
+    baseline, correct, current = sides[0][order], sides[1][order], np.sort(sides[2])
+    ones = np.ones(len(baseline), np.int64), np.ones(len(current), np.int64)
+    estimates = [
+        estimate(
+            baseline,
+            correct,
+            current,
+            _bootstrap_weights(len(baseline), rng),
+            _bootstrap_weights(len(current), rng),
+        )
         for _ in range(resamples)
     ]
-    low, high = np.quantile(found, [0.025, 0.975]).tolist() if found else (None, None)
-    about = {"method": name, "valid": VALID, "n_baseline": len(before)}
-    value = estimate(before, truth, now, *ones)
-    return Metric(TYPE, value, about, (low, high) if found else None, len(now))
+    low, high = np.quantile(estimates, [0.025, 0.975]).tolist() if estimates else (None, None)
+    parameters = {"method": name, "valid": VALID, "n_baseline": len(baseline)}
+    value = estimate(baseline, correct, current, *ones)
+    return Metric(METRIC_TYPE, value, parameters, (low, high) if estimates else None, len(current))
 
 
-def _resampled(n: int, rng: np.random.Generator) -> Ids:
+def _bootstrap_weights(n: int, rng: np.random.Generator) -> Int64Array:
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
 
-def _above(before: Floats, truth: Floats, now: Floats, weights: Ids, current: Ids) -> float:
-    """Return the share of current answers above the confidence that the right share of baseline's is."""
-    right = (truth * weights).sum() / weights.sum()
+def _share_above_threshold(
+    baseline: Float64Array,
+    correct: Float64Array,
+    current: Float64Array,
+    weights: Int64Array,
+    current_weights: Int64Array,
+) -> float:
+    """Return the share of current predictions above the confidence that the right share of the baseline exceeds."""
+    accuracy = (correct * weights).sum() / weights.sum()
     below = np.cumsum(weights) - weights
-    at = int(np.searchsorted(below, (1 - right) * weights.sum() - 0.5))
-    if at == len(before):
+    threshold = int(np.searchsorted(below, (1 - accuracy) * weights.sum() - 0.5))
+    if threshold == len(baseline):
         return 0.0
-    first = np.searchsorted(now, before[at])
-    return float(current[first:].sum() / current.sum())
+    start = np.searchsorted(current, baseline[threshold])
+    return float(current_weights[start:].sum() / current_weights.sum())
 
 
-def _calibrated(before: Floats, truth: Floats, now: Floats, weights: Ids, current: Ids) -> float:
-    """Return the mean chance to be right, as a rising function of the score."""
+def _mean_calibrated(
+    baseline: Float64Array,
+    correct: Float64Array,
+    current: Float64Array,
+    weights: Int64Array,
+    current_weights: Int64Array,
+) -> float:
+    """Return the mean probability to be right, as a rising function of the score."""
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - slow to load
 
-    some = weights > 0
-    values, groups = np.unique(before[some], return_inverse=True)
-    sizes = np.bincount(groups, weights[some])
-    right = np.bincount(groups, truth[some] * weights[some]) / sizes
-    chances = isotonic_regression(right, weights=sizes).x
-    return float((np.interp(now, values, chances) * current).sum() / current.sum())
+    drawn = weights > 0
+    scores, groups = np.unique(baseline[drawn], return_inverse=True)
+    sizes = np.bincount(groups, weights[drawn])
+    accuracy = np.bincount(groups, correct[drawn] * weights[drawn]) / sizes
+    probabilities = isotonic_regression(accuracy, weights=sizes).x
+    calibrated = np.interp(current, scores, probabilities)
+    return float((calibrated * current_weights).sum() / current_weights.sum())

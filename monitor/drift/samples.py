@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-Codes = npt.NDArray[np.int64]
+from quadriga.tasks.arrays import Int64Array
+
 Kind = Literal["numeric", "count", "categorical", "embedding"]
 
 EMBEDDING = "embedding"
@@ -33,7 +34,7 @@ class Column(msgspec.Struct, frozen=True, eq=False):
 
     name: str
     kind: Kind
-    rows: Codes
+    rows: Int64Array
     """(P,) positions of the rows that have a value, ascending."""
     values: npt.NDArray[Any]
     """(P,) float64 of a number; (P,) int64, positions in `labels`, of a category; (P, D) float32 of an
@@ -46,9 +47,9 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     """Rows in time order."""
 
     columns: tuple[Column, ...]
-    order: Codes
+    order: Int64Array
     """(N,) ascending: what puts rows in time order, such as milliseconds or ids; unique in a source."""
-    sources: Codes
+    sources: Int64Array
     """(N,) positions in `source_names`; zeros where there are none."""
     source_names: tuple[str, ...] = ()
     """In the order of their text; empty where no source is known."""
@@ -67,7 +68,7 @@ def sample(
     *,
     kinds: Mapping[str, Kind] | None = None,
     sources: Sequence[Any] | None = None,
-    order: Sequence[int] | Codes | None = None,
+    order: Sequence[int] | Int64Array | None = None,
 ) -> Sample:
     """Put columns together: numbers, texts, booleans, or lists of numbers of equal length.
 
@@ -92,7 +93,7 @@ def sample(
     return take(whole, np.lexsort((codes, placed)))
 
 
-def take(one: Sample, rows: Codes) -> Sample:
+def take(one: Sample, rows: Int64Array) -> Sample:
     """Return these rows (positions, each once) of a sample, in the order given."""
     place = np.full(len(one.order), -1, np.int64)
     place[rows] = np.arange(len(rows))
@@ -105,7 +106,9 @@ def take(one: Sample, rows: Codes) -> Sample:
     return replace(one, columns=tuple(columns), order=one.order[rows], sources=one.sources[rows])
 
 
-def alike(coded: Sequence[tuple[tuple[str, ...], Codes]]) -> tuple[tuple[str, ...], list[Codes]]:
+def alike(
+    coded: Sequence[tuple[tuple[str, ...], Int64Array]],
+) -> tuple[tuple[str, ...], list[Int64Array]]:
     """Return positions in several lists of names as positions in one list of all of them."""
     names = tuple(sorted({name for each, _ in coded for name in each}))
     place = {name: at for at, name in enumerate(names)}
@@ -114,7 +117,7 @@ def alike(coded: Sequence[tuple[tuple[str, ...], Codes]]) -> tuple[tuple[str, ..
     ]
 
 
-def used(names: Sequence[str], codes: Codes) -> tuple[tuple[str, ...], Codes]:
+def used(names: Sequence[str], codes: Int64Array) -> tuple[tuple[str, ...], Int64Array]:
     """Leave out names that no position names."""
     there, codes = np.unique(codes, return_inverse=True)
     return tuple(names[at] for at in there), codes.astype(np.int64)
@@ -192,7 +195,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _coded(texts: list[str]) -> tuple[tuple[str, ...], Codes]:
+def _coded(texts: list[str]) -> tuple[tuple[str, ...], Int64Array]:
     labels = sorted(set(texts))
     codes = {label: code for code, label in enumerate(labels)}
     return tuple(labels), np.array([codes[text] for text in texts], np.int64)

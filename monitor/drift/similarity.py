@@ -7,8 +7,8 @@ Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapt
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
 """
 
-import os
 import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, Sample
 from quadriga.monitor.report.schema import Neighbour, Unlike
+from quadriga.store.disk import write_atomically
+from quadriga.tasks.arrays import Float16Array, Float32Array, Int64Array
 
 NEAREST = 5
 """Neighbours of which the mean distance counts."""
@@ -30,10 +32,6 @@ MOST_UNLIKE, SHOWN = 12, 3
 _BLOCK = 500
 """Rows whose distances to all are in memory at once."""
 
-Half = npt.NDArray[np.float16]
-Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
-
 
 class References:
     """Embeddings of a baseline; read-only, and so safe to use from many threads.
@@ -45,7 +43,13 @@ class References:
         apart: float32 (N, NEAREST), the distances of each to its nearest others; measured if not given.
     """
 
-    def __init__(self, embeddings: Half, ids: Ids, space: str, apart: Floats | None = None) -> None:
+    def __init__(
+        self,
+        embeddings: Float16Array,
+        ids: Int64Array,
+        space: str,
+        apart: Float32Array | None = None,
+    ) -> None:
         self.ids = ids
         self.space = space
         self._units = _unit(embeddings)
@@ -69,11 +73,13 @@ class References:
         at_least = int(np.count_nonzero(self._strangeness + nearer / NEAREST >= own))
         return (1 + at_least) / (1 + len(self.ids))
 
-    def strangeness(self, embeddings: Half) -> Floats:
+    def strangeness(self, embeddings: Float16Array) -> Float32Array:
         """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
         return np.asarray(_apart(_unit(embeddings), self._units).mean(axis=1), np.float32)
 
-    def nearest(self, embedding: npt.NDArray[np.floating[Any]], count: int) -> tuple[Ids, Floats]:
+    def nearest(
+        self, embedding: npt.NDArray[np.floating[Any]], count: int
+    ) -> tuple[Int64Array, Float32Array]:
         """Find the references most like an embedding (D,), nearest first.
 
         Returns:
@@ -107,7 +113,7 @@ class References:
             )
         return cls(embeddings, ids, space, apart)
 
-    def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Floats:
+    def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Float32Array:
         """Measure float32 (N,), after the rounding that the references have had."""
         with np.errstate(over="ignore"):
             rounded = np.asarray(embedding).astype(np.float16)
@@ -121,7 +127,9 @@ class References:
         return _from_cosines(np.einsum("nd,d->n", self._units, _unit(rounded)))
 
 
-def write(path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Ids, space: str) -> int:
+def write(
+    path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Int64Array, space: str
+) -> int:
     """Write references; a reader finds the old file or the new one, whole.
 
     Embeddings that are not finite are left out, and of equal ones all but the first: an image that came
@@ -149,18 +157,15 @@ def write(path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Ids, space
             f"expected {LEAST} to {MOST} different embeddings of a baseline, got {len(kept)}"
         )
     references = References(rounded[kept], np.asarray(ids, np.int64)[kept], space)
-    hidden = path.with_name(f".{path.name}")
-    with hidden.open("wb") as file:
-        np.savez(
-            file,
-            embeddings=rounded[kept],
-            ids=references.ids,
-            apart=references.apart,
-            space=np.array(space),
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.replace(path)
+    file = BytesIO()
+    np.savez(
+        file,
+        embeddings=rounded[kept],
+        ids=references.ids,
+        apart=references.apart,
+        space=np.array(space),
+    )
+    write_atomically(path, file.getvalue(), is_synced=True)
     return len(kept)
 
 
@@ -183,7 +188,7 @@ def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
     return found
 
 
-def _unit(embeddings: Half) -> Floats:
+def _unit(embeddings: Float16Array) -> Float32Array:
     """Scale embeddings (..., D) to length 1, each by itself; those of length 0 stay."""
     found = embeddings.astype(np.float32)
     lengths = np.linalg.norm(found, axis=-1, keepdims=True)
@@ -191,7 +196,7 @@ def _unit(embeddings: Half) -> Floats:
     return found
 
 
-def _apart(rows: Floats, units: Floats, *, others: bool = False) -> Floats:
+def _apart(rows: Float32Array, units: Float32Array, *, others: bool = False) -> Float32Array:
     """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
     found = np.empty((len(rows), NEAREST), np.float32)
     for start in range(0, len(rows), _BLOCK):
@@ -204,6 +209,6 @@ def _apart(rows: Floats, units: Floats, *, others: bool = False) -> Floats:
     return found
 
 
-def _from_cosines(cosines: Floats) -> Floats:
+def _from_cosines(cosines: Float32Array) -> Float32Array:
     """Turn cosines of unit vectors into their distances, 0 to 2."""
     return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.comparison import bounded, compare
 from quadriga.monitor.drift.samples import Sample, take
 from quadriga.monitor.drift.significance.decision import Settings, decide
-from quadriga.monitor.drift.significance.exchangeable_units import Codes
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.report.schema import Metric, Signal, Slice, by_effect, times_least
+from quadriga.tasks.arrays import Int64Array
 
 MOST_VALUES = 50
 """Columns with more values than this are no slices."""
@@ -60,7 +60,7 @@ def _by(
     finer = replace(settings, windows=max(len(values), 1))
     parts = [[one.rows[one.values == one.labels.index(value)] for one in found] for value in values]
 
-    def look(rows: list[Codes]) -> list[Signal]:
+    def look(rows: list[Int64Array]) -> list[Signal]:
         before, now = (_part(*one, moved) for one in zip(sides, rows, strict=True))
         return compare(before, now, finer).signals
 
@@ -79,7 +79,7 @@ def _by(
             yield times_least(there[0]), Slice(name, value, len(rows[1]), metrics)
 
 
-def _part(side: Summary, rows: Codes, moved: Sequence[str]) -> Summary:
+def _part(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:
     """Return the signals that moved, of these rows."""
     columns = [column for column in side.sample.columns if column.name in moved]
     return replace(side, sample=take(side.sample.of(columns), rows), n=len(rows))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.estimates import estimated
+from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.row_signals import META
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, differ
@@ -17,9 +17,8 @@ from quadriga.monitor.drift.significance.decision import Settings
 from quadriga.monitor.drift.similarity import least_like
 from quadriga.monitor.drift.slices import slices
 from quadriga.monitor.drift.summary import Summary
-from quadriga.monitor.drift.windows import About, Reading, WindowRead, read_window
-from quadriga.monitor.evaluation.stored_images import read as read_records
-from quadriga.monitor.executors import Here, Places, Tell
+from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
+from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import (
     Data,
     Neighbour,
@@ -30,149 +29,161 @@ from quadriga.monitor.report.schema import (
     by_effect,
     provenance,
 )
+from quadriga.store.columns import read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
-"""Rows of a baseline that are compared."""
+"""Maximum number of rows of a baseline that are compared."""
 
-FEW_VALUES, MOST_KEYS = 12, 3
-"""Keys of the metadata in whose values an alarm is looked for where none is named: those with the fewest."""
+MAX_SLICE_VALUES, MAX_SLICE_KEYS = 12, 3
+"""Metadata keys that are sliced by if none is named: those with the fewest values, at most so many of each."""
 
-MOST_MOVED = 5
-"""Signals that are looked for there, those that moved most; embeddings, which take long, if nothing else did."""
+MAX_MOVED = 5
+"""Maximum number of signals that slices are compared by: those that moved most.
 
-Shown = TypeVar("Shown", Neighbour, Unlike)
+Embeddings, which take long, are among them only if nothing else moved.
+"""
+
+_ShownImage = TypeVar("_ShownImage", Neighbour, Unlike)
 
 
 def compare_stored(
-    inferences: InferenceReader,
+    reader: InferenceReader,
     parameters: DriftParameters,
-    baseline: WindowRead | None = None,
-    tell: Tell = lambda *_: None,
+    baseline: WindowSummary | None = None,
+    on_progress: OnProgress = lambda *_: None,
     *,
-    places: Places | None = None,
+    executor: ShardExecutor | None = None,
     now_us: int | None = None,
 ) -> Report:
-    """Compare a window of what is stored.
+    """Compare a window of stored inferences with a baseline.
 
     Args:
-        inferences: The store.
+        reader: The store.
         parameters: What to compare, from `absolute`.
-        baseline: The one that the parameters name; None where they say which window it is.
-        tell: See there.
-        places: Where inferences are read; None: here.
-        now_us: What `now` means, in microseconds since 1970; None: now.
+        baseline: The baseline that the parameters name; None where they say which window it is.
+        on_progress: See `OnProgress`.
+        executor: Reads the inferences; None: this process.
+        now_us: Time that `now` means, in microseconds since 1970; None: now.
 
     Raises:
         DriftError: There is nothing to compare, or nothing to compare it with.
         StoreError: The database does not answer.
     """
     started = time.monotonic()
-    places = places or Here(inferences)
     settings = msgspec.convert(parameters, Settings, from_attributes=True)
-    asked = reading(inferences, parameters, now_us)
-    read = partial(read_window, inferences, tell=tell, places=places)
+    query = current_window_query(reader, parameters, now_us)
+    executor = executor or LocalExecutor(reader)
+    summarise_window = partial(read_window, reader, on_progress=on_progress, executor=executor)
     if baseline is None:
-        now = read(asked)
-        _check_current(inferences, asked, now)
-        before = read(_baseline(parameters, _like(asked, now.about)))
-        if not before.about.window.n:
+        current = summarise_window(query)
+        _check_model_answered(reader, query, current)
+        baseline = summarise_window(
+            _baseline_query(parameters, _comparable_query(query, current.info))
+        )
+        if not baseline.info.window.n:
             model = parameters.model
             raise DriftError(f"expected inferences of {model!r:.80} in the baseline, got none")
     else:
-        before = baseline
-        now = read(_like(asked, before.about))
-        _check_current(inferences, asked, now)
-    sides, left_out = _comparable(before, now, parameters)
-    passed = {META + one.about.source_key for one in (before, now) if one.about.source_key}
-    passed |= {*parameters.ignore}
-    if parameters.signals:
-        passed |= _names(*sides) - {*parameters.signals}
-    signals = [side.without(passed) for side in sides]
-    tell(now.about.window.n, now.about.window.n)
-    report = compare(signals[0], signals[1], settings, task=now.about.task)
-    moved = [one.name for one in by_effect(report.signals) if one.alarm]
-    moved = [one for one in moved if one != EMBEDDING] or moved
-    baseline_excluded = {f"baseline_{reason}": n for reason, n in before.about.excluded.items()}
-    data = Data(
-        _windowed(now.about, report.data.current),
-        _windowed(before.about, report.data.baseline or Window()),
-        now.about.excluded | baseline_excluded,
-    )
+        current = summarise_window(_comparable_query(query, baseline.info))
+        _check_model_answered(reader, query, current)
+    sides, left_out = _comparable_signals(baseline, current, parameters)
+    infos = baseline.info, current.info
+    on_progress(current.info.window.n, current.info.window.n)
+    report = compare(*_selected_signals(sides, infos, parameters), settings, task=current.info.task)
+    moved = [signal.name for signal in by_effect(report.signals) if signal.alarm]
+    moved = [name for name in moved if name != EMBEDDING] or moved
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
-        model=now.about.model,
-        data=data,
-        parameters=_told(parameters, (before.about, now.about), left_out) | report.parameters,
-        metrics=estimated(inferences, now.about.task, *(side.sample.order for side in sides)),
-        slices=_slices(sides, moved[:MOST_MOVED], parameters, settings),
-        unlike=_unlike(inferences, sides, now.about.space),
+        model=current.info.model,
+        data=_data(infos, report.data),
+        parameters=_reported(parameters, infos, left_out) | report.parameters,
+        metrics=estimate_stored_accuracy(
+            reader, current.info.task, *(side.sample.order for side in sides)
+        ),
+        slices=_slices(sides, moved[:MAX_MOVED], parameters, settings),
+        unlike=_unlike(reader, sides, current.info.space),
         provenance=provenance(started),
     )
 
 
-def reading(
-    inferences: InferenceReader, parameters: DriftParameters, now_us: int | None = None
-) -> Reading:
-    """Say what is read of the current window, once what is journaled can be read, if it can be soon."""
+def current_window_query(
+    reader: InferenceReader, parameters: DriftParameters, now_us: int | None = None
+) -> WindowQuery:
+    """Return the query of the current window, after waiting for the journal if that is short."""
     with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
-        inferences.wait_for_journal()
-    return Reading(
+        reader.wait_for_journal()
+    return WindowQuery(
         parameters.model,
         parameters.current,
-        inferences.latest_seq(),
+        reader.latest_seq(),
         time.time_ns() // 1000 if now_us is None else now_us,
         source_keys=parameters.source_keys,
         seed=parameters.seed,
     )
 
 
-def _check_current(inferences: InferenceReader, asked: Reading, found: WindowRead) -> None:
-    """See that the model ever answered: an empty window only says too little."""
-    if not found.about.window.n:
-        anything = {"model": {"eq": asked.model}}
-        if not any(ids for ids in inferences.matching_ids(anything, asked.now_us)):
-            raise DriftError(f"expected inferences of {asked.model!r:.80}, got none")
+def _check_model_answered(
+    reader: InferenceReader, query: WindowQuery, current: WindowSummary
+) -> None:
+    """Check that the model has any inferences, if the window has none: an empty window is no error."""
+    if not current.info.window.n:
+        any_of_model = {"model": {"eq": query.model}}
+        if not any(ids for ids in reader.matching_ids(any_of_model, query.now_us)):
+            raise DriftError(f"expected inferences of {query.model!r:.80}, got none")
 
 
-def _like(asked: Reading, other: About) -> Reading:
-    """Ask for what can be compared with another window."""
-    keys = asked.source_keys if other.source_key is None else [other.source_key]
-    return replace(asked, task=other.task or asked.task, space=other.space, source_keys=keys)
+def _comparable_query(query: WindowQuery, other: WindowInfo) -> WindowQuery:
+    """Restrict a query to what can be compared with another window."""
+    keys = query.source_keys if other.source_key is None else [other.source_key]
+    return replace(query, task=other.task or query.task, space=other.space, source_keys=keys)
 
 
-def _baseline(parameters: DriftParameters, alike: Reading) -> Reading:
-    """Ask for the window that is the baseline."""
+def _baseline_query(parameters: DriftParameters, current: WindowQuery) -> WindowQuery:
+    """Return the query of the window that is the baseline."""
     window = parameters.baseline
     if not isinstance(window, StoredWindow):
         raise DriftError(f"expected the baseline {window!r:.80} to be at hand, got its name alone")
-    return replace(alike, window=window, rows=BASELINE_ROWS)
+    return replace(current, window=window, rows=BASELINE_ROWS)
 
 
-def _comparable(
-    before: WindowRead, now: WindowRead, parameters: DriftParameters
+def _comparable_signals(
+    baseline: WindowSummary, current: WindowSummary, parameters: DriftParameters
 ) -> tuple[tuple[Summary, Summary], dict[str, str]]:
-    """Leave out what is of another kind on one side; say why signals are left out."""
-    sides = before.summary, now.summary
-    left_out = before.about.left_out | now.about.left_out
-    known = _names(*sides)
+    """Leave out signals that have another kind on one side; return the reasons why signals are left out, too."""
+    sides = baseline.summary, current.summary
+    left_out = baseline.info.left_out | current.info.left_out
+    names = _signal_names(sides)
     for name in (*parameters.signals, *parameters.ignore):
-        if name not in known | left_out.keys():
-            listed = ", ".join(sorted(known)[:20]) or "none"
+        if name not in names | left_out.keys():
+            listed = ", ".join(sorted(names)[:20]) or "none"
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
-    for one in before.summary.sample.columns:
-        other = now.summary.sample.column(one.name)
-        if other is not None and (found := differ(one, other)):
-            left_out[one.name] = f"{found[0]} in the baseline, {found[1]} in the window"
-    kept = sides[0].without(left_out), sides[1].without(left_out)
-    told = {name: why for name, why in left_out.items() if name not in parameters.ignore}
-    return kept, dict(sorted(told.items()))
+    for column in sides[0].sample.columns:
+        other = sides[1].sample.column(column.name)
+        if other is not None and (kinds := differ(column, other)):
+            left_out[column.name] = f"{kinds[0]} in the baseline, {kinds[1]} in the window"
+    comparable = sides[0].without(left_out), sides[1].without(left_out)
+    reasons = {name: why for name, why in left_out.items() if name not in parameters.ignore}
+    return comparable, dict(sorted(reasons.items()))
 
 
-def _names(*sides: Summary) -> set[str]:
+def _selected_signals(
+    sides: tuple[Summary, Summary],
+    infos: tuple[WindowInfo, WindowInfo],
+    parameters: DriftParameters,
+) -> tuple[Summary, Summary]:
+    """Leave out the keys of sources, ignored signals, and where signals are named all others."""
+    ignored = {META + info.source_key for info in infos if info.source_key}
+    ignored |= {*parameters.ignore}
+    if parameters.signals:
+        ignored |= _signal_names(sides) - {*parameters.signals}
+    return sides[0].without(ignored), sides[1].without(ignored)
+
+
+def _signal_names(sides: tuple[Summary, Summary]) -> set[str]:
     return {column.name for side in sides for column in side.sample.columns}
 
 
@@ -182,56 +193,70 @@ def _slices(
     parameters: DriftParameters,
     settings: Settings,
 ) -> list[Slice]:
-    """Look for the values of the metadata that carry an alarm."""
-    by = [META + one.removeprefix(META) for one in parameters.by]
+    """Return the slices by metadata that carry an alarm."""
+    by = [META + key.removeprefix(META) for key in parameters.by]
     if not by:
-        columns = [one for one in sides[1].sample.columns if one.kind == "categorical"]
-        few = [one for one in columns if 1 < len(one.labels) <= FEW_VALUES]
-        few.sort(key=lambda one: (len(one.labels), one.name))
-        by = [one.name for one in few if one.name.startswith(META)][:MOST_KEYS]
+        columns = [column for column in sides[1].sample.columns if column.kind == "categorical"]
+        small = [column for column in columns if 1 < len(column.labels) <= MAX_SLICE_VALUES]
+        small.sort(key=lambda column: (len(column.labels), column.name))
+        by = [column.name for column in small if column.name.startswith(META)][:MAX_SLICE_KEYS]
     return slices(sides[0], sides[1], moved, by, settings)
 
 
-def _unlike(
-    inferences: InferenceReader, sides: tuple[Summary, Summary], space: str
-) -> list[Unlike]:
+def _unlike(reader: InferenceReader, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
     """Return the images least like the baseline, with what is stored of them and of their neighbours."""
-    found = least_like(sides[0].sample, sides[1].sample, space)
-    ids = {one.inference_id for one in found}
-    ids |= {near.inference_id for one in found for near in one.nearest}
-    records = (
-        {one.id: one for one in read_records(inferences, sorted(map(int, ids)))} if ids else {}
-    )
+    images = least_like(sides[0].sample, sides[1].sample, space)
+    ids = {image.inference_id for image in images}
+    ids |= {neighbour.inference_id for image in images for neighbour in image.nearest}
+    records = {record.id: record for record in read_inferences(reader, sorted(map(int, ids)))}
 
-    def shown(one: Shown) -> Shown:
-        """Add what is stored of an inference; nothing of one that was deleted since."""
-        record = records.get(one.inference_id)
+    def with_record(image: _ShownImage) -> _ShownImage:
+        """Add what is stored of an inference; nothing if it was deleted since."""
+        record = records.get(image.inference_id)
         if record is None:
-            return one
-        image, said = record.input, record.predictions
+            return image
         return replace(
-            one, image=image.hash, width=image.width, height=image.height, predictions=said
+            image,
+            image=record.input.hash,
+            width=record.input.width,
+            height=record.input.height,
+            predictions=record.predictions,
         )
 
-    return [replace(shown(one), nearest=[shown(near) for near in one.nearest]) for one in found]
+    return [
+        replace(with_record(image), nearest=[with_record(near) for near in image.nearest])
+        for image in images
+    ]
 
 
-def _windowed(about: About, compared: Window) -> Window:
-    return replace(about.window, n=compared.n, n_eff=compared.n_eff)
+def _data(infos: tuple[WindowInfo, WindowInfo], compared: Data) -> Data:
+    """Return the two windows, with the rows that were compared."""
+    baseline, current = infos
+    excluded = {f"baseline_{reason}": n for reason, n in baseline.excluded.items()}
+    return Data(
+        _with_sizes(current.window, compared.current),
+        _with_sizes(baseline.window, compared.baseline or Window()),
+        current.excluded | excluded,
+    )
 
 
-def _told(
-    parameters: DriftParameters, abouts: tuple[About, About], left_out: dict[str, str]
+def _with_sizes(window: Window, compared: Window) -> Window:
+    return replace(window, n=compared.n, n_eff=compared.n_eff)
+
+
+def _reported(
+    parameters: DriftParameters, infos: tuple[WindowInfo, WindowInfo], left_out: dict[str, str]
 ) -> dict[str, Any]:
-    """Return of the parameters what the report says nowhere else."""
-    given = msgspec.to_builtins(parameters)
-    told = {name: given[name] for name in ("signals", "ignore", "by") if given[name]}
-    before, now = abouts
-    if before.model.sha256 and now.window.n and now.model.sha256 != before.model.sha256:
-        told["baseline_sha256"] = before.model.sha256
+    """Return the parameters that the report has nowhere else."""
+    values = msgspec.to_builtins(parameters)
+    reported = {name: values[name] for name in ("signals", "ignore", "by") if values[name]}
+    baseline, current = infos
+    digest = baseline.model.sha256
+    if digest and current.window.n and current.model.sha256 != digest:
+        reported["baseline_sha256"] = digest
     return {
-        "baseline": given["baseline"],
-        **told,
-        "source_key": now.source_key,
+        "baseline": values["baseline"],
+        **reported,
+        "source_key": current.source_key,
         "left_out": left_out,
     }

@@ -7,28 +7,18 @@ hold the rows that one would have drawn from the whole, however they were dealt 
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.samples import (
-    Codes,
-    Column,
-    DriftError,
-    Kind,
-    Sample,
-    alike,
-    take,
-    used,
-)
+from quadriga.monitor.array_packing import pack, unpack
+from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, take, used
+from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
 _RUN_ROWS = 50
 _DENSE, _DENSEST = 10, 0.02
 """A run has no more times as many rows, but for the densest share of all."""
-Keys = npt.NDArray[np.uint64]
 
 
 class Summary(msgspec.Struct, frozen=True, eq=False):
@@ -108,7 +98,7 @@ def summarise(
     return _cut(Summary(sample, n, labels, rows, embeddings, run, seed, *left))
 
 
-def usual_run(order: Codes, sources: Codes) -> int:
+def usual_run(order: Int64Array, sources: Int64Array) -> int:
     """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source (N,).
 
     Where many came at once it has less: otherwise the most frequent source, or the busiest hour, would come in
@@ -125,7 +115,7 @@ def usual_run(order: Codes, sources: Codes) -> int:
     return max(int(span), 1)
 
 
-def drawn(of: Sample, most: int, *, run: int, seed: int = 0) -> tuple[Codes, int | None]:
+def drawn(of: Sample, most: int, *, run: int, seed: int = 0) -> tuple[Int64Array, int | None]:
     """Draw rows as summaries do, by their order and sources alone.
 
     Returns:
@@ -173,7 +163,7 @@ def _least(keys: Iterable[int | None]) -> int | None:
     return min((key for key in keys if key is not None), default=None)
 
 
-def _keys(of: Sample, run: int, seed: int) -> Keys:
+def _keys(of: Sample, run: int, seed: int) -> UInt64Array:
     """Return what rows are drawn by, smallest first: a hash of source, run and seed."""
     names = [zlib.crc32(name.encode()) for name in of.source_names or ("",)]
     mixed = np.array(names, np.uint64)[of.sources] << np.uint64(32)
@@ -184,7 +174,7 @@ def _keys(of: Sample, run: int, seed: int) -> Keys:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _first_left(keys: Keys, most: int, left: int | None) -> int | None:
+def _first_left(keys: UInt64Array, most: int, left: int | None) -> int | None:
     """Return the smallest key whose rows do not fit any more; the first always fits."""
     values, counts = np.unique(keys, return_counts=True)
     over = np.flatnonzero(counts.cumsum() > most)
@@ -192,7 +182,7 @@ def _first_left(keys: Keys, most: int, left: int | None) -> int | None:
     return _least((int(values[over[0]]) if len(over) else None, left))
 
 
-def _before(keys: Keys, left: int | None) -> npt.NDArray[np.bool_]:
+def _before(keys: UInt64Array, left: int | None) -> BoolArray:
     return np.ones(len(keys), np.bool_) if left is None else keys < np.uint64(left)
 
 
@@ -243,7 +233,7 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     return made
 
 
-def _column(parts: Sequence[Column], before: Codes) -> Column:
+def _column(parts: Sequence[Column], before: Int64Array) -> Column:
     labels: tuple[str, ...] = ()
     values = [part.values for part in parts]
     if parts[0].kind == "categorical":
@@ -253,27 +243,19 @@ def _column(parts: Sequence[Column], before: Codes) -> Column:
     return replace(parts[0], rows=rows, values=np.concatenate(filled), labels=labels)
 
 
-def to_bytes(summary: Summary) -> bytes:
-    """Pack a summary for a file or another machine: MessagePack, with the arrays' own bytes."""
-    return msgspec.msgpack.encode(summary, enc_hook=_packed)
+def encode_summary(summary: Summary) -> bytes:
+    """Encode a summary for a file or another machine: MessagePack, with the arrays' own bytes."""
+    return pack(summary)
 
 
-def from_bytes(data: bytes) -> Summary:
-    """Unpack a summary, as `to_bytes` packed it, bit for bit; its arrays cannot be written to.
+def decode_summary(data: bytes) -> Summary:
+    """Decode a summary, as `encode_summary` encoded it, bit for bit; its arrays cannot be written to.
 
     Raises:
-        DriftError: These bytes are none.
+        DriftError: The bytes are no summary.
     """
     try:
-        return msgspec.msgpack.decode(data, type=Summary, dec_hook=_unpacked)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        summary: Summary = unpack(data, Summary)
+    except ValueError as error:
         raise DriftError(f"expected a saved summary, got: {error}") from error
-
-
-def _packed(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    return array.dtype.str, array.shape, array.tobytes()
-
-
-def _unpacked(_type: type, saved: Any) -> npt.NDArray[Any]:
-    dtype, shape, data = saved
-    return np.frombuffer(data, dtype).reshape(shape)
+    return summary

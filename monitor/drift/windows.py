@@ -1,4 +1,4 @@
-"""A window of stored inferences as a summary: which rows are drawn is chosen first, then those are read."""
+"""Summaries of windows of stored inferences: rows are drawn first, then only those are read."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,180 +13,188 @@ from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_o
 from quadriga.monitor.drift.row_signals import COORDINATES, KINDS, META
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
 from quadriga.monitor.drift.signal_reading import (
-    SHARD,
-    Ids,
-    Shard,
-    embeddings_of,
-    labels_of,
-    merged,
-    other_labels,
-    read_shard,
+    SHARD_SIZE,
+    SignalShard,
+    count_other_labels,
+    merge_shards,
+    read_embeddings,
+    read_signal_shard,
+    read_sources,
     source_name,
-    sources_of,
 )
 from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
-from quadriga.monitor.executors import Places, Tell
+from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window
+from quadriga.store.columns import label_counts
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, timestamp_text
+from quadriga.tasks.arrays import Int64Array
 
-MOST_TEXTS = 1000
-"""A key of the metadata with more different texts than this is no signal, nor one with more than a few, \
-hardly any of which is there twice."""
+MAX_TEXTS = 1000
+"""Maximum number of distinct texts of a metadata key that is a signal."""
 
-MOST_KEYS = 100
-"""Keys of the metadata that are signals, those that most inferences have."""
+MAX_KEYS = 100
+"""Maximum number of metadata keys that are signals: the most frequent ones."""
 
 SINGLE_LABEL = "IMAGE_CLASSIFICATION"
-_FEW_TEXTS = 50
+_SMALL_TEXTS = 50
+"""Number of distinct texts up to which a metadata key is a signal, however seldom each occurs."""
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """What is to be read."""
+class WindowQuery(msgspec.Struct, frozen=True):
+    """Which inferences of a model to read, and how many."""
 
     model: str
     window: StoredWindow
-    newest: int
-    """The largest id that counts."""
+    newest_id: int
+    """Largest id that counts."""
     now_us: int
-    """What `now` means in filters."""
+    """Time that `now` means in filters, microseconds since 1970."""
     rows: int = 100_000
-    """That are drawn, at most."""
+    """Maximum number of rows to draw."""
     embeddings: int = 2_000
-    """As `rows`."""
+    """Maximum number of embeddings to draw."""
     source_keys: Sequence[str] = tuple(SOURCE_KEYS)
     seed: int = 0
     task: str = ""
-    """Inferences of another do not count; empty: that of the newest."""
+    """Task of the inferences that count; empty: the task of the newest."""
     space: str = ""
-    """Embeddings of another do not count; empty: the most frequent."""
+    """Embedding space of the embeddings that count; empty: the most frequent."""
 
 
-class About(msgspec.Struct, frozen=True):
-    """What was read."""
+class WindowInfo(msgspec.Struct, frozen=True):
+    """The model and the circumstances of a window."""
 
     model: ReportedModel
     task: str
     window: Window
     source_key: str | None = None
-    """What tells the sources; None where nothing does."""
+    """Metadata key that holds the source; None where no inference has any."""
     space: str = ""
-    """Of the embeddings; empty where there are none."""
+    """Embedding space; empty where there are no embeddings."""
     excluded: dict[str, int] = {}
-    """Inferences or embeddings that do not count, by reason; of those that were drawn."""
+    """Numbers of inferences or embeddings that were drawn and do not count, by reason."""
     left_out: dict[str, str] = {}
-    """Why a signal is none, by its name."""
+    """Reasons why columns are no signals, by name."""
 
 
-class WindowRead(NamedTuple):
-    """A window, read."""
+class WindowSummary(NamedTuple):
+    """The signals of a window, and its circumstances."""
 
     summary: Summary
-    """Its order are ids."""
-    about: About
+    """Signals of the window; the order of the rows is that of their ids."""
+    info: WindowInfo
 
 
-class _Chosen(NamedTuple):
+class _DrawnRows(NamedTuple):
     """The rows to be read."""
 
-    ids: Ids
+    ids: Int64Array
     """(N,) ascending."""
     left: int | None = None
     run: int | None = None
     source_key: str | None = None
     sources: list[str] | None = None
-    """(N,) of rows that were drawn, where anything tells them; all others tell it themselves."""
+    """(N,) sources of rows that were drawn; None where no source is known, or all rows are read."""
 
 
 def read_window(
-    inferences: InferenceReader, asked: Reading, tell: Tell, places: Places
-) -> WindowRead:
+    reader: InferenceReader, query: WindowQuery, on_progress: OnProgress, executor: ShardExecutor
+) -> WindowSummary:
     """Read a window; one without inferences has no signals.
 
     Raises:
         StoreError: The database does not answer, or a filter means nothing.
     """
-    where = {"and": [where_of(asked.model, asked.window), {"id": {"le": str(asked.newest)}}]}
+    where = {"and": [where_of(query.model, query.window), {"id": {"le": str(query.newest_id)}}]}
     ids = np.concatenate(
-        [np.array(some, np.int64) for some in inferences.matching_ids(where, asked.now_us)]
+        [np.array(page, np.int64) for page in reader.matching_ids(where, query.now_us)]
     )
-    filter_ = asked.window.where
+    filter_ = query.window.where
     if not len(ids):
-        empty = summarise(sample({}, order=[]), **_sizes(asked), run=1)
-        model = ReportedModel(asked.model, asked.window.version or "")
-        return WindowRead(empty, About(model, asked.task, Window(filter=filter_)))
-    task = asked.task or inferences.get(str(ids[-1])).task
-    chosen = _choose(inferences, ids, asked)
-    parts = [chosen.ids[at : at + SHARD].tolist() for at in range(0, len(chosen.ids), SHARD)]
-    shards = []
-    tell(0, len(chosen.ids))
-    for shard in places.map(partial(read_shard, task), parts):
-        shards.append(shard)
-        tell(min(len(shards) * SHARD, len(chosen.ids)), len(chosen.ids))
-    whole = merged(shards)
-    excluded = Counter(whole.excluded)
-    columns, left_out = _columns(whole.signals)
-    read = np.array(whole.ids, np.int64)
-    key, sources = _sources(chosen, whole, asked.source_keys)
-    made = sample(columns, kinds=_kinds(columns), sources=sources, order=read)
-    run = chosen.run or usual_run(read, made.sources)
-    spaces = whole.spaces
-    counts = Counter(one for one in spaces if one)
-    space = (asked.space or counts.most_common(1)[0][0]) if counts else ""
+        empty = summarise(sample({}, order=[]), **_sizes(query), run=1)
+        model = ReportedModel(query.model, query.window.version or "")
+        return WindowSummary(empty, WindowInfo(model, query.task, Window(filter=filter_)))
+    task = query.task or reader.get(str(ids[-1])).task
+    drawn_rows = _draw_rows(reader, ids, query)
+    shard = _read_shards(task, drawn_rows.ids, on_progress, executor)
+    excluded = Counter(shard.excluded)
+    columns, left_out = _columns(shard.signals)
+    read_ids = np.array(shard.ids, np.int64)
+    source_key, sources = _sources(drawn_rows, shard, query.source_keys)
+    rows = sample(columns, kinds=_kinds(columns), sources=sources, order=read_ids)
+    run = drawn_rows.run or usual_run(read_ids, rows.sources)
+    spaces = shard.embedding_spaces
+    counts = Counter(space for space in spaces if space)
+    space = (query.space or counts.most_common(1)[0][0]) if counts else ""
     embeddings_left = None
     if space:
         excluded["no_signals"] = spaces.count(None)
         excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
-        rows = np.flatnonzero([one == space for one in spaces])
-        asked = replace(asked, space=space)
-        column, embeddings_left = _embedded(inferences, made, rows, asked, run)
-        made = made.of((*made.columns, column))
-    n = round(len(ids) * len(read) / len(chosen.ids))
-    left = (chosen.left, embeddings_left)
-    summary = summarise(made, **_sizes(asked), run=run, n=n, left=left)
-    known = summary.labels.setdefault("label", {})
+        embedded = np.flatnonzero([row_space == space for row_space in spaces])
+        query = replace(query, space=space)
+        column, embeddings_left = _embeddings(reader, rows, embedded, query, run)
+        rows = rows.of((*rows.columns, column))
+    n = round(len(ids) * len(read_ids) / len(drawn_rows.ids))
+    left = (drawn_rows.left, embeddings_left)
+    summary = summarise(rows, **_sizes(query), run=run, n=n, left=left)
+    labels = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
-    if chosen.left is not None:
-        known |= other_labels(inferences, asked.model, ids, known, best=is_single)
+    if drawn_rows.left is not None:
+        labels |= count_other_labels(reader, query.model, ids, labels, best=is_single)
     elif not is_single:
-        known |= labels_of(inferences, read)
-    start, end = (timestamp_text(time_ms(int(one))) for one in (ids[0], ids[-1]))
+        labels |= label_counts(reader, read_ids.tolist())
+    start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
     window = Window(start, end, n, filter=filter_)
-    about = About(_model(asked, whole.models), task, window, key, space, dict(+excluded), left_out)
-    return WindowRead(summary, about)
+    model = _model(query, shard.models)
+    info = WindowInfo(model, task, window, source_key, space, dict(+excluded), left_out)
+    return WindowSummary(summary, info)
 
 
-def _sizes(asked: Reading) -> dict[str, Any]:
-    return {"rows": asked.rows, "embeddings": asked.embeddings, "seed": asked.seed}
+def _sizes(query: WindowQuery) -> dict[str, Any]:
+    return {"rows": query.rows, "embeddings": query.embeddings, "seed": query.seed}
 
 
-def _choose(inferences: InferenceReader, ids: Ids, asked: Reading) -> _Chosen:
-    """Choose which rows to read: all, or as many as are drawn, by their sources and ids."""
-    if len(ids) <= asked.rows:
-        return _Chosen(ids)
-    found = sources_of(inferences, ids, asked.source_keys)
-    key, names, sources = found or (None, (), np.zeros(len(ids), np.int64))
+def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> _DrawnRows:
+    """Choose which rows to read: all, or a random choice by their sources and ids."""
+    if len(ids) <= query.rows:
+        return _DrawnRows(ids)
+    looked_up = read_sources(reader, ids, query.source_keys)
+    key, names, sources = looked_up or (None, (), np.zeros(len(ids), np.int64))
     run = usual_run(ids, sources)
-    rows, left = drawn(Sample((), ids, sources, names), asked.rows, run=run, seed=asked.seed)
+    rows, left = drawn(Sample((), ids, sources, names), query.rows, run=run, seed=query.seed)
     rows.sort()
-    named = [names[at] for at in sources[rows].tolist()] if names else None
-    return _Chosen(ids[rows], left, run, key, named)
+    row_sources = [names[code] for code in sources[rows].tolist()] if names else None
+    return _DrawnRows(ids[rows], left, run, key, row_sources)
+
+
+def _read_shards(
+    task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
+) -> SignalShard:
+    """Read the signals of inferences (N,) in shards, and merge these."""
+    parts = [ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)]
+    shards: list[SignalShard] = []
+    on_progress(0, len(ids))
+    for shard in executor.map(partial(read_signal_shard, task), parts):
+        shards.append(shard)
+        on_progress(min(len(shards) * SHARD_SIZE, len(ids)), len(ids))
+    return merge_shards(shards)
 
 
 def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Put signals in order, and say which keys of the metadata are none."""
+    """Put signals in order, and give the reasons why metadata keys are none."""
     counts = {name: len(values) - values.count(None) for name, values in signals.items()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
     keys = [name for name in frequent if name.startswith(META)]
-    left_out = dict.fromkeys(keys[MOST_KEYS:], f"{MOST_KEYS} keys are there more often")
-    places = {name: at for at, name in enumerate(KINDS)}
+    left_out = dict.fromkeys(keys[MAX_KEYS:], f"{MAX_KEYS} keys are there more often")
+    positions = {name: position for position, name in enumerate(KINDS)}
     columns = {}
     for name in sorted(
         counts.keys() - left_out.keys(),
-        key=lambda name: (name.startswith(META), places.get(name, len(places)), name),
+        key=lambda name: (name.startswith(META), positions.get(name, len(positions)), name),
     ):
-        reason = _no_label(signals[name]) if name.startswith(META) else ""
+        reason = _not_categorical(signals[name]) if name.startswith(META) else ""
         if reason:
             left_out[name] = reason
         else:
@@ -194,57 +202,61 @@ def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[
     return columns, left_out
 
 
-def _no_label(values: Sequence[Any]) -> str:
-    """Say why texts are no labels; nothing where they are, and of numbers."""
-    texts = [one for one in values if one is not None]
-    if not any(isinstance(one, str) for one in texts):
+def _not_categorical(values: Sequence[Any]) -> str:
+    """Return why texts are no categories; empty where they are, and for numbers."""
+    present = [value for value in values if value is not None]
+    if not any(isinstance(value, str) for value in present):
         return ""
-    distinct = len(set(texts))
-    if distinct > MOST_TEXTS:
-        return f"more than {MOST_TEXTS:,} different texts"
-    return "hardly any text is there twice" if distinct > max(_FEW_TEXTS, len(texts) / 2) else ""
+    distinct = len(set(present))
+    if distinct > MAX_TEXTS:
+        return f"more than {MAX_TEXTS:,} different texts"
+    is_rare = distinct > max(_SMALL_TEXTS, len(present) / 2)
+    return "hardly any text is there twice" if is_rare else ""
 
 
 def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
-    """Return the kinds that are known; a key with a text or a boolean is one of labels."""
+    """Return the kinds of columns that are fixed; all others are inferred from the values."""
     kinds = {name: kind for name, kind in KINDS.items() if name in columns}
     for name, values in columns.items():
-        is_place = name.startswith(META) and name.rpartition(".")[2] in COORDINATES
-        has_texts = is_place and any(isinstance(one, str | bool) for one in values)
-        if name.startswith("image.") or (is_place and not has_texts):
+        is_coordinate = name.startswith(META) and name.rpartition(".")[2] in COORDINATES
+        has_texts = is_coordinate and any(isinstance(value, str | bool) for value in values)
+        if name.startswith("image.") or (is_coordinate and not has_texts):
             kinds[name] = "numeric"
     return kinds
 
 
 def _sources(
-    chosen: _Chosen, read: Shard, keys: Sequence[str]
+    drawn_rows: _DrawnRows, shard: SignalShard, keys: Sequence[str]
 ) -> tuple[str | None, list[str] | None]:
-    """Return what tells the sources, and the source of each row that was read."""
-    if chosen.left is not None:
-        at = np.searchsorted(chosen.ids, read.ids).tolist()
-        return chosen.source_key, chosen.sources and [chosen.sources[one] for one in at]
-    key = next((one for one in keys if META + one in read.signals), None)
-    return key, None if key is None else [source_name(one) for one in read.signals[META + key]]
+    """Return the metadata key that holds the source, and the source of each row that was read."""
+    if drawn_rows.left is not None:
+        positions = np.searchsorted(drawn_rows.ids, shard.ids).tolist()
+        sources = drawn_rows.sources
+        return drawn_rows.source_key, sources and [sources[position] for position in positions]
+    key = next((key for key in keys if META + key in shard.signals), None)
+    if key is None:
+        return None, None
+    return key, [source_name(value) for value in shard.signals[META + key]]
 
 
-def _embedded(
-    inferences: InferenceReader, made: Sample, rows: Ids, asked: Reading, run: int
+def _embeddings(
+    reader: InferenceReader, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
-    """Draw among the rows (N,) with an embedding, and read those; returns also what was left, as `drawn`."""
-    order = made.order[rows]
-    place = Sample((), order, made.sources[rows], made.source_names)
-    best, left = drawn(place, asked.embeddings, run=run, seed=asked.seed)
-    best.sort()
-    found = embeddings_of(inferences, order[best].tolist(), asked.space)
-    best = best[np.isin(order[best], [*found])]
-    values = np.array([found[one] for one in order[best].tolist()], np.float32)
-    values = values.reshape(len(best), -1 if len(best) else 0)
-    return Column(EMBEDDING, "embedding", rows[best], values), left
+    """Draw among the rows (N,) with an embedding and read those; return what `drawn` says was left, too."""
+    order = sample_.order[rows]
+    embedded = Sample((), order, sample_.sources[rows], sample_.source_names)
+    chosen, left = drawn(embedded, query.embeddings, run=run, seed=query.seed)
+    chosen.sort()
+    embeddings = read_embeddings(reader, order[chosen].tolist(), query.space)
+    chosen = chosen[np.isin(order[chosen], [*embeddings])]
+    values = np.array([embeddings[id_] for id_ in order[chosen].tolist()], np.float32)
+    values = values.reshape(len(chosen), -1 if len(chosen) else 0)
+    return Column(EMBEDDING, "embedding", rows[chosen], values), left
 
 
-def _model(asked: Reading, models: Sequence[ModelReference]) -> ReportedModel:
+def _model(query: WindowQuery, models: Sequence[ModelReference]) -> ReportedModel:
     """Name the model by all of its versions that answered."""
-    versions = sorted({model.version for model in models}) or [asked.window.version or ""]
+    versions = sorted({model.version for model in models}) or [query.window.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""
-    return ReportedModel(asked.model, ", ".join(versions), digest)
+    return ReportedModel(query.model, ", ".join(versions), digest)

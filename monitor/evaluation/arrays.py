@@ -4,40 +4,37 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 
-def nth(counts: Integers) -> Integers:
+def nth(counts: Int64Array) -> Int64Array:
     """Number the rows of groups of so many rows each, from 0 in each group."""
     return ranges(np.zeros_like(counts), counts)[1]
 
 
-def ranges(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
+def ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Write ranges out: the position of the range, and the number, of each of its `counts` from `first` on."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts - first, counts)
 
 
-def starts(keys: Integers) -> Integers:
+def starts(keys: Int64Array) -> Int64Array:
     """Return where each run of equal keys, of 0 or more, begins."""
     return np.flatnonzero(np.diff(keys, prepend=-1))
 
 
-def within(keys: Integers) -> Integers:
+def within(keys: Int64Array) -> Int64Array:
     """Number the rows of each run of equal keys, of 0 or more, from 0."""
     return nth(np.diff(starts(keys), append=len(keys)))
 
 
-def joined(one: Integers, other: Integers) -> Integers:
+def joined(one: Int64Array, other: Int64Array) -> Int64Array:
     """Make one key of two, which sorts as the pair does."""
     return one << 32 | other
 
 
-def held(keys: Integers, asked: Integers) -> tuple[Integers, Integers]:
+def held(keys: Int64Array, asked: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Look up in ascending keys where each of those that are asked stands first, and how often."""
     first = np.searchsorted(keys, asked, "left")
     return first, np.searchsorted(keys, asked, "right") - first
@@ -51,20 +48,20 @@ def end_to_end(parts: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str
     }
 
 
-def before(values: Doubles) -> Doubles:
+def before(values: Float64Array) -> Float64Array:
     """Return sums (..., N + 1, B) of the rows (..., N, B) before each place."""
     sums = np.zeros((*values.shape[:-2], values.shape[-2] + 1, values.shape[-1]))
     np.cumsum(values, axis=-2, out=sums[..., 1:, :])
     return sums
 
 
-def ratio(part: Doubles | Integers, whole: Doubles | Integers) -> Doubles:
+def ratio(part: Float64Array | Int64Array, whole: Float64Array | Int64Array) -> Float64Array:
     """Divide; NaN where the whole is 0."""
-    found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
+    found: Float64Array = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
     return found
 
 
-def mean_known(values: Doubles) -> Doubles:
+def mean_known(values: Float64Array) -> Float64Array:
     """Average the last axis over what is not NaN; NaN where nothing is."""
     known = ~np.isnan(values)
     return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
@@ -24,6 +23,7 @@ from quadriga.monitor.evaluation.state import (
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.store.errors import JSON_ERRORS
 from quadriga.tasks import SHORT_NAMES, full_name
+from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.references import load
 
 EVALUATORS = {
@@ -46,7 +46,7 @@ class Headline(NamedTuple):
 
     type: str
     parameters: dict[str, Any]
-    values: Doubles
+    values: Float64Array
     """(B,) one for each weighting, NaN where undefined."""
 
 
@@ -59,7 +59,7 @@ class Findings(msgspec.Struct, frozen=True):
     confusion_pixels: Confusion | None = None
     """Where regions are compared pixel by pixel, too."""
     errors_tide: dict[str, float | None] = {}
-    badness: dict[str, Doubles] = {}
+    badness: dict[str, Float64Array] = {}
     """(I,) how bad each image is, by reason; 0 is not bad."""
     parameters: dict[str, Any] = {}
     """Thresholds and rules, as the report names them."""
@@ -70,7 +70,7 @@ class Findings(msgspec.Struct, frozen=True):
 class Evaluated(Protocol):
     """A whole state, looked into once."""
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines as if each image were there so many times.
 
         The weights (B, I) are whole numbers, 0 or more: all ones for the whole, ones and zeros for a slice,
@@ -87,7 +87,7 @@ class Composed:
     def __init__(self, parts: Sequence[Evaluated]) -> None:
         self._parts = parts
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines of all parts."""
         return [one for part in self._parts for one in part.headlines(weights)]
 

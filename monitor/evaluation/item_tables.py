@@ -7,9 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, nth
+from quadriga.monitor.evaluation.arrays import nth
 from quadriga.monitor.evaluation.evaluators import decode
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, Table
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 Kind = Literal["predictions", "ground_truth"]
 
@@ -24,7 +25,7 @@ class Listed(NamedTuple):
     where: Callable[[int], str]
     """Names a row, for messages."""
 
-    def numbers(self, *names: str) -> Doubles:
+    def numbers(self, *names: str) -> Float64Array:
         """Return fields of all rows (N, F); None is NaN."""
         columns = [
             np.fromiter(map(attrgetter(name), self.rows), np.float64, len(self.rows))
@@ -33,13 +34,13 @@ class Listed(NamedTuple):
         return np.stack(columns, axis=1)
 
     def check(
-        self, good: Flags, expected: str, got: Callable[[int], str] = lambda _: "none"
+        self, good: BoolArray, expected: str, got: Callable[[int], str] = lambda _: "none"
     ) -> None:
         """See that all rows are good (N,)."""
         for at in np.flatnonzero(~good).tolist():
             raise EvaluationError(f"{self.where(at)}: expected {expected}, got {got(at)}")
 
-    def of(self, which: Integers) -> "Listed":
+    def of(self, which: Int64Array) -> "Listed":
         """Return some of the rows."""
         return Listed(
             [self.rows[at] for at in which.tolist()],
@@ -84,13 +85,15 @@ def read_lists(images: Sequence[EvaluatedImage], kind: Kind, type_: Any, labels:
     return listed(images, kind, [read(type_, image, kind) for image in images], labels)
 
 
-def predictions_table(found: Listed, area: Doubles | Integers, **shape: Doubles) -> Table:
+def predictions_table(
+    found: Listed, area: Float64Array | Int64Array, **shape: Float64Array
+) -> Table:
     """Return the table of predicted objects, rows with a `score`, of such areas (N,) in square pixels."""
     score = np.array([one.score for one in found.rows], np.float64)
     return {**found.table, "score": score, "area": area.astype(np.float64), **shape}
 
 
-def truths_table(there: Listed, area: Doubles | Integers, **shape: Doubles) -> Table:
+def truths_table(there: Listed, area: Float64Array | Int64Array, **shape: Float64Array) -> Table:
     """Return the table of rows as `Truth`, objects whose shapes have such areas (N,) in square pixels."""
     given = np.array([one.area for one in there.rows], np.float64)  # None is NaN
     return {

@@ -1,4 +1,4 @@
-"""Evaluation as a job: its result is `report.json`, and `report.html` beside it."""
+"""The job of an evaluation, with the result `report.json` and its page `report.html`."""
 
 import shutil
 
@@ -9,34 +9,34 @@ from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.report.saved import keep
 from quadriga.store.errors import StoreError
-from quadriga.store.jobs import Run
+from quadriga.store.jobs import JobRun
 
 
-def run_evaluation(run: Run) -> str:
-    """Do an evaluation as a job; the id of the report is the job's.
+def run_evaluation(run: JobRun) -> str:
+    """Evaluate what is stored; the report has the id of the job.
 
     Raises:
-        StoreError: There is nothing to evaluate, or it is not of one task.
+        StoreError: There is nothing to evaluate, or the inferences are of several tasks.
     """
     parameters = msgspec.convert(run.job.parameters, EvaluationParameters)
     shards = run.directory / "shards"
     if shards.is_dir():
-        run.log("it goes on with what was read before")
+        run.log("continuing with the shards that were read before")
     is_read = False
 
-    def tell(done: int, total: int | None) -> None:
+    def report_progress(done: int, total: int | None) -> None:
         nonlocal is_read
         if done == total and not is_read:
             is_read = True
-            run.log(f"{total} answers read; now the numbers are computed")
-        run.tell(done, total)
+            run.log(f"{total} inferences read; computing metrics")
+        run.report_progress(done, total)
 
     try:
-        report = evaluate_stored(run.inferences, parameters, tell, shards)
+        report = evaluate_stored(run.inferences, parameters, report_progress, shards)
     except EvaluationError as error:
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)
-    name = keep(run, report)
+    file_name = keep(run, report)
     shutil.rmtree(shards)
     run.log(f"{report.data.current.n} images evaluated")
-    return name
+    return file_name

@@ -1,4 +1,4 @@
-"""Reads shards on the machines of a Ray cluster, an extra; each has to have Quadriga, and reach the data."""
+"""Reads shards on the machines of a Ray cluster; each needs Quadriga and access to the data. Ray is an extra."""
 
 import os
 from collections import deque
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import QUERY_S
+from quadriga.store.jobs import QUERY_TIMEOUT_S
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is imported: it calls nobody
 
@@ -22,18 +22,18 @@ except ImportError as error:
         "expected Ray for evaluation on many machines, got none; pip install quadriga[ray]"
     ) from error
 
-AHEAD = 4
-"""Shards that wait or are read, for each processor of the cluster."""
+SHARDS_PER_CPU = 4
+"""Maximum number of shards that wait or are read for each processor of the cluster."""
 
 _Item = TypeVar("_Item")
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
-class Cluster:
+class RayCluster:
     """A Ray cluster.
 
     Args:
-        address: `ray` for one on this machine, for the time being; else as `ray.init` takes it, such as
+        address: `ray` for one on this machine that ends with this process; else as `ray.init` takes it, such as
             `ray://head:10001` or `auto`.
 
     Raises:
@@ -41,11 +41,11 @@ class Cluster:
     """
 
     def __init__(self, address: str) -> None:
-        own = address == "ray"
+        is_own = address == "ray"
         try:
             ray.init(
-                None if own else address,
-                include_dashboard=False if own else None,
+                None if is_own else address,
+                include_dashboard=False if is_own else None,
                 log_to_driver=False,
                 ignore_reinit_error=True,
             )
@@ -54,39 +54,39 @@ class Cluster:
                 f"expected a Ray cluster at {address!r:.80}, got: {error}"
             ) from error
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # it has no types
-        self._most = AHEAD * max(int(resources.get("CPU", 1)), 1)
-        self._do: Any = ray.remote(lambda work, item: work(item))
+        self._max_waiting = SHARDS_PER_CPU * max(int(resources.get("CPU", 1)), 1)
+        self._remote: Any = ray.remote(lambda call, item: call(item))
 
-    def map(self, work: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterator[_Made]:
-        """Do some work for each item, and yield what comes of it in their order, as the built-in `map`."""
+    def map(self, call: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+        """Call a function for each item, and yield the results in the order of the items, as the built-in `map`."""
         waiting: deque[Any] = deque()
         for item in items:
-            if len(waiting) == self._most:
+            if len(waiting) == self._max_waiting:
                 yield ray.get(waiting.popleft())
-            waiting.append(self._do.remote(work, item))
+            waiting.append(self._remote.remote(call, item))
         while waiting:
             yield ray.get(waiting.popleft())
 
     def close(self) -> None:
-        """Leave the cluster; one that was for the time being ends."""
+        """Leave the cluster; one that this process started ends."""
         ray.shutdown()
 
 
-class StoredOnCluster:
-    """Reads shards of what is stored on a cluster, whose machines reach the database by this address."""
+class RayExecutor:
+    """Reads shards of stored inferences on a cluster, whose machines reach the database at this address."""
 
-    def __init__(self, cluster: Cluster, database_url: str) -> None:
+    def __init__(self, cluster: RayCluster, database_url: str) -> None:
         self._cluster = cluster
         self._url = database_url
 
     def map(
-        self, read: Callable[[InferenceReader, _Item], _Made], items: Iterable[_Item]
-    ) -> Iterator[_Made]:
-        """As `quadriga.monitor.executors.Places.map`."""
+        self, read: Callable[[InferenceReader, _Item], _Result], items: Iterable[_Item]
+    ) -> Iterator[_Result]:
+        """As `quadriga.monitor.executors.ShardExecutor.map`."""
         return self._cluster.map(partial(_read, self._url, read), items)
 
 
-def _read(url: str, read: Callable[[InferenceReader, _Item], _Made], item: _Item) -> _Made:
+def _read(url: str, read: Callable[[InferenceReader, _Item], _Result], item: _Item) -> _Result:
     return read(_opened(url), item)
 
 
@@ -94,4 +94,4 @@ def _read(url: str, read: Callable[[InferenceReader, _Item], _Made], item: _Item
 def _opened(url: str) -> InferenceReader:
     """Open the database once in a process of the cluster; there is neither journal nor blobs."""
     nowhere = Path(gettempdir()) / "quadriga-no-data"
-    return InferenceReader(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_S)
+    return InferenceReader(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_TIMEOUT_S)

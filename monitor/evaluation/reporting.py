@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from quadriga.monitor.evaluation.arrays import Doubles
 from quadriga.monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
 from quadriga.monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
 from quadriga.monitor.report.schema import (
@@ -24,6 +22,7 @@ from quadriga.monitor.report.schema import (
     provenance,
 )
 from quadriga.store.records import timestamp_text
+from quadriga.tasks.arrays import Float64Array, UInt8Array
 
 MOST_SLICES = 50
 """Values of one key, those with the most images first; the rest is not shown."""
@@ -34,7 +33,7 @@ _MOST_WORST = 8
 _WEIGHTS_AT_ONCE = 500_000
 """Weights of images that an evaluation is handed in one step."""
 
-Counts = npt.NDArray[np.uint8]
+Weights = UInt8Array
 """(B, I) how often each image counts in each weighting; never 256 times."""
 
 Step = Callable[[], None]
@@ -106,7 +105,7 @@ def evaluate(
     )
 
 
-def resampled(images: int, asked: Asked) -> Counts:
+def resampled(images: int, asked: Asked) -> Weights:
     """Return how often each image counts (1 + B, I): once, then as drawing with replacement has it."""
     source = np.random.default_rng(asked.seed)
     weights = np.ones((1 + asked.resamples, images), np.uint8)
@@ -116,7 +115,7 @@ def resampled(images: int, asked: Asked) -> Counts:
     return weights
 
 
-def _headlines(evaluated: Evaluated, weights: Counts, step: Step) -> list[Headline]:
+def _headlines(evaluated: Evaluated, weights: Weights, step: Step) -> list[Headline]:
     """Return the headlines of all weightings, which are computed some at a time."""
     at_once = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
     parts = []
@@ -160,7 +159,7 @@ def number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def interval(values: Doubles) -> tuple[float | None, float | None] | None:
+def interval(values: Float64Array) -> tuple[float | None, float | None] | None:
     """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
 
     Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
@@ -173,7 +172,7 @@ def interval(values: Doubles) -> tuple[float | None, float | None] | None:
     return float(np.fmin(low, values[0])), float(np.fmax(high, values[0]))
 
 
-def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) -> list[Slice]:
+def _slices(evaluation: Evaluator, state: State, weights: Weights, step: Step) -> list[Slice]:
     slices = []
     for by, values in state.slices.items():
         counts = Counter(values)
@@ -186,7 +185,7 @@ def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) ->
     return slices
 
 
-def _worst(state: State, badness: dict[str, Doubles]) -> list[Worst]:
+def _worst(state: State, badness: dict[str, Float64Array]) -> list[Worst]:
     found = []
     for reason, scores in badness.items():
         order = np.argsort(-scores, kind="stable")[:_MOST_WORST]

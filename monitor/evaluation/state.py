@@ -13,7 +13,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.arrays import end_to_end
+from quadriga.tasks.arrays import Int64Array
+from quadriga.tasks.shapes import MAX_COORDINATE
 
 Column = npt.NDArray[Any]
 """(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""
@@ -23,11 +26,10 @@ Table = dict[str, Column]
 positions of labels, -1 for none. Rows of an image are in the order of its predictions or truths."""
 
 
-_LARGEST = 1e50
-Number = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+Number = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
 """A score or a coordinate: so small that areas and products of them are numbers, too."""
 
-Magnitude = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+Magnitude = Annotated[float, msgspec.Meta(ge=0, le=MAX_COORDINATE)]
 """A length or an area."""
 
 
@@ -39,9 +41,6 @@ class Truth(msgspec.Struct, kw_only=True):
     difficult: bool = False
     area: Magnitude | None = None
     """Square pixels; None: that of the shape."""
-
-
-_TEXT = np.dtypes.StringDType()
 
 
 class EvaluationError(ValueError):
@@ -77,7 +76,7 @@ class State(NamedTuple):
     """Of the inferences (I,)."""
     images: list[str]
     """(I,) see `EvaluatedImage.image`."""
-    sizes: npt.NDArray[np.int64]
+    sizes: Int64Array
     """(I, 2) width and height, 0 where unknown."""
     slices: dict[str, list[str | None]]
     """(I,) values by what is sliced by."""
@@ -156,31 +155,19 @@ def select(state: State, positions: Sequence[int]) -> State:
     )
 
 
-def to_bytes(state: State) -> bytes:
-    """Pack a state as MessagePack of names and of the arrays' own bytes."""
-    return msgspec.msgpack.encode(state, enc_hook=_packed)
+def encode_state(state: State) -> bytes:
+    """Encode a state as MessagePack of names and of the arrays' own bytes."""
+    return pack(state)
 
 
-def from_bytes(data: bytes) -> State:
-    """Unpack a state, as `to_bytes` packed it, bit for bit; its arrays cannot be written to.
+def decode_state(data: bytes) -> State:
+    """Decode a state, as `encode_state` encoded it, bit for bit; its arrays cannot be written to.
 
     Raises:
-        EvaluationError: These bytes are none.
+        EvaluationError: The bytes are no state.
     """
     try:
-        return msgspec.msgpack.decode(data, type=State, dec_hook=_unpacked)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        state: State = unpack(data, State)
+    except ValueError as error:
         raise EvaluationError(f"expected a saved state, got: {error}") from error
-
-
-def _packed(column: Column) -> tuple[str, tuple[int, ...], bytes | list[str]]:
-    if column.dtype == _TEXT:
-        return "text", column.shape, column.ravel().tolist()
-    return column.dtype.str, column.shape, column.tobytes()
-
-
-def _unpacked(_: type, saved: Any) -> Column:
-    dtype, shape, data = msgspec.convert(saved, tuple[str, tuple[int, ...], bytes | list[str]])
-    if isinstance(data, list):
-        return np.array(data, _TEXT).reshape(shape)
-    return np.frombuffer(data, dtype).reshape(shape)
+    return state

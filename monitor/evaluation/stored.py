@@ -1,4 +1,4 @@
-"""Evaluation of stored inferences, in shards that are kept: one that was ended goes on where it was."""
+"""Evaluation of stored inferences, in shards that are saved: an evaluation that was ended resumes where it was."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,67 +12,69 @@ import msgspec
 from quadriga.monitor.evaluation.evaluators import evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge
+from quadriga.monitor.evaluation.state import EvaluationError, State, decode_state, merge
 from quadriga.monitor.evaluation.stored_images import (
-    SHARD,
+    SHARD_SIZE,
+    EvaluationShard,
     Selection,
-    Shard,
-    image_of,
-    read,
-    read_other,
-    read_part,
-    same_images,
+    evaluated_image,
+    read_other_model,
+    read_shard,
     select,
+    shared_images,
 )
-from quadriga.monitor.executors import Here, Places, Tell
+from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance
+from quadriga.store.columns import read_inferences
 from quadriga.store.disk import write_atomically
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 _Item = TypeVar("_Item")
-_Kind = TypeVar("_Kind", Selection, Shard)
+_Saved = TypeVar("_Saved", Selection, EvaluationShard)
 
 
 def evaluate_stored(
-    inferences: InferenceReader,
+    reader: InferenceReader,
     parameters: EvaluationParameters,
-    tell: Tell = lambda *_: None,
+    on_progress: OnProgress = lambda *_: None,
     shards_directory: Path | None = None,
-    places: Places | None = None,
+    executor: ShardExecutor | None = None,
 ) -> Report:
-    """Evaluate what is stored.
+    """Evaluate stored inferences.
 
     Args:
-        inferences: The store.
+        reader: The store.
         parameters: What to evaluate; checked.
-        tell: See `Tell`.
-        shards_directory: Where to keep what is done, so that the same evaluation, begun again, goes on.
-        places: Where shards are read; None: here.
+        on_progress: See `OnProgress`.
+        shards_directory: Where to save finished shards, so that the same evaluation, started again, resumes.
+        executor: Reads the shards; None: this process.
 
     Raises:
-        EvaluationError: There is nothing to evaluate, or it is not of one task.
+        EvaluationError: No inference matches, or they are not of one task.
         StoreError: The database does not answer.
     """
     started = time.monotonic()
-    tell(0, None)
-    kept = _Kept(shards_directory)
-    selection = kept.get("selection", Selection)
+    on_progress(0, None)
+    cache = _ShardCache(shards_directory)
+    selection = cache.get("selection", Selection)
     if selection is None:
-        selection = select(inferences, parameters)
-        kept.put("selection", selection)
-    shards = _Shards(selection, len(parameters.compare), kept, places or Here(inferences), tell)
+        selection = select(reader, parameters)
+        cache.put("selection", selection)
+    executor = executor or LocalExecutor(reader)
+    shards = _ShardReader(selection, len(parameters.compare), cache, executor, on_progress)
     task = selection.task
-    answered = shards.read("whole", partial(read_part, parameters, task), selection.parts)
-    unreadable = next((one.unreadable for one in answered if one.unreadable), "")
-    model, state = _merged(answered, parameters)
+    own_shards = shards.read("whole", partial(read_shard, parameters, task), selection.parts)
+    unreadable = next((shard.unreadable for shard in own_shards if shard.unreadable), "")
+    model, state = _merged(own_shards, parameters)
     if unreadable and not state.ids:
         raise EvaluationError(unreadable)
     others = []
-    for at, other in enumerate(parameters.compare):
-        step = partial(read_other, other, task, selection.newest)
-        others.append(_merged(shards.read(f"other-{at:02d}", step, same_images(state)), other))
+    for index, other in enumerate(parameters.compare):
+        read_other = partial(read_other_model, other, task, selection.newest)
+        other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
+        others.append(_merged(other_shards, other))
     report = evaluate(
         evaluator(task),
         state,
@@ -81,26 +83,26 @@ def evaluate_stored(
         window=_window(selection, parameters.where),
         asked=Asked(parameters.resamples, parameters.seed),
         others=others,
-        step=lambda: tell(shards.total, shards.total),
+        step=lambda: on_progress(shards.total, shards.total),
     )
-    shown = read(inferences, sorted({int(one.inference_id) for one in report.worst}))
+    worst = read_inferences(reader, sorted({int(item.inference_id) for item in report.worst}))
     return msgspec.structs.replace(
-        with_pictures(report, [image_of(record, record.ground_truth) for record in shown]),
-        parameters=report.parameters | _told(parameters, unreadable),
+        with_pictures(report, [evaluated_image(record, record.ground_truth) for record in worst]),
+        parameters=report.parameters | _reported(parameters, unreadable),
         provenance=provenance(started) | {"shards": len(selection.parts)},
     )
 
 
-class _Kept:
-    """What is done, each in a file, where there is a directory for them."""
+class _ShardCache:
+    """Finished shards, each in a file, where there is a directory for them."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         if directory is not None:
             directory.mkdir(exist_ok=True)
 
-    def get(self, name: str, kind: type[_Kind]) -> _Kind | None:
-        """Return what is kept under a name."""
+    def get(self, name: str, kind: type[_Saved]) -> _Saved | None:
+        """Return what is saved under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
             # Power may have been lost while it was made.
@@ -108,59 +110,74 @@ class _Kept:
                 return msgspec.msgpack.decode(path.read_bytes(), type=kind)
         return None
 
-    def put(self, name: str, made: Selection | Shard) -> None:
-        """Keep it."""
+    def put(self, name: str, value: Selection | EvaluationShard) -> None:
+        """Save a selection or a shard under a name."""
         if self._directory is not None:
-            write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
+            write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
 
 
-class _Shards:
-    """Reads shard by shard, and keeps what is done."""
+class _ShardReader:
+    """Reads shard by shard, and saves those that are finished."""
 
     def __init__(
-        self, selection: Selection, others: int, kept: _Kept, places: Places, tell: Tell
+        self,
+        selection: Selection,
+        others: int,
+        cache: _ShardCache,
+        executor: ShardExecutor,
+        on_progress: OnProgress,
     ) -> None:
-        self._kept, self._places, self._tell = kept, places, tell
-        self._found = sum(len(part.ids) for part in selection.parts)
-        self.total = self._found * (1 + others)
-        self._before = 0
+        self._cache, self._executor, self._on_progress = cache, executor, on_progress
+        self._images = sum(len(part.ids) for part in selection.parts)
+        self.total = self._images * (1 + others)
+        self._finished = 0
 
     def read(
-        self, name: str, step: Callable[[InferenceReader, _Item], Shard], items: Sequence[_Item]
-    ) -> list[Shard]:
-        """Read what is not kept yet, and tell how far it is."""
-        names = [f"{name}-{number:06d}" for number in range(len(items))]
-        found = {one: shard for one in names if (shard := self._kept.get(one, Shard)) is not None}
-        missing = [at for at, one in enumerate(names) if one not in found]
-        made = self._places.map(step, [items[at] for at in missing])
-        for at, shard in zip(missing, made, strict=True):
-            found[names[at]] = shard
-            self._kept.put(names[at], shard)
-            self._tell(self._before + min(len(found) * SHARD, self._found), self.total)
-        self._before += self._found
-        return [found[one] for one in names]
+        self,
+        name: str,
+        read: Callable[[InferenceReader, _Item], EvaluationShard],
+        items: Sequence[_Item],
+    ) -> list[EvaluationShard]:
+        """Read the shards that are not saved yet, and report progress."""
+        names = [f"{name}-{index:06d}" for index in range(len(items))]
+        shards = {
+            shard_name: shard
+            for shard_name in names
+            if (shard := self._cache.get(shard_name, EvaluationShard)) is not None
+        }
+        missing = [index for index, shard_name in enumerate(names) if shard_name not in shards]
+        new_shards = self._executor.map(read, [items[index] for index in missing])
+        for index, shard in zip(missing, new_shards, strict=True):
+            shards[names[index]] = shard
+            self._cache.put(names[index], shard)
+            images = min(len(shards) * SHARD_SIZE, self._images)
+            self._on_progress(self._finished + images, self.total)
+        self._finished += self._images
+        return [shards[shard_name] for shard_name in names]
 
 
 def _merged(
-    shards: Sequence[Shard], asked: EvaluationParameters | OtherModel
+    shards: Sequence[EvaluationShard], parameters: EvaluationParameters | OtherModel
 ) -> tuple[ReportedModel, State]:
-    """Put shards together; the model is named by all of its versions that answered."""
+    """Merge the states of shards; the model is named by all of its versions that answered."""
     models = {model for shard in shards for model in shard.models}
-    versions = sorted({model.version for model in models}) or [asked.version or ""]
+    versions = sorted({model.version for model in models}) or [parameters.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""
-    state = merge(from_bytes(shard.state) for shard in shards)
-    return ReportedModel(asked.model, ", ".join(versions), digest), state
+    state = merge(decode_state(shard.state) for shard in shards)
+    return ReportedModel(parameters.model, ", ".join(versions), digest), state
 
 
 def _window(selection: Selection, where: Any) -> Window:
     ends = selection.parts[0].ids[0], selection.parts[-1].ids[-1]
-    start, end = (timestamp_text(time_ms(one)) for one in ends)
+    start, end = (timestamp_text(time_ms(id_)) for id_ in ends)
     return Window(start, end, filter=where)
 
 
-def _told(parameters: EvaluationParameters, unreadable: str) -> dict[str, Any]:
-    """Return of the parameters what the report says nowhere else, and the first image that cannot be read."""
-    given = msgspec.to_builtins(parameters)
-    told = {name: given[name] for name in ("version", "by", "slices", "compare") if given[name]}
-    return told | ({"unreadable": unreadable} if unreadable else {})
+def _reported(parameters: EvaluationParameters, unreadable: str) -> dict[str, Any]:
+    """Return the parameters that the report has nowhere else, and the error of the first unreadable image."""
+    values = msgspec.to_builtins(parameters)
+    reported = {
+        name: values[name] for name in ("version", "by", "slices", "compare") if values[name]
+    }
+    return reported | ({"unreadable": unreadable} if unreadable else {})

@@ -1,11 +1,11 @@
-"""Reads stored inferences for an evaluation: what counts is chosen once, then read in parts, in any order.
+"""Stored inferences as images of an evaluation: selected once, then read in shards, in any order.
 
-A model's answers are chosen by a filter. Another model is read where it answered the same images, whenever
-that was: the newest of its answers to each, against the truth that the first model's newest answer has.
+The inferences of a model are selected by a filter. Another model is read where it answered the same images,
+whenever that was: its newest prediction for each, against the ground truth of the first model's newest.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,166 +18,169 @@ from quadriga.monitor.evaluation.state import (
     EvaluationError,
     State,
     counted,
-    to_bytes,
+    encode_state,
 )
-from quadriga.store.database import execute_in
+from quadriga.store.columns import ground_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import ModelReference, StoredInference
 
-SHARD = 1000
-"""Images that are read at once; a query names no more."""
-
+SHARD_SIZE = 1000
+"""Number of images that are read at once; a query names no more."""
 
 _Item = TypeVar("_Item")
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Some of the inferences that were chosen."""
+class ShardIds(msgspec.Struct, frozen=True):
+    """Ids of the inferences of a shard."""
 
     ids: Sequence[int]
-    """Oldest first."""
+    """Ids, oldest first."""
     slices: dict[str, list[int]]
-    """Those of them that a filter finds, by the filter's name."""
+    """Ids of those that a filter finds, by the filter's name."""
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What is evaluated, of one moment."""
+    """The inferences to evaluate, as of one moment."""
 
     task: str
     newest: int
-    """The largest id that was there."""
-    parts: list[Part]
-    """Oldest first, one at least."""
+    """Largest id at that moment."""
+    parts: list[ShardIds]
+    """Shards, oldest first, at least one."""
 
 
-class Shard(msgspec.Struct, frozen=True):
-    """What was read."""
+class EvaluationShard(msgspec.Struct, frozen=True):
+    """A shard that was read."""
 
     state: bytes
-    """See `quadriga.monitor.evaluation.state.to_bytes`."""
+    """Encoded state; see `quadriga.monitor.evaluation.state.encode_state`."""
     models: list[ModelReference]
-    """That answered."""
+    """Models that answered."""
     unreadable: str = ""
-    """What is wrong with the first image that was left out as unreadable."""
+    """Error of the first image that was left out as unreadable."""
 
 
-def select(inferences: InferenceReader, parameters: EvaluationParameters) -> Selection:
-    """Choose what is to be read.
+def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
+    """Select the inferences to evaluate.
 
     Raises:
-        EvaluationError: There is nothing.
+        EvaluationError: No inference matches.
         StoreError: The database does not answer.
     """
     now_us = time.time_ns() // 1000
     with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
-        inferences.wait_for_journal()
-    newest = inferences.latest_seq()
+        reader.wait_for_journal()
+    newest_id = reader.latest_seq()
     where = _all(
         _of_model(parameters.model, parameters.version),
         parameters.where,
-        {"id": {"le": str(newest)}},
+        {"id": {"le": str(newest_id)}},
     )
-    ids = [one for some in inferences.matching_ids(where, now_us) for one in some]
+    ids = [id_ for page in reader.matching_ids(where, now_us) for id_ in page]
     if not ids:
         version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
         raise EvaluationError(
-            f"expected inferences of {parameters.model!r:.80}{version} that pass the filter, got none"
+            f"no inferences of {parameters.model!r:.80}{version} match the filter"
         )
-    inside = {
-        name: {one for some in inferences.matching_ids(_all(where, by), now_us) for one in some}
-        for name, by in parameters.slices.items()
+    slices = {
+        name: {id_ for page in reader.matching_ids(_all(where, filter_), now_us) for id_ in page}
+        for name, filter_ in parameters.slices.items()
     }
     parts = [
-        Part(some, {name: [one for one in some if one in of] for name, of in inside.items()})
-        for some in _shards(ids)
+        ShardIds(
+            shard_ids,
+            {
+                name: [id_ for id_ in shard_ids if id_ in members]
+                for name, members in slices.items()
+            },
+        )
+        for shard_ids in _shards(ids)
     ]
-    return Selection(inferences.get(str(ids[0])).task, newest, parts)
+    return Selection(reader.get(str(ids[0])).task, newest_id, parts)
 
 
-def same_images(state: State) -> list[dict[str, int]]:
-    """Deal out, once at least, the hashes of a merged state's images with the inference whose truth each has."""
-    truths = {
-        image: int(one)
-        for image, one in zip(state.images, state.ids, strict=True)
-        if image != one  # of answers to the same image, the last is the newest
+def shared_images(state: State) -> list[dict[str, int]]:
+    """Divide the hashes of a merged state's images into shards, each with the inference that has its ground truth.
+
+    There is one shard at least.
+    """
+    ids_by_image = {
+        image: int(id_)
+        for image, id_ in zip(state.images, state.ids, strict=True)
+        if image != id_  # of predictions for the same image, the last is the newest
     }
-    return [dict(some) for some in _shards([*truths.items()]) or [[]]]
+    return [dict(items) for items in _shards([*ids_by_image.items()]) or [[]]]
 
 
-def read_part(
-    parameters: EvaluationParameters, task: str, inferences: InferenceReader, part: Part
-) -> Shard:
-    """Read a part of a selection; what was deleted since, or cannot be read, is left out and counted."""
-    records = read(inferences, part.ids)
+def read_shard(
+    parameters: EvaluationParameters, task: str, reader: InferenceReader, part: ShardIds
+) -> EvaluationShard:
+    """Read a shard of a selection; deleted and unreadable inferences are left out and counted."""
+    records = read_inferences(reader, part.ids)
     answered = _answered(records, task)
-    images = [image_of(record, record.ground_truth, parameters.by) for record in answered]
-    state, wrong = _state_of(task, images, parameters.by)
+    images = [evaluated_image(record, record.ground_truth, parameters.by) for record in answered]
+    state, error = _build_state(task, images, parameters.by)
     slices = dict(state.slices)
-    for name, inside in part.slices.items():
-        found = {str(one) for one in inside}
-        slices[name] = ["true" if one in found else "false" for one in state.ids]
+    for name, slice_ids in part.slices.items():
+        members = {str(id_) for id_ in slice_ids}
+        slices[name] = ["true" if id_ in members else "false" for id_ in state.ids]
     excluded = state.excluded | counted(
         failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
     )
-    return _shard(state._replace(slices=slices, excluded=excluded), answered, wrong)
+    return _shard(state._replace(slices=slices, excluded=excluded), answered, error)
 
 
-def read_other(
-    other: OtherModel, task: str, newest_id: int, inferences: InferenceReader, same: dict[str, int]
-) -> Shard:
-    """Read what another model answered to some images, as of `same_images`, of each the newest up to an id."""
+def read_other_model(
+    other: OtherModel, task: str, newest_id: int, reader: InferenceReader, images: dict[str, int]
+) -> EvaluationShard:
+    """Read the newest prediction up to an id of another model for each of some images, as of `shared_images`."""
     where = _all(
-        {"input.hash": {"in": list(same)}},
+        {"input.hash": {"in": list(images)}},
         _of_model(other.model, other.version),
         other.where,
         {"id": {"le": str(newest_id)}},
     )
     newest: dict[str, StoredInference] = {}
-    found = failed = 0
-    for page in inferences.pages(QueryRequest(where=where, order="ts", limit=SHARD)):
+    succeeded = failed = 0
+    for page in reader.pages(QueryRequest(where=where, order="ts", limit=SHARD_SIZE)):
         answered = _answered(page.inferences, task)
         newest |= {record.input.hash or "": record for record in answered}
-        found += len(answered)
+        succeeded += len(answered)
         failed += len(page.inferences) - len(answered)
-    truths = _truths(inferences, same.values())
-    images = [image_of(record, truths.get(same[image]), ()) for image, record in newest.items()]
-    state, wrong = _state_of(task, images, ())
-    excluded = state.excluded | counted(failed=failed, duplicate=found - len(newest))
-    return _shard(state._replace(excluded=excluded), list(newest.values()), wrong)
-
-
-def read(inferences: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
-    """Return those inferences that are still there, oldest first."""
-    found = []
-    for some in _shards(ids):
-        where = {"id": {"in": [str(one) for one in some]}}
-        found += inferences.query(QueryRequest(where=where, order="ts", limit=SHARD)).inferences
-    return found
+    annotations = ground_truths(reader, images.values())
+    evaluated = [
+        evaluated_image(record, annotations.get(images[image])) for image, record in newest.items()
+    ]
+    state, error = _build_state(task, evaluated, ())
+    excluded = state.excluded | counted(failed=failed, duplicate=succeeded - len(newest))
+    return _shard(state._replace(excluded=excluded), list(newest.values()), error)
 
 
 def _shards(items: Sequence[_Item]) -> list[Sequence[_Item]]:
-    return [items[first : first + SHARD] for first in range(0, len(items), SHARD)]
+    return [items[start : start + SHARD_SIZE] for start in range(0, len(items), SHARD_SIZE)]
 
 
-def image_of(record: StoredInference, truth: Any, by: Sequence[str] = ()) -> EvaluatedImage:
-    """Return an inference, with a truth in JSON if any, as what is evaluated; with metadata if sliced `by` it."""
-    has_keys = any(one.startswith("meta.") for one in by)
+def evaluated_image(
+    record: StoredInference, annotations: Any, by: Sequence[str] = ()
+) -> EvaluatedImage:
+    """Return an inference with its annotations, JSON or None, for evaluation; with metadata if sliced by it."""
+    needs_metadata = any(key.startswith("meta.") for key in by)
     return EvaluatedImage(
         record.id,
         record.predictions,
-        msgspec.Raw(b"null") if truth is None else truth,
+        msgspec.Raw(b"null") if annotations is None else annotations,
         record.input.width,
         record.input.height,
-        msgspec.json.decode(record.metadata) if has_keys else {},
+        msgspec.json.decode(record.metadata) if needs_metadata else {},
         record.created_at,
         record.input.hash,
     )
 
 
 def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:
-    """Leave out where the model failed, and see that all is of one task."""
+    """Leave out failed inferences, and check that all are of one task."""
     other = next((record.task for record in records if record.task != task), None)
     if other is not None:
         raise EvaluationError(
@@ -187,41 +190,32 @@ def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInfer
     return [record for record in records if record.status == 200]
 
 
-def _state_of(task: str, images: Sequence[EvaluatedImage], by: Sequence[str]) -> tuple[State, str]:
-    """Turn images into a state, and say what is wrong with the first of those that are not of this task.
+def _build_state(
+    task: str, images: Sequence[EvaluatedImage], by: Sequence[str]
+) -> tuple[State, str]:
+    """Turn images into a state; return the error of the first that is not of this task as well.
 
-    Anyone may state anything to be true: what one image has does not stop the evaluation of the others.
+    Anyone may state any ground truth: what one image has does not stop the evaluation of the others.
     """
     evaluation = evaluator(task)
     with suppress(EvaluationError):
         return state_of(evaluation, images, by), ""
-    wrong = unreadable(evaluation, images, by)
-    readable = [image for at, image in enumerate(images) if at not in wrong]
+    errors = unreadable(evaluation, images, by)
+    readable = [image for index, image in enumerate(images) if index not in errors]
     state = state_of(evaluation, readable, by)
-    excluded = state.excluded | counted(unreadable=len(wrong))
-    return state._replace(excluded=excluded), str(next(iter(wrong.values()), ""))
+    excluded = state.excluded | counted(unreadable=len(errors))
+    return state._replace(excluded=excluded), str(next(iter(errors.values()), ""))
 
 
-def _truths(inferences: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
-    """Return what is true of inferences, by their ids."""
-    statement = (
-        "SELECT g.seq, t.annotations FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
-        " WHERE g.seq IN ({})"
-    )
-    with inferences.snapshot() as connection:
-        rows = execute_in(connection, statement, list(ids))
-    return {int(seq): msgspec.Raw(annotations.encode()) for seq, annotations in rows}
-
-
-def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> Shard:
+def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> EvaluationShard:
     models = list(dict.fromkeys(record.model for record in answered))
-    return Shard(to_bytes(state), models, unreadable)
+    return EvaluationShard(encode_state(state), models, unreadable)
 
 
 def _of_model(name: str, version: str | None) -> dict[str, Any]:
-    named: dict[str, Any] = {"model": {"eq": name}}
-    return named if version is None else named | {"version": {"eq": version}}
+    model: dict[str, Any] = {"model": {"eq": name}}
+    return model if version is None else model | {"version": {"eq": version}}
 
 
 def _all(*filters: Any) -> dict[str, Any]:
-    return {"and": [one for one in filters if one is not None]}
+    return {"and": [filter_ for filter_ in filters if filter_ is not None]}

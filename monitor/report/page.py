@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from quadriga.monitor.report import texts as wording
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.charts import bars, calibration, confusion, curves, drift, history
 from quadriga.monitor.report.charts.drawing import Chart, styled
 from quadriga.monitor.report.gallery import ImageBytes, gallery, unlike
@@ -31,7 +31,8 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(vars(wording))  # the template calls its functions by their names
+    # The template calls their functions by name.
+    environment.filters.update(vars(metric_texts) | vars(drift_texts))
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
@@ -39,29 +40,29 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
         compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]
         charts = list(_charts(report))
         over_time, heat_map = history.effects(report), history.heat_map(report)
-    estimates = wording.estimates(report.metrics)
+    estimates = drift_texts.estimates(report.metrics)
     other = [one for one in report.metrics if one not in estimates]
     columns, rows = _by_label(other)
     is_drift = report.kind == "drift"
     written = template.render(
         report=report,
-        name=wording.plain(_name(report), 100),
+        name=metric_texts.plain(_name(report), 100),
         task=report.task.replace("_", " ").lower(),
-        status=wording.verdict(report),
+        status=drift_texts.verdict(report),
         facts=_facts(report),
         parameters=[
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
         ],
-        excluded=wording.left_out(report.data.excluded),
-        headlines=wording.headlines(report),
+        excluded=metric_texts.left_out(report.data.excluded),
+        headlines=metric_texts.headlines(report),
         is_small=0 < report.data.current.n < _FEW_IMAGES,
         metrics=[one for one in other if not isinstance(one.parameters.get("label"), str)],
         label_columns=columns,
         label_rows=rows,
         signals=by_effect(report.signals),
         effects=_effects(report),
-        moved=wording.moved(report.slices) if is_drift else [],
+        moved=drift_texts.moved(report.slices) if is_drift else [],
         most_moved=_MOST_MOVED,
         slices=[] if is_drift else report.slices,
         estimates=estimates,
@@ -75,7 +76,7 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
         taken=_taken(report.confusion),
         cards=gallery(report, image_bytes),
     )
-    return wording.printable(written)
+    return metric_texts.printable(written)
 
 
 def _name(report: Report) -> str:
@@ -90,7 +91,7 @@ def _effects(report: Report) -> list[tuple[str, str]]:
     """Say what the effects are that occur, by the kinds of signals that have them."""
     kinds: dict[str, list[str]] = {}
     for one in report.signals:
-        of = kinds.setdefault(wording.EFFECTS.get(one.effect.name, one.effect.name), [])
+        of = kinds.setdefault(drift_texts.EFFECTS.get(one.effect.name, one.effect.name), [])
         of.extend([] if one.kind in of else [one.kind])
     return [(" and ".join(of), words) for words, of in kinds.items()]
 
@@ -138,7 +139,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 def _span(window: Window, *names: str) -> Iterator[tuple[str, str]]:
     if window.start is not None or window.end is not None:
         yield from zip(
-            names, (end or wording.UNDEFINED for end in (window.start, window.end)), strict=True
+            names,
+            (end or metric_texts.UNDEFINED for end in (window.start, window.end)),
+            strict=True,
         )
 
 
@@ -153,9 +156,9 @@ def _by_label(metrics: list[Metric]) -> tuple[list[str], list[tuple[str, list[st
     for one in metrics:
         label = one.parameters.get("label")
         if isinstance(label, str):
-            column = wording.title(one, of_label=False)
+            column = metric_texts.title(one, of_label=False)
             columns[column] = None
-            rows.setdefault(label, {})[column] = wording.number(one.value)
+            rows.setdefault(label, {})[column] = metric_texts.number(one.value)
     filled = [(label, [row.get(column, "") for column in columns]) for label, row in rows.items()]
     return list(columns), filled
 

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.jobs import Jobs, Run
+from quadriga.store.jobs import JobRun, Jobs
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
@@ -86,7 +86,7 @@ class Reports:
         return path
 
 
-def keep(run: Run, report: Report) -> str:
+def keep(run: JobRun, report: Report) -> str:
     """Write a report and its page into the folder of its job, and return its file's name."""
     from quadriga.monitor.report.page import page  # noqa: PLC0415 - it loads much
 

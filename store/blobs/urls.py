@@ -1,4 +1,4 @@
-"""Temporary public URLs of images: presigned by the object store, or signed by this server."""
+"""URLs that serve an image to anybody for a limited time: signed by the object store or by this server."""
 
 import hashlib
 import hmac
@@ -13,13 +13,15 @@ from quadriga.store.disk import create_once
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
-PATH = "/api/blobs/"
 
 
 class BlobUrls:
-    """Signs URLs of blobs that are valid for `seconds`, and verifies them.
+    """Signs URLs of blobs and verifies signed ones.
 
-    The secret of this server is in `key_file`, readable only by its owner, and created if missing.
+    Args:
+        blobs: The blobs.
+        key_file: File of the key that this server signs with; created if missing, readable by its owner alone.
+        seconds: Seconds for which a URL is valid.
     """
 
     def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
@@ -27,11 +29,16 @@ class BlobUrls:
         self._key_file = key_file
         self._seconds = seconds
 
-    def sign(self, key: str, mime: str, server: str) -> str:
-        """Return a URL of a blob, whether it exists or not; the server is `https://host`.
+    def sign(self, key: str, mime: str, blobs_url: str) -> str:
+        """Return a signed URL of a blob, which need not exist.
+
+        Args:
+            key: Key of the blob.
+            mime: Media type that the URL answers with.
+            blobs_url: URL under which this server serves blobs, with a slash at its end.
 
         Raises:
-            NotReadyError: The object store cannot sign, or no secret can be created.
+            NotReadyError: The object store cannot sign, or the key cannot be created.
         """
         url = self._blobs.presigned_url(key, self._seconds)
         if url is not None:
@@ -39,27 +46,27 @@ class BlobUrls:
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
         signature = self._signature(digest, expires, mime)
         parameters = {"expires": expires, "type": mime, "signature": signature}
-        return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(parameters)}"
+        return f"{blobs_url}{digest}?{urlencode(parameters)}"
 
     def verify(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
-        """Return the bytes of the blob that a signed URL of this server names.
+        """Return the blob that the parts of a signed URL name.
 
         Raises:
-            QueryError: The signature is wrong, or the URL has expired.
+            QueryError: It was not signed here, or it has expired.
             NotFoundError: The blob was removed.
         """
-        signed = self._signature(digest, expires, mime)
-        if not hmac.compare_digest(signed.encode(), signature.encode(errors="replace")):
+        expected = self._signature(digest, expires, mime)
+        if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
             raise QueryError("the signature of the URL is not one of this server")
         if time.time() > int(expires):
-            raise QueryError(f"the URL expired at {expires}, in seconds since 1970")
+            raise QueryError(f"the URL has expired: it was valid until {expires}")
         data = self._blobs.get(f"blake3:{digest}")
         if data is None:
             raise NotFoundError(f"blob not found: {digest} was removed")
         return data
 
-    def _signature(self, *signed: str) -> str:
-        return hmac.new(self._secret, repr(signed).encode(), hashlib.sha256).hexdigest()
+    def _signature(self, *parts: str) -> str:
+        return hmac.new(self._secret, repr(parts).encode(), hashlib.sha256).hexdigest()
 
     @cached_property
     def _secret(self) -> bytes:
@@ -67,5 +74,5 @@ class BlobUrls:
             return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
-                f"cannot create the secret that signs URLs, {self._key_file.name}: {error.strerror}"
+                f"cannot create the key to sign URLs with, {self._key_file.name}: {error.strerror}"
             ) from error

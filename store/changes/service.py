@@ -1,11 +1,10 @@
-"""The worker's side of changes: checked, journaled, and awaited until they are applied."""
+"""Changes of stored data that clients ask for: each is checked, journaled, and awaited until it is applied."""
 
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from litestar.params import FromPath, RawBody
 
 from quadriga.store import metadata
 from quadriga.store.changes import requests as change_requests
@@ -30,44 +29,52 @@ from quadriga.store.records import (
 )
 from quadriga.store.rows import storable_text
 
-MAX_MATCHES = 20_000  # stored inferences that the statements of one request may be joined to
-MAX_DELETED = 10_000  # inferences that one request deletes
+MAX_MATCHED = 20_000
+"""Maximum number of stored inferences that the statements of one request may match."""
+
+MAX_DELETED = 10_000
+"""Maximum number of inferences that one request deletes."""
+
 MAX_HISTORY = 1000
-SEARCH_S = 20.0  # how long a deletion looks for inferences
-_PAGE = 1000
-_MADE = msgspec.json.Decoder(MetadataChange)
+"""Maximum number of changes in a history."""
+
+DELETE_SEARCH_TIMEOUT_S = 20.0
+"""Maximum time that a deletion searches for inferences."""
+
+_PAGE_SIZE = 1000
+_metadata_change_decoder = msgspec.json.Decoder(MetadataChange)
 
 
-class MadeChange(msgspec.Struct, frozen=True):
+class MetadataHistoryEntry(msgspec.Struct, frozen=True):
     """A change of metadata that was made."""
 
     id: str
     created_at: str
     set: dict[str, Any]
     remove: list[str]
-    before: Any  # `msgspec.Raw` in fact: the metadata until then
+    before: Any  # `msgspec.Raw`: the JSON of the metadata before the change
 
 
-class History(msgspec.Struct, frozen=True):
+class MetadataHistory(msgspec.Struct, frozen=True):
     """Changes of one inference's metadata, newest first; at most `MAX_HISTORY`."""
 
-    history: list[MadeChange]
+    history: list[MetadataHistoryEntry]
 
 
-class Stated(msgspec.Struct, frozen=True):
-    """What became of statements of ground truth."""
+class StatementResult(msgspec.Struct, frozen=True):
+    """Result of statements of ground truth."""
 
     stated: int
     matched: int
-    """Stored inferences whose truth is one of these now; those that come later are joined too."""
+    """Stored inferences whose ground truth is one of these now; the statements hold for later ones, too."""
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class DeletionResult(msgspec.Struct, frozen=True):
     """Inferences that were deleted, or would be."""
 
     count: int
     ids: list[str]  # newest first
-    more: bool  # whether there may be more that match: the same request deletes them
+    more: bool  # whether there may be more matches: the same request deletes them
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -78,13 +85,18 @@ class Retention(msgspec.Struct, frozen=True):
     inferences_days: float | None
 
 
-class Changes:
-    """Changes what is stored, as `quadriga.store.changes.routes` asks; safe to use from several threads.
+class ChangeService:
+    """Makes the changes that the bodies of requests ask for; safe to use from several threads.
 
-    Methods that change raise a `ChangeError` where the body says nothing that can be done, a `NotFoundError`
-    where there is no such inference, a `NotReadyError` where the writer is behind, and a `JournalError`
-    where the change could not be kept. Journal and ids are the worker's; `read_metadata` reads metadata in
-    the forms that requests carry it in, from JSON and a name for errors.
+    Methods that change raise a `ChangeError` if the body cannot be understood or the change breaks a rule,
+    a `NotFoundError` if there is no such inference, a `NotReadyError` if the writer is behind, and a
+    `JournalError` if the change could not be journaled.
+
+    Args:
+        inferences: Reads the store.
+        journal: The worker's journal.
+        ids: The worker's ids.
+        read_metadata: Reads metadata in any form that requests have; takes JSON and a name for errors.
     """
 
     def __init__(
@@ -99,102 +111,110 @@ class Changes:
         self._ids = ids
         self._read_metadata = read_metadata
 
-    def change_metadata(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
-        """Add, replace or remove metadata of an inference."""
-        found = self._inferences.get_committed(inference_id)
+    def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
+        """Add, replace or remove metadata of an inference, and return it."""
+        inference = self._inferences.get_committed(inference_id)
         change = change_requests.parse_metadata_change(int(inference_id), body, self._read_metadata)
-        metadata.check(changed_metadata(metadata.decode(found.metadata), change))
-        applied = self._apply([change])
-        found = self._inferences.get(inference_id)
-        if not self._counted("SELECT count(*) FROM metadata_change WHERE id IN ({})", applied):
+        metadata.check(changed_metadata(metadata.decode(inference.metadata), change))
+        change_ids = self._apply([change])
+        inference = self._inferences.get(inference_id)
+        if not self._count("SELECT count(*) FROM metadata_change WHERE id IN ({})", change_ids):
             raise ChangeError(
-                "expected the metadata to keep its rules, got other changes at the same time with "
-                "which it does not"
+                "the metadata was not changed: together with other changes made at the same time, "
+                "it would break the rules of metadata"
             )
-        return found
+        return inference
 
-    def get_metadata_history(self, inference_id: FromPath[str]) -> History:
-        """Answer how the metadata of an inference was changed, newest first."""
-        found = self._inferences.get_committed(inference_id)
+    def metadata_history(self, inference_id: str) -> MetadataHistory:
+        """Return the changes of an inference's metadata, newest first."""
+        inference = self._inferences.get_committed(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
         )
         with self._inferences.snapshot() as connection:
-            rows = execute(connection, statement, (int(found.id), MAX_HISTORY)).all()
-        made = []
-        for number, given, before in rows:
-            change, at = _MADE.decode(given), timestamp_text(time_ms(number))
-            was = msgspec.Raw(before.encode())
-            made.append(MadeChange(str(number), at, change.set, change.remove, was))
-        return History(made)
+            rows = execute(connection, statement, (int(inference.id), MAX_HISTORY)).all()
+        entries = []
+        for change_id, encoded, before in rows:
+            change = _metadata_change_decoder.decode(encoded)
+            entries.append(
+                MetadataHistoryEntry(
+                    id=str(change_id),
+                    created_at=timestamp_text(time_ms(change_id)),
+                    set=change.set,
+                    remove=change.remove,
+                    before=msgspec.Raw(before.encode()),
+                )
+            )
+        return MetadataHistory(entries)
 
-    def put_ground_truth(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
-        """State what is true of an inference."""
+    def put_ground_truth(self, inference_id: str, body: bytes) -> StoredInference:
+        """Replace the ground truth of an inference, and return it."""
         target = self._inferences.get_committed(inference_id).id
         self._apply([change_requests.parse_ground_truth(target, body)])
         return self._inferences.get(inference_id)
 
-    def delete_ground_truth(self, inference_id: FromPath[str]) -> StoredInference:
-        """Take back what is true of an inference."""
+    def delete_ground_truth(self, inference_id: str) -> StoredInference:
+        """Remove the ground truth of an inference, and return it."""
         target = self._inferences.get_committed(inference_id).id
         self._apply([TruthStatement("id", target, None)])
         return self._inferences.get(inference_id)
 
-    def state_ground_truth(self, body: RawBody) -> Stated:
-        """State what is true of many inferences, stored already or to come."""
+    def add_statements(self, body: bytes) -> StatementResult:
+        """Give ground truth to many inferences, stored already or later."""
         statements = change_requests.parse_statements(body)
-        joined = [(one.join, one.value) for one in statements]
+        joins = [(statement.join, statement.value) for statement in statements]
         with self._inferences.snapshot() as connection:
-            if len(candidate_ids(connection, joined, MAX_MATCHES)) > MAX_MATCHES:
+            if len(candidate_ids(connection, joins, MAX_MATCHED)) > MAX_MATCHED:
                 raise ChangeError(
-                    f"expected statements that tell at most {MAX_MATCHES} inferences, got more"
+                    f"expected statements that match at most {MAX_MATCHED} inferences, got more"
                 )
-        applied = self._apply(statements)
-        held = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
-        return Stated(len(statements), self._counted(held, applied))
+        change_ids = self._apply(statements)
+        count = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
+        return StatementResult(len(statements), self._count(count, change_ids))
 
-    def give_feedback(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
-        """Add feedback to an inference."""
+    def add_feedback(self, inference_id: str, body: bytes) -> StoredInference:
+        """Add feedback to an inference, and return it."""
         seq = int(self._inferences.get_committed(inference_id).id)
         self._apply([change_requests.parse_feedback(seq, body)])
         return self._inferences.get(inference_id)
 
-    def delete_inferences(self, body: RawBody) -> Deleted:
-        """Delete inferences by a filter, newest first, or say which it would be."""
-        wanted = "a JSON object with where, dry_run and all"
-        asked = change_requests.decode_change(body, change_requests.DeleteBody, wanted)
-        if not leaves(parse(asked.where, time.time_ns() // 1000)) and not asked.all:
+    def delete_inferences(self, body: bytes) -> DeletionResult:
+        """Delete the inferences that match a filter, newest first, or with `dry_run` only find them."""
+        expected = "a JSON object with where, dry_run and all"
+        request = change_requests.decode_change(body, change_requests.DeleteBody, expected)
+        if not leaves(parse(request.where, time.time_ns() // 1000)) and not request.all:
             raise ChangeError('expected where to name inferences, or "all": true, got neither')
-        ids, more = self._find(asked.where)
-        if ids and not asked.dry_run:
-            seqs = [int(one) for one in ids]
-            steps = range(0, len(seqs), _PAGE)
-            self._apply([Deletion(seqs[first : first + _PAGE]) for first in steps])
-        return Deleted(len(ids), ids, more)
+        ids, has_more = self._find(request.where)
+        if ids and not request.dry_run:
+            seqs = [int(inference_id) for inference_id in ids]
+            starts = range(0, len(seqs), _PAGE_SIZE)
+            self._apply([Deletion(seqs[start : start + _PAGE_SIZE]) for start in starts])
+        return DeletionResult(len(ids), ids, has_more)
 
-    def get_retention(self, name: FromPath[str]) -> Retention:
-        """Answer how long a model's inferences and inputs are kept."""
+    def retention(self, model: str) -> Retention:
+        """Return the retention rule of a model."""
         statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
         with self._inferences.snapshot() as connection:
-            row = execute(connection, statement, (storable_text(name),)).first()
-        return Retention(name, *(row or (None, None)))
+            row = execute(connection, statement, (storable_text(model),)).first()
+        return Retention(model, *(row or (None, None)))
 
-    def put_retention(self, name: FromPath[str], body: RawBody) -> Retention:
-        """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
-        self._apply([change_requests.parse_retention_rule(name, body)])
-        return self.get_retention(name)
+    def put_retention(self, model: str, body: bytes) -> Retention:
+        """Replace the retention rule of a model; it holds for stored and for later inferences."""
+        self._apply([change_requests.parse_retention_rule(model, body)])
+        return self.retention(model)
 
-    def _counted(self, statement: str, ids: Sequence[int]) -> int:
+    def _count(self, statement: str, ids: Sequence[int]) -> int:
         with self._inferences.snapshot() as connection:
             return sum(int(count) for (count,) in execute_in(connection, statement, ids))
 
     def _find(self, where: Any) -> tuple[list[str], bool]:
-        until = time.monotonic() + SEARCH_S
+        """Return the ids of matches, newest first, and whether there may be more."""
+        deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
         self._inferences.wait_for_journal()
         ids: list[str] = []
-        for page in self._inferences.pages(QueryRequest(where=where, limit=_PAGE)):
-            ids += [one.id for one in page.inferences]
-            if len(ids) >= MAX_DELETED or time.monotonic() >= until:
+        for page in self._inferences.pages(QueryRequest(where=where, limit=_PAGE_SIZE)):
+            ids += [inference.id for inference in page.inferences]
+            if len(ids) >= MAX_DELETED or time.monotonic() >= deadline:
                 break
         return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
 
@@ -205,6 +225,6 @@ class Changes:
         try:
             self._inferences.wait_for_journal()
         except (NotReadyError, QueryTimeoutError) as error:
-            text = f"the change is journaled and will be applied, but {error}"
-            raise NotReadyError(text) from error
-        return [one.seq for one in journaled]
+            message = f"the change is journaled and will be applied, but {error}"
+            raise NotReadyError(message) from error
+        return [change.seq for change in journaled]

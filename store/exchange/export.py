@@ -18,7 +18,7 @@ from quadriga.store.errors import PYARROW_MISSING, NotReadyError, QueryError, Qu
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Run
+from quadriga.store.jobs import JobRun
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest, decode_body
 from quadriga.store.records import StoredInference
@@ -68,11 +68,11 @@ def _with_images(parameters: ExportParameters) -> bool:
     return parameters.images
 
 
-def run_export(run: Run) -> str:
-    """Do an export as a job."""
+def run_export(run: JobRun) -> str:
+    """Write the export that a job asks for into its folder."""
     parameters = msgspec.convert(run.job.parameters, ExportParameters)
     name = result_name(parameters)
-    count = export(run.inferences, run.blobs, parameters, run.directory / name, run.tell)
+    count = export(run.inferences, run.blobs, parameters, run.directory / name, run.report_progress)
     run.log(f"{count} inferences written to {name}")
     return name
 

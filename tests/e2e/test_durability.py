@@ -5,6 +5,7 @@ import signal
 import socket
 import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 
@@ -132,13 +133,13 @@ def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
 
 def test_a_database_of_another_version_stops_the_server_and_is_left_alone(data):
     data.mkdir()
-    with sqlite3.connect(data / "store.db") as database:
+    with closing(sqlite3.connect(data / "store.db")) as database, database:
         database.execute("CREATE TABLE alembic_version (version_num TEXT)")
         database.execute("INSERT INTO alembic_version VALUES ('0001')")
     model = SAMPLE_MODELS / "shapes-classifier"
     ended = quadriga("serve", model, "--data", data, "--port", "0", "--grpc-port", "-1", code=2)
     assert "can read, got: Can't locate revision identified by '0001'" in ended.stderr
-    with sqlite3.connect(data / "store.db") as database:
+    with closing(sqlite3.connect(data / "store.db")) as database:
         assert database.execute("SELECT name FROM sqlite_schema").fetchall() == [
             ("alembic_version",)
         ]

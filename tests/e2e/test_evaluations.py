@@ -136,13 +136,13 @@ def test_an_evaluation_outlives_kills_and_tells_the_same(data) -> None:
         server.wait_until(lambda: list(made.glob("whole-*")))
         server.kill_child("jobs")
         server.wait_until(
-            lambda: "it goes on" in server.call("GET", f"/api/jobs/{job_id}")[1]["log"]
+            lambda: "continuing with" in server.call("GET", f"/api/jobs/{job_id}")[1]["log"]
         )
         server.kill_child("jobs")
         assert told(report_of(server, job_id)) == expected
         job = server.call("GET", f"/api/jobs/{job_id}")[1]
         assert job["starts"] == 3
-        assert job["log"].count("it goes on with what was read before") == 2
+        assert job["log"].count("continuing with the shards that were read before") == 2
 
 
 def stored(second: int) -> tuple[InferenceRecord, JournaledChange]:

@@ -30,9 +30,9 @@ from tests.clients import Clients
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
 
-KILLS = 20
-OUTAGES = 11
-"""One before the start, ten while serving."""
+KILLS = [6, pytest.param(20, marks=pytest.mark.nightly)]
+OUTAGES = [4, pytest.param(11, marks=pytest.mark.nightly)]
+"""One before the start, the others while serving."""
 MODEL = SAMPLE_MODELS / "shapes-classifier"
 _log = logging.getLogger(__name__)
 
@@ -100,14 +100,15 @@ def on_each(urls: dict[str, str], story: Callable[[str, str, Stored], None]) -> 
 
 
 @pytest.mark.timeout(400)
-def test_every_acknowledged_inference_survives_twenty_kills_of_the_group_once(
-    urls, shape, tmp_path
+@pytest.mark.parametrize("kills", KILLS)
+def test_every_acknowledged_inference_survives_kills_of_the_group_once(
+    urls, shape, tmp_path, kills
 ):
     def story(kind: str, url: str, stored: Stored) -> None:
         chance = random.Random(kind)
         server = ServerProcess(tmp_path / kind, MODEL, "--database", url)
         acknowledged: list[int] = []
-        for _ in range(KILLS):
+        for _ in range(kills):
             server.start(ready=False)
             clients = Clients(server, shape[0], 3)
             enough = chance.randrange(10, 120)
@@ -184,13 +185,14 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 
 @pytest.mark.timeout(300)
-def test_every_acknowledged_inference_survives_twenty_kills_of_the_writer_once(urls, tmp_path):
+@pytest.mark.parametrize("kills", KILLS)
+def test_every_acknowledged_inference_survives_kills_of_the_writer_once(urls, tmp_path, kills):
     def story(kind: str, url: str, stored: Stored) -> None:
         chance = random.Random(kind)
         settings = Settings(data=str(tmp_path / kind), database=url)
         appender = Appender(settings.journal_directory)
         try:
-            for number in range(KILLS):
+            for number in range(kills):
                 before = len(stored.ids())
                 writer = start_writer(settings)
                 try:
@@ -215,8 +217,9 @@ def test_every_acknowledged_inference_survives_twenty_kills_of_the_writer_once(u
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("outages", OUTAGES)
 def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_after(
-    postgres, shape, tmp_path
+    postgres, shape, tmp_path, outages
 ):
     url = postgres.create(migrated=False)
     stored = Stored(url)
@@ -226,7 +229,7 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
     clients = Clients(server, shape[0], 2)
     delays_s = []
     try:
-        for number in range(OUTAGES):
+        for number in range(outages):
             seen = len(clients.acknowledged)
             server.wait_until(lambda to=seen: len(clients.acknowledged) > to + 30)
             time.sleep(2 if number == 1 else chance.uniform(0, 0.5))
@@ -236,7 +239,7 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
             wait_until(lambda of=waiting: of <= stored.ids(), 10, "all rows to be there")
             delays_s.append(time.monotonic() - begun)
             time.sleep(chance.uniform(0, 0.2))
-            if number < OUTAGES - 1:
+            if number < outages - 1:
                 postgres.stop(chance.choice(["fast", "immediate"]))
     finally:
         clients.finish()

@@ -17,7 +17,7 @@ from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS
 def answers(task, image, **parameters):
     folder = SAMPLE_MODELS / MODELS[task]
     model = Model(folder.name, "1", folder / "model.onnx")
-    images = ImageModel(model.images, model.spec, 50_000_000, 10)
+    images = ImageModel(model.image_predictor, 50_000_000, 10)
     data = cv2.imencode(".png", image)[1].tobytes()
     request = InferRequest(folder.name, None, "", [Tensor("a", "BYTES", (1,), [data], parameters)])
     return infer_images(images, request)[1][0].predictions
@@ -88,7 +88,7 @@ def test_a_classifier_takes_no_tiles():
     folder = SAMPLE_MODELS / "shapes-classifier"
     model = Model(folder.name, "1", folder / "model.onnx")
     with pytest.raises(ParameterError, match=r"no parameters\.tiling"):
-        model.images.options({"tiling": {"size": [100, 100]}})
+        model.image_predictor.read_options({"tiling": {"size": [100, 100]}})
 
 
 def test_too_many_tiles_are_refused_before_any_runs():

@@ -55,7 +55,7 @@ def stored(image, orientation):
 def test_turned_files_answer_as_the_upright_one(task):
     name, parameters = TASKS[task]
     model = Model(name, "1", find_model(SAMPLE_MODELS / name))
-    images = ImageModel(model.images, model.spec, 50_000_000, 10)
+    images = ImageModel(model.image_predictor, 50_000_000, 10)
     image = first_image(task)
     data = [stored(image, orientation) for orientation in (1, *ORIENTATIONS)]
     tensor = Tensor("a", "BYTES", (len(data),), data, parameters)
@@ -71,7 +71,7 @@ def test_a_box_at_45_degrees_in_a_16_to_9_image_survives_the_wire():
     """Corners from the wire's fractions, rotated in pixels, are the corners that the server gives."""
     name = "ships-oriented-detector"
     model = Model(name, "1", SAMPLE_MODELS / name / "model.onnx")
-    images = ImageModel(model.images, model.spec, 50_000_000, 10)
+    images = ImageModel(model.image_predictor, 50_000_000, 10)
     truth = [
         json.loads(line)
         for line in (IMAGES / "oriented" / "annotations.jsonl").read_text().splitlines()

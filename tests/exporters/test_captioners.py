@@ -49,8 +49,8 @@ def test_answers_are_those_of_generate(exports, tmp_path, decoder, layout):
             asked = TextPackage(folder)
         else:
             asked = package
-        options = asked.options({"prompts": [case["prompt"] for case in group], **parameters})
-        ((answers, _),) = asked.answer([image], [options])
+        options = asked.read_options({"prompts": [case["prompt"] for case in group], **parameters})
+        ((answers, _),) = asked.predict([image], [options])
         for case, answer in zip(group, answers, strict=True):
             wanted = " ".join(word for word in case["answer"].split() if not word.startswith("<"))
             if answer.answer != wanted:

@@ -53,7 +53,7 @@ def cases(folder):
 def answers(folder, name, **parameters):
     """Answer one image as a request to the server would."""
     model = open_model(folder)
-    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
     tensor = Tensor(name, "BYTES", (1,), [(folder / name).read_bytes()], parameters)
     _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
     return answered.predictions
@@ -69,9 +69,9 @@ def test_each_has_an_embedding_that_changes_no_answer(exports, model):
     vectors = []
     for name in (f"{each}.png" for each in IMAGES):
         image = decode((folder / name).read_bytes())
-        options = [found.images.options({})]
-        ((predictions, vector),) = found.images.answer([image], options)
-        assert plain.images.answer([image], options) == [(predictions, None)]
+        options = [found.image_predictor.read_options({})]
+        ((predictions, vector),) = found.image_predictor.predict([image], options)
+        assert plain.image_predictor.predict([image], options) == [(predictions, None)]
         vectors.append(vector)
     assert {vector.shape for vector in vectors} == {(found.embedding.length,)}
     assert min(np.abs(vectors[0] - each).max() for each in vectors[1:]) > 1e-3

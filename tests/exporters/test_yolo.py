@@ -39,7 +39,7 @@ def cases(folder):
     expected = json.loads((folder / "expected.json").read_text())
     assert set(expected["images"]) == {f"{name}.png" for name in IMAGES}
     model = open_model(folder)
-    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
     parameters = {"score_threshold": expected["conf"], "iou_threshold": expected["iou"]}
     if "scores" in expected["images"]["small.png"]:
         parameters = {"action": "predict_proba"}

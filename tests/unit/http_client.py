@@ -4,18 +4,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from litestar import Litestar, Request, Response
+from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.testing import TestClient
 
-from quadriga.proto.errors import InvalidRequest
-from quadriga.store.errors import StoreError
+from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 
 
 def client_of(handlers: Sequence[HTTPRouteHandler]) -> TestClient[Litestar]:
-    """A client of these routes; what they refuse is answered as JSON."""
-    refused = {StoreError: _answer_error, InvalidRequest: _answer_error}
-    return TestClient(Litestar(handlers, exception_handlers=refused))
+    """A client of these routes, whose errors are answered as a server answers them."""
+    return TestClient(Litestar(handlers, exception_handlers=EXCEPTION_HANDLERS))
 
 
 def call(client: TestClient[Litestar], method: str, path: str, body: Any = b"") -> tuple[int, Any]:
@@ -23,7 +21,3 @@ def call(client: TestClient[Litestar], method: str, path: str, body: Any = b"") 
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = client.request(method, f"/api/{path}", content=content)
     return response.status_code, response.json()
-
-
-def _answer_error(_: Request[Any, Any, Any], error: Any) -> Response[dict[str, str]]:
-    return Response({"error": str(error)}, status_code=error.status)

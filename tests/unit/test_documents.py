@@ -10,28 +10,27 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from quadriga.engine import settings
+from quadriga.engine.api.changes import change_routes
+from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.inferences import inference_routes
+from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.metrics import metrics_route
+from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.metrics import Metrics, metrics_route
+from quadriga.engine.metrics import Metrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
-from quadriga.monitor.drift_routes import drift_routes
-from quadriga.monitor.routes import monitor_routes
-from quadriga.monitor.schedule_routes import schedule_routes
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.operations import Options, plain_paths
-from quadriga.store.changes.routes import change_routes
-from quadriga.store.changes.service import Changes
-from quadriga.store.job_routes import job_routes
-from quadriga.store.maintenance.routes import upkeep_routes
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
 from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
-from quadriga.store.routes import routes
 from quadriga.tasks import SHORT_NAMES, TASKS
 from quadriga.tasks.decoders import DECODERS
-from quadriga.tasks.generation import Search
+from quadriga.tasks.generation import GenerationConfig
 from quadriga.tasks.image_text import ImageTextToText
 from quadriga.tasks.references import resolve
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
@@ -108,7 +107,7 @@ def test_every_parameter_of_a_task_is_described(row):
 
 
 def test_every_parameter_of_prompts_is_described():
-    check_row("image-text", ImageTextToText(Search()))
+    check_row("image-text", ImageTextToText(GenerationConfig()))
 
 
 def check_row(row, task):
@@ -147,13 +146,12 @@ def test_every_endpoint_stands_in_a_table_once():
     offered += [
         (verb, path.replace(":str", ""))
         for handler in [
-            *routes(None),
-            *change_routes(Changes),
+            *inference_routes(None),
+            *change_routes(None),
             *job_routes(None),
-            *monitor_routes(None),
-            *drift_routes(None, None, None),
+            *evaluation_routes(None),
+            *drift_routes(None),
             *schedule_routes(ROOT),
-            *upkeep_routes(None, Changes),
             metrics_route(Metrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from quadriga.monitor.drift.files.tables import Table, Values, parsed, vector
 from quadriga.monitor.drift.samples import DriftError, label_of
 from quadriga.store.records import timestamp_text
+from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
-Numbers = npt.NDArray[np.float64]
-Order = npt.NDArray[np.int64]
 _LARGEST = float(np.finfo(np.float16).max)
 Span = tuple[str | None, str | None]
 """The first and the last time, RFC 3339; None where nothing says when."""
@@ -46,7 +45,7 @@ def look(table: Table, name: str) -> Found | None:
     return "other" if kinds & {np.ndarray, list} else "text"
 
 
-def as_numbers(table: Table, name: str) -> Numbers:
+def as_numbers(table: Table, name: str) -> Float64Array:
     """Return numbers (N,), NaN where there is none.
 
     Raises:
@@ -83,7 +82,7 @@ def as_vectors(table: Table, name: str) -> Values:
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return _checked(table, name, values)
     values = table.texts.get(name, values)
-    made: npt.NDArray[np.float32] | None = None
+    made: Float32Array | None = None
     for row, given in enumerate(values):
         if given is None:
             continue
@@ -109,7 +108,7 @@ def _checked(table: Table, name: str, made: npt.NDArray[Any]) -> npt.NDArray[Any
     return made
 
 
-def _vector(given: Any) -> npt.NDArray[np.float32] | None:
+def _vector(given: Any) -> Float32Array | None:
     if isinstance(given, np.ndarray):
         return given
     try:
@@ -134,7 +133,7 @@ def as_labels(table: Table, name: str) -> list[str | None]:
     return made
 
 
-def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
+def in_time(table: Table, name: str | None) -> tuple[Int64Array, Span]:
     """Return each row's place in time (N,), and the first and the last time where these are dates.
 
     The column has dates, or numbers of any unit; without one rows are in order.

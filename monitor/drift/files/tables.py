@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.store.errors import PYARROW_MISSING, QueryError
+from quadriga.tasks.arrays import Float32Array, Float64Array
 
 MOST_COLUMNS = 4096
 _DEEPEST = 16
@@ -81,7 +82,7 @@ def _csv(path: Path) -> Table:
     return Table(path.name, texts | found, lines, texts)
 
 
-def parsed(cells: Sequence[str | None]) -> npt.NDArray[np.float64] | None:
+def parsed(cells: Sequence[str | None]) -> Float64Array | None:
     """Return cells of CSV as numbers (N,), NaN where there is none; None if one is no number."""
     try:
         numbers = np.array([np.nan if one is None else float(one) for one in cells], np.float64)
@@ -129,7 +130,7 @@ def _json_lines(texts: Iterable[bytes], name: str) -> Table:
     return Table(name, dict(columns), lines)
 
 
-def vector(given: Any) -> npt.NDArray[np.float32] | None:
+def vector(given: Any) -> Float32Array | None:
     """Return a list of numbers, one at least, as float32 (D,); None of anything else."""
     if not isinstance(given, list) or not given or not set(map(type, given)) <= {int, float}:
         return None

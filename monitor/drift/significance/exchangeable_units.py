@@ -7,10 +7,8 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Codes = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float32]
+from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
 BLOCK_TIMES = 5
 """Length of a block, in integrated correlation times: ten times that in which correlation falls to 1/e."""
@@ -30,9 +28,9 @@ _SIGNIFICANT = 3.3
 class Origin(NamedTuple):
     """Where the values of one side come from, in time order."""
 
-    sources: Codes
+    sources: Int64Array
     """(P,)"""
-    runs: Codes
+    runs: Int64Array
     """(P,) rows of a source follow each other only in a run."""
     keyed: bool
     """Sources are known."""
@@ -44,11 +42,11 @@ class Units(NamedTuple):
     """What may change places. A unit is on one side, in one stratum; places change within a stratum."""
 
     kind: Literal["rows", "blocks", "groups"]
-    of: Codes
+    of: Int64Array
     """(P,) the unit of each value, the baseline's first."""
-    current: npt.NDArray[np.bool_]
+    current: BoolArray
     """(K,)"""
-    strata: Codes
+    strata: Int64Array
     """(K,)"""
     n_eff: tuple[float, float]
     """How many independent rows each side is worth."""
@@ -59,7 +57,7 @@ class Units(NamedTuple):
     side asks for scatter alike, even if one side remembers and the other does not."""
 
 
-def units(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> Units:
+def units(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> Units:
     """Find what may change places.
 
     Args:
@@ -79,7 +77,7 @@ def units(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> Unit
     return _blocks(origins, (max(before, now), max(before, now)), even=False)
 
 
-def correlation_time(scores: Scores, origin: Origin) -> float:
+def correlation_time(scores: Float32Array, origin: Origin) -> float:
     """Return the integrated correlation time in rows (P, D): how many say as much as an independent one.
 
     1 where neighbours are not significantly alike. Each correlation is the median of those in the quarters of
@@ -116,13 +114,13 @@ def _integrated(correlations: list[float], length: float) -> float:
     return time
 
 
-def _starts(*codes: Codes) -> Codes:
+def _starts(*codes: Int64Array) -> Int64Array:
     """Return the positions at which any of the codes (P,) changes, the first too."""
     changed = np.any([np.diff(one) != 0 for one in codes], axis=0)
     return np.flatnonzero(np.r_[True, changed])
 
 
-def _parts(lengths: Codes, cut: Codes) -> Codes:
+def _parts(lengths: Int64Array, cut: Int64Array) -> Int64Array:
     """Return the number (P,) of the part in which a row lies, if series are cut in nearly equal parts."""
     ends = lengths.cumsum()
     within = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
@@ -130,21 +128,23 @@ def _parts(lengths: Codes, cut: Codes) -> Codes:
     return np.repeat(cut.cumsum() - cut, lengths) + part
 
 
-def _means(rows: Scores, groups: Codes) -> Scores:
+def _means(rows: Float32Array, groups: Int64Array) -> Float32Array:
     """Return the mean (G, D) of each group."""
     counts = np.maximum(np.bincount(groups), 1)[:, None]
-    means: Scores = (_sums(rows, groups) / counts).astype(np.float32)
+    means: Float32Array = (_sums(rows, groups) / counts).astype(np.float32)
     return means
 
 
-def _sums(rows: Scores, groups: Codes) -> npt.NDArray[np.float64]:
+def _sums(rows: Float32Array, groups: Int64Array) -> Float64Array:
     """Return the sum (G, D) of each group."""
     sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]))
     np.add.at(sums, groups, rows)
     return sums
 
 
-def _correlation(rows: Scores, segments: Codes, runs: Codes, quarter: Codes, lag: int) -> float:
+def _correlation(
+    rows: Float32Array, segments: Int64Array, runs: Int64Array, quarter: Int64Array, lag: int
+) -> float:
     """Return the correlation of rows with those `lag` later: the median over quarters, 0 without any.
 
     Rows (P, D) are less the mean of their segment, source by source; of each there is the segment, the run, and
@@ -169,7 +169,7 @@ def _shared(baseline: Origin, current: Origin) -> bool:
     return bool(sum(shares) >= 1)
 
 
-def _constant(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> bool:
+def _constant(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> bool:
     """Tell whether a source says it all: no value differs within one, on either side."""
     return all(
         np.allclose(one, _means(one, origin.sources)[origin.sources], atol=1e-6)
@@ -177,7 +177,7 @@ def _constant(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> 
     )
 
 
-def _groups(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> Units:
+def _groups(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> Units:
     """Let whole sources change places; one that is on both sides is one on each."""
     alike = _likeness(scores, origins)
     n = (len(scores[0]), len(scores[1]))
@@ -203,7 +203,7 @@ def _rows(n: tuple[int, int]) -> Units:
     )
 
 
-def _likeness(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> float:
+def _likeness(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> float:
     """Return how many rows of a source say as much as an independent one, on average, 1 at least."""
     together, apart = 0.0, 0.0
     for rows, origin in zip(scores, origins, strict=True):

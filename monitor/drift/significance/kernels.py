@@ -11,54 +11,53 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.monitor.drift.significance.exchangeable_units import Units
-from quadriga.monitor.drift.significance.permutation import Sides
+from quadriga.monitor.drift.significance.permutation import SideMatrix
+from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array
 
-Matrix = npt.NDArray[np.float64]
 Kernel = Literal["energy", "mmd"]
 
 _MEDIAN_ROWS = 500
 """Of no more rows than this is the median distance taken."""
 
 
-def distances(rows: npt.NDArray[np.float32]) -> Matrix:
+def distances(rows: Float32Array) -> Float64Array:
     """Return the Euclidean distances (N, N) between embeddings (N, D)."""
     centred = rows.astype(np.float64)
     centred -= centred.mean(axis=0)
     squares = np.einsum("ij,ij->i", centred, centred)
     made = squares[:, None] + squares - 2 * (centred @ centred.T)
     made[made < 1e-12 * (squares[:, None] + squares)] = 0.0
-    apart: Matrix = np.sqrt(made, out=made)
+    apart: Float64Array = np.sqrt(made, out=made)
     return apart
 
 
-def kernel_of(apart: Matrix, kernel: Kernel) -> Matrix:
+def kernel_of(apart: Float64Array, kernel: Kernel) -> Float64Array:
     """Return the kernel (N, N) of distances: them, negative; or a Gaussian as wide as their median."""
     if kernel == "energy":
         return -apart
     some = apart[:: len(apart) // _MEDIAN_ROWS + 1]
     positive = some[some > 0]
     width = float(np.median(positive)) if len(positive) else 1.0
-    gaussian: Matrix = np.exp(-((apart / width) ** 2) / 2)
+    gaussian: Float64Array = np.exp(-((apart / width) ** 2) / 2)
     return gaussian
 
 
-def centred(kernel: Matrix) -> Matrix:
+def centred(kernel: Float64Array) -> Float64Array:
     """Return a symmetric kernel whose rows and columns sum up to 0."""
     means = kernel.mean(axis=0)
-    made: Matrix = kernel - means - means[:, None] + means.mean()
+    made: Float64Array = kernel - means - means[:, None] + means.mean()
     return made
 
 
-def between(kernel: Matrix, current: npt.NDArray[np.bool_]) -> float:
+def between(kernel: Float64Array, current: BoolArray) -> float:
     """Return the squared distance of current rows (N,) from the others: energy distance or MMD²."""
     n = int(current.sum())
     return float(kernel[np.ix_(current, current)].sum() * (1 / n + 1 / (len(current) - n)) ** 2)
 
 
-def quadratic(kernel: Matrix, exchanged: Units) -> Callable[[Sides], Matrix]:
+def quadratic(kernel: Float64Array, exchanged: Units) -> Callable[[SideMatrix], Float64Array]:
     """Return the statistic of permutations: the distance of the sides under a centred kernel (P, P)."""
     sizes = np.bincount(exchanged.of)
     if len(sizes) < len(kernel):
@@ -72,7 +71,7 @@ def quadratic(kernel: Matrix, exchanged: Units) -> Callable[[Sides], Matrix]:
     matrix = kernel.astype(np.float32)
     every = float(sizes.sum())
 
-    def statistic(sides: Sides) -> Matrix:
+    def statistic(sides: SideMatrix) -> Float64Array:
         n = (sides @ sizes).astype(np.float64)
         form = np.einsum("ij,ij->i", sides @ matrix, sides).astype(np.float64)
         return np.asarray(form * (1 / n + 1 / (every - n)) ** 2, np.float64)

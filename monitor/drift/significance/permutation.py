@@ -5,18 +5,16 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.monitor.drift.significance import two_samples
-from quadriga.monitor.drift.significance.exchangeable_units import Codes, Units
+from quadriga.monitor.drift.significance.exchangeable_units import Units
+from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
-Numbers = npt.NDArray[np.float64]
-Sides = npt.NDArray[np.float32]
-"""(B, K): 1 where a unit is current, 0 where it is of the baseline, in each of B permutations."""
+SideMatrix = Float32Array
+"""(B, K) matrix with 1 where a unit is current, 0 where it is of the baseline, in each of B permutations."""
 
-Dealt = npt.NDArray[np.float32]
-Statistic = Callable[[Dealt], Numbers]
-"""Returns (B,) of what is current in each permutation: units (B, K), or counts (B, C) of them."""
+Statistic = Callable[[Float32Array], Float64Array]
+"""Computes (B,) from what is current in each permutation: units (B, K), or counts (B, C) of them."""
 
 
 class Effort(NamedTuple):
@@ -30,14 +28,14 @@ class Chances(NamedTuple):
     """A statistic of what is there, and of what might as well be."""
 
     there: float
-    draw: Callable[[int, np.random.Generator], Numbers]
+    draw: Callable[[int, np.random.Generator], Float64Array]
     """Returns the statistic of that many permutations."""
 
 
 _CERTAIN = 20.0
 """Rows expected in each cell, from which the chi-square distribution is trusted."""
 _CHUNK = 4_000_000
-"""Numbers in memory at a time."""
+"""Maximum number of values in memory at a time."""
 _ENOUGH = 10
 """Permutations as extreme as what is there, after which no more are needed."""
 _ROUNDING = 1e-6
@@ -92,12 +90,12 @@ def fitted(chances: Chances, effort: Effort) -> tuple[float, float]:
     return min(max(tail, np.finfo(float).tiny), (1 + _ENOUGH) / (1 + len(drawn))), mean
 
 
-def dealing_rows(statistic: Statistic, table: Numbers) -> Chances:
+def dealing_rows(statistic: Statistic, table: Float64Array) -> Chances:
     """Let independent rows change sides, of which only counts (2, C) matter."""
     totals = table.sum(axis=0).astype(np.int64)
     n = int(table[1].sum())
 
-    def draw(count: int, rng: np.random.Generator) -> Numbers:
+    def draw(count: int, rng: np.random.Generator) -> Float64Array:
         dealt = rng.multivariate_hypergeometric(totals, n, count, method="marginals")
         return statistic(dealt.astype(np.float32))
 
@@ -108,7 +106,7 @@ def dealing(statistic: Statistic, units: Units) -> Chances:
     """Let units change sides."""
     step = max(_CHUNK // max(len(units.current), 1), 1)
 
-    def draw(count: int, rng: np.random.Generator) -> Numbers:
+    def draw(count: int, rng: np.random.Generator) -> Float64Array:
         starts = range(0, count, step)
         return np.concatenate(
             [statistic(_sides(units, min(step, count - at), rng)) for at in starts]
@@ -117,7 +115,7 @@ def dealing(statistic: Statistic, units: Units) -> Chances:
     return Chances(float(statistic(units.current[None].astype(np.float32))[0]), draw)
 
 
-def _sides(units: Units, count: int, rng: np.random.Generator) -> Sides:
+def _sides(units: Units, count: int, rng: np.random.Generator) -> SideMatrix:
     """Deal the units of each stratum out anew."""
     made = np.zeros((count, len(units.current)), np.float32)
     by_stratum = np.argsort(units.strata, kind="stable")
@@ -133,13 +131,13 @@ def _sides(units: Units, count: int, rng: np.random.Generator) -> Sides:
     return made
 
 
-def counts_of(codes: Codes, n: int, cells: int) -> Numbers:
+def counts_of(codes: Int64Array, n: int, cells: int) -> Float64Array:
     """Count (2, C) the first n codes (P,) and the others."""
     sides = [np.bincount(one, minlength=cells) for one in (codes[:n], codes[n:])]
     return np.array(sides, np.float64)
 
 
-def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> two_samples.Test:
+def chi_square(cells: Int64Array, exchanged: Units, n: int, effort: Effort) -> two_samples.Test:
     """Compare cells (P,), the first n the baseline's; the distribution is trusted where many are expected in each."""
     table = counts_of(cells, n, int(cells.max()) + 1)
     found = two_samples.chi_square(table)
@@ -150,8 +148,8 @@ def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> two_sa
 
 
 def permuted(
-    distance: Callable[[Numbers | Dealt, Dealt], Numbers],
-    codes: Codes,
+    distance: Callable[[Float64Array | Float32Array, Float32Array], Float64Array],
+    codes: Int64Array,
     exchanged: Units,
     n: int,
     effort: Effort,
@@ -172,14 +170,14 @@ def permuted(
     return p_value(dealing(lambda sides: distance(total, sides @ per_unit), exchanged), effort)
 
 
-def largest_distance(total: Numbers | Dealt, now: Dealt) -> Numbers:
+def largest_distance(total: Float64Array | Float32Array, now: Float32Array) -> Float64Array:
     """Return the Kolmogorov-Smirnov statistic."""
     below, n = now.cumsum(axis=1), now.sum(axis=1, keepdims=True)
     apart = np.abs(below / n - (total.cumsum() - below) / (total.sum() - n))
     return np.asarray(apart.max(axis=1), np.float64)
 
 
-def _squared_distance(total: Numbers | Dealt, now: Dealt) -> Numbers:
+def _squared_distance(total: Float64Array | Float32Array, now: Float32Array) -> Float64Array:
     """Return the chi-square statistic."""
     expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
     terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))

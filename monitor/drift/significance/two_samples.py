@@ -8,12 +8,9 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.monitor.report.schema import Reference
-
-Values = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.float64]
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 LEAST_EXPECTED = 5.0
 """Cells of which fewer are expected are put together, as the chi-square distribution asks for."""
@@ -28,7 +25,7 @@ class Test(NamedTuple):
     p: float
 
 
-def ks(baseline: Values, current: Values) -> Test:
+def ks(baseline: Float64Array, current: Float64Array) -> Test:
     """Compare numbers by the largest distance of their distribution functions, two-sided.
 
     The p-value is exact up to 10,000 values on each side, and too large where values are tied.
@@ -43,7 +40,7 @@ def ks(baseline: Values, current: Values) -> Test:
     return Test(float(found.statistic), float(found.pvalue))
 
 
-def wasserstein(baseline: Values, current: Values) -> float:
+def wasserstein(baseline: Float64Array, current: Float64Array) -> float:
     """Return how far values have to be moved on average, in their unit.
 
     Source: scipy.stats.wasserstein_distance.
@@ -54,7 +51,7 @@ def wasserstein(baseline: Values, current: Values) -> float:
     return float((np.abs(before - now) * np.diff(pooled)).sum())
 
 
-def spread(baseline: Values, current: Values) -> float:
+def spread(baseline: Float64Array, current: Float64Array) -> float:
     """Return the scale of a numeric effect, in the unit of the values, never 0.
 
     The interquartile range of the baseline; where half of it is one value, the standard deviation of all.
@@ -63,7 +60,7 @@ def spread(baseline: Values, current: Values) -> float:
     return float(high - low) or float(np.std(np.concatenate([baseline, current]))) or 1.0
 
 
-def chi_square(table: Counts) -> Test:
+def chi_square(table: Float64Array) -> Test:
     """Compare counts (2, C), baseline first; no cell may be expected to be 0.
 
     Source: scipy.stats.chi2_contingency without Yates's correction.
@@ -77,7 +74,7 @@ def chi_square(table: Counts) -> Test:
     return Test(statistic, float(chdtrc(table.shape[1] - 1, statistic)))
 
 
-def pooling(table: Counts, *, ordered: bool) -> npt.NDArray[np.int64]:
+def pooling(table: Float64Array, *, ordered: bool) -> Int64Array:
     """Put cells together until `LEAST_EXPECTED` are expected in each, on either side.
 
     Args:
@@ -103,20 +100,20 @@ def pooling(table: Counts, *, ordered: bool) -> npt.NDArray[np.int64]:
     return cells
 
 
-def total_variation(table: Counts) -> float:
+def total_variation(table: Float64Array) -> float:
     """Return the share that changed its cell, 0 to 1, of counts (2, C)."""
     shares = table / table.sum(axis=1, keepdims=True)
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
-def psi(table: Counts) -> Reference:
+def psi(table: Float64Array) -> Reference:
     """Return the population stability index of counts (2, C); expected: (C - 1)(1/n + 1/m)."""
     shares = np.maximum(table / table.sum(axis=1, keepdims=True), _LEAST_SHARE)
     value = float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
     return Reference(value, _noise(table))
 
 
-def jensen_shannon(table: Counts) -> Reference:
+def jensen_shannon(table: Float64Array) -> Reference:
     """Return the Jensen-Shannon distance (natural logarithm) of counts (2, C).
 
     Source: scipy.spatial.distance.jensenshannon. Expected: the root of an eighth of PSI's.
@@ -128,6 +125,6 @@ def jensen_shannon(table: Counts) -> Reference:
     return Reference(max(value, 0.0) ** 0.5, (_noise(table) / 8) ** 0.5)
 
 
-def _noise(table: Counts) -> float:
+def _noise(table: Float64Array) -> float:
     used = int((table.sum(axis=0) > 0).sum())
     return float((used - 1) * (1 / table.sum(axis=1)).sum())

@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.watch.schedules import Schedules, Webhook
-from quadriga.monitor.model_files import path_of, read, write
+from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.store.errors import NotFoundError
 from quadriga.store.records import timestamp_text
 
@@ -90,7 +90,7 @@ class Outbox:
             place = hashlib.sha256(url.encode()).hexdigest()[:8]
             delivery = Delivery(f"{report}-{event}-{place}", model, url, body)
             self._folder.mkdir(parents=True, exist_ok=True)
-            write(self._folder / f"{delivery.id}.json", delivery)
+            write_model_file(self._folder / f"{delivery.id}.json", delivery)
 
     def deliver(self, now_s: float | None = None) -> None:
         """Try what is due; a webhook that fails is not tried again within this call.
@@ -117,7 +117,10 @@ class Outbox:
 
     def told(self, model: str) -> dict[str, Told]:
         """Return how deliveries to the webhooks of a model went, by URL."""
-        return (read(path_of(self._directory, model, DELIVERIES), _ToldByUrl) or _ToldByUrl()).urls
+        return (
+            read_model_file(model_file_path(self._directory, model, DELIVERIES), _ToldByUrl)
+            or _ToldByUrl()
+        ).urls
 
     def waiting(self, model: str) -> dict[str, int]:
         """Return how many deliveries of a model wait, by URL."""
@@ -125,7 +128,7 @@ class Outbox:
 
     def _waiting(self) -> Iterator[tuple[Path, Delivery]]:
         for path in sorted(self._folder.glob("*.json")):
-            delivery = read(path, Delivery)
+            delivery = read_model_file(path, Delivery)
             if delivery is not None:  # else it is gone, or damaged
                 yield path, delivery
 
@@ -142,7 +145,7 @@ class Outbox:
             path.unlink(missing_ok=True)
         else:
             due = now + min(FIRST_PAUSE_S * 3 ** (tries - 1), LONGEST_PAUSE_S)
-            write(path, replace(delivery, tries=tries, due_s=due))
+            write_model_file(path, replace(delivery, tries=tries, due_s=due))
         if ended or tries == 1:
             place = urlsplit(delivery.url).netloc  # the path may be a secret
             end = "given up" if ended else "tried again"
@@ -154,7 +157,9 @@ class Outbox:
         before = urls.get(delivery.url, Told())
         given_up += before.given_up
         urls[delivery.url] = replace(before, given_up=given_up, **changed)
-        write(path_of(self._directory, delivery.model, DELIVERIES), _ToldByUrl(urls))
+        write_model_file(
+            model_file_path(self._directory, delivery.model, DELIVERIES), _ToldByUrl(urls)
+        )
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

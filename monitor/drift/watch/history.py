@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.watch.alerts import Outbox
 from quadriga.monitor.drift.watch.change_detectors import WARM_UP, Series
-from quadriga.monitor.model_files import path_of, read, write
+from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.report.schema import (
     PastSignal,
     PastWindow,
@@ -97,7 +97,7 @@ def with_history(directory: Path, report: Report, parameters: DriftParameters) -
     own = _noted(report, parameters)
     before = [
         one
-        for one in _lines(path_of(directory, parameters.model, HISTORY), _TAIL_BYTES)
+        for one in _lines(model_file_path(directory, parameters.model, HISTORY), _TAIL_BYTES)
         if (one.baseline == own.baseline or one.status == "error") and one.report != own.report
     ]
     return replace(report, history=[_plain(one) for one in [*before, own][-MOST_SHOWN:]])
@@ -110,8 +110,8 @@ def note(directory: Path, report: Report, parameters: DriftParameters) -> None:
         OSError: That could not be kept.
     """
     own, model = _noted(report, parameters), parameters.model
-    path = path_of(directory, model, WATCH)
-    watch = read(path, Watch) or Watch()
+    path = model_file_path(directory, model, WATCH)
+    watch = read_model_file(path, Watch) or Watch()
     if watch.last == own.report:
         return
     _append(directory, model, own)
@@ -130,7 +130,7 @@ def note(directory: Path, report: Report, parameters: DriftParameters) -> None:
     if event:
         Outbox(directory).queue(model, event, _about(own, told))
     watch.last = own.report
-    write(path, watch)
+    write_model_file(path, watch)
 
 
 def note_failure(directory: Path, report_id: str, parameters: DriftParameters, error: str) -> None:
@@ -166,10 +166,10 @@ def history(
     first, after = start_us or 0, math.inf if end_us is None else end_us
     windows = [
         _plain(one, signal)
-        for one in _lines(path_of(directory, model, HISTORY))
+        for one in _lines(model_file_path(directory, model, HISTORY))
         if first <= parse_moment_us(one.start or EPOCH, 0) < after
     ]
-    watch = read(path_of(directory, model, WATCH), Watch) or Watch()
+    watch = read_model_file(model_file_path(directory, model, WATCH), Watch) or Watch()
     detectors = {
         name: Detectors(each.series.n, each.series.n < WARM_UP, each.changes)
         for name, each in watch.followed.items()
@@ -255,7 +255,7 @@ def _lines(path: Path, last_bytes: int | None = None) -> Iterator[Noted]:
 def _append(directory: Path, model: str, noted: Noted) -> None:
     """Add a line, unless it is among the last ones already."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = path_of(directory, model, HISTORY)
+    path = model_file_path(directory, model, HISTORY)
     if any(one.report == noted.report for one in _lines(path, _TAIL_BYTES)):
         return
     with path.open("ab") as file:

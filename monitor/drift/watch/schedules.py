@@ -22,7 +22,7 @@ from quadriga.monitor.drift.parameters import (
     absolute,
     span_s,
 )
-from quadriga.monitor.model_files import path_of, read, write
+from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.store.errors import NotFoundError, QueryError, StoreError, translate_disk_errors
 from quadriga.store.jobs import Jobs
 from quadriga.store.query.request import decode_body
@@ -132,7 +132,9 @@ class Schedules:
             since = self.get(model).since_s
         with translate_disk_errors("store the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            write(path_of(self.directory, model, SCHEDULE), KeptSchedule(schedule, since))
+            write_model_file(
+                model_file_path(self.directory, model, SCHEDULE), KeptSchedule(schedule, since)
+            )
 
     def get(self, model: str) -> KeptSchedule:
         """Return a model's schedule.
@@ -140,7 +142,7 @@ class Schedules:
         Raises:
             NotFoundError: It has none.
         """
-        found = read(path_of(self.directory, model, SCHEDULE), KeptSchedule)
+        found = read_model_file(model_file_path(self.directory, model, SCHEDULE), KeptSchedule)
         if found is None:
             raise NotFoundError(f"expected a drift schedule of {model!r}, got none")
         return found
@@ -154,7 +156,7 @@ class Schedules:
         """
         self.get(model)
         with translate_disk_errors("end the schedule"):
-            path_of(self.directory, model, SCHEDULE).unlink(missing_ok=True)
+            model_file_path(self.directory, model, SCHEDULE).unlink(missing_ok=True)
 
     def models(self) -> list[str]:
         """Return the names of models that have one."""
@@ -163,12 +165,12 @@ class Schedules:
 
     def position(self, model: str) -> int | None:
         """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
-        found = read(path_of(self.directory, model, POSITION), Position)
+        found = read_model_file(model_file_path(self.directory, model, POSITION), Position)
         return None if found is None else found.done_s
 
     def reached(self, model: str, done_s: int) -> None:
         """Note that all windows until then were submitted or skipped."""
-        write(path_of(self.directory, model, POSITION), Position(done_s))
+        write_model_file(model_file_path(self.directory, model, POSITION), Position(done_s))
 
     def next_s(self, model: str, kept: KeptSchedule) -> int:
         """Return where the first window starts that is not done yet, in seconds since 1970."""

@@ -3,27 +3,34 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Integers, end_to_end, within
+from quadriga.monitor.evaluation.arrays import end_to_end, within
 from quadriga.monitor.evaluation.evaluators import decode
 from quadriga.monitor.evaluation.item_tables import Listed
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
-from quadriga.monitor.evaluation.pixels.run_lengths import Segmentation, masks_of
+from quadriga.monitor.evaluation.pixels.run_lengths import masks_of
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Number,
     State,
     Table,
     counted,
 )
+from quadriga.store.exchange.coco import (
+    CocoAnnotation,
+    CocoImage,
+    CocoInstances,
+    CocoResult,
+    ImageId,
+)
 from quadriga.tasks import full_name
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -32,59 +39,15 @@ themselves take far less."""
 _LONGEST = 1 << 19
 """Pixels of a side of an image."""
 
-_Id = int | str
-_Side = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
-
-class _Image(msgspec.Struct):
-    id: _Id
-    width: _Side | None = None
-    height: _Side | None = None
-    file_name: str | None = None
-
-
-class _Category(msgspec.Struct):
-    id: int
-    name: str | None = None
-
-    @property
-    def label(self) -> str:
-        return str(self.id) if self.name is None else self.name
-
-
-class _Annotation(msgspec.Struct, gc=False):
-    image_id: _Id
-    category_id: int
-    bbox: tuple[Number, Number, Number, Number] | None = None
-    segmentation: Segmentation | None = None
-    area: Number | None = None
-    crowd: int | bool = msgspec.field(name="iscrowd", default=0)
-    difficult: ClassVar[bool] = False
-    oriented_bbox: dict[str, float] | None = None
-    """As `quadriga.store.exchange.datasets` writes it."""
-
-
-class Result(msgspec.Struct, gc=False):
-    """What a model found, as a file of results has it."""
-
-    image_id: _Id
-    category_id: int
-    score: Number
-    bbox: tuple[Number, Number, Number, Number] | None = None
-    segmentation: Segmentation | None = None
-
-
-class _Truth(msgspec.Struct):
-    images: list[msgspec.Raw]
-    categories: list[_Category]
-    annotations: list[_Annotation]
-
-
-def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
+def read_instances(data: bytes, name: str) -> tuple[CocoInstances, list[CocoImage]]:
     """Read a file of instances; also gives its images."""
-    known: _Truth = decode(_Truth, data, name)
-    images = [decode(_Image, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
-    return known, images
+    instances: CocoInstances = decode(CocoInstances, data, name)
+    images = [
+        decode(CocoImage, image, f"{name}: images[{position}]")
+        for position, image in enumerate(instances.images)
+    ]
+    return instances, images
 
 
 def state_of_coco(
@@ -105,8 +68,8 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known, images = read_truth(truth.read_bytes(), truth.name)
-    answers: list[Result] = decode(list[Result], predictions.read_bytes(), predictions.name)
+    known, images = read_instances(truth.read_bytes(), truth.name)
+    answers: list[CocoResult] = decode(list[CocoResult], predictions.read_bytes(), predictions.name)
     has_masks = any(one.segmentation is not None for one in answers)
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
@@ -133,7 +96,7 @@ def state_of_coco(
     )
 
 
-def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
+def _numbered(names: Sequence[ImageId], place: str) -> dict[ImageId, int]:
     """Return the position of each name."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) < len(names):
@@ -144,9 +107,9 @@ def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
 
 def _listed(
     name: str,
-    rows: Sequence[_Annotation | Result],
-    images: Mapping[_Id, int],
-    labels: Mapping[_Id, int],
+    rows: Sequence[CocoAnnotation | CocoResult],
+    images: Mapping[ImageId, int],
+    labels: Mapping[ImageId, int],
 ) -> Listed:
     """Sort annotations or results by image, without those of other images and categories."""
     count = len(rows)
@@ -163,7 +126,10 @@ def _listed(
 
 
 def _stray(
-    name: str, answers: list[Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
+    name: str,
+    answers: list[CocoResult],
+    images: Mapping[ImageId, int],
+    labels: Mapping[ImageId, int],
 ) -> str:
     """Tell which result is of none of the images or categories."""
     for at, one in enumerate(answers):
@@ -185,8 +151,8 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
     return slice_values(known, by)
 
 
-def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
-    def boxes(listed: Listed) -> Doubles:
+def _boxes(found: Listed, there: Listed, _: Int64Array) -> dict[str, Table]:
+    def boxes(listed: Listed) -> Float64Array:
         none = 0, 0, -1, -1
         found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
         expected = "bbox to be x, y, width and height"
@@ -196,7 +162,7 @@ def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
     return box_tables(found, boxes(found), there, boxes(there))
 
 
-def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table]:
+def _instances(found: Listed, there: Listed, sizes: Int64Array) -> dict[str, Table]:
     """Return the tables of masks, as `quadriga.monitor.evaluation.pixels.instances` has them."""
     both = found, there
     images = np.concatenate([one.table["image"] for one in both])
@@ -214,7 +180,7 @@ def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table
     return end_to_end(tables)
 
 
-def _sizes(listed: Listed, sizes: Integers) -> Integers:
+def _sizes(listed: Listed, sizes: Int64Array) -> Int64Array:
     """Return (N, 2) the size of the image of each object."""
     of = sizes[listed.table["image"]]
     for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():

@@ -21,15 +21,15 @@ from quadriga.monitor.evaluation.state import (
     EvaluationError,
     State,
     counted,
-    from_bytes,
+    decode_state,
+    encode_state,
     merge,
-    to_bytes,
 )
 from quadriga.monitor.report.schema import Report, Window
 from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks import full_name
 
-SHARD = 1000
+SHARD_SIZE = 1000
 """Images that are read at once."""
 
 Each = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
@@ -139,7 +139,7 @@ def evaluate_parquet(
         for data, span in each(
             partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
         ):
-            states.append(from_bytes(data))
+            states.append(decode_state(data))
             times = _span((*times, *span))
             rows += len(states[-1].ids)
             tell(rows)
@@ -153,7 +153,7 @@ def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[by
 
     lines = (line for line, _ in read_parquet(path, group, images=False))
     state, times = _read(task, by, f"{path.name}[{group}]", lines)
-    return to_bytes(state), times
+    return encode_state(state), times
 
 
 def _report(
@@ -191,7 +191,7 @@ def _read(
     ids: set[str] = set()
     times: _Times = ()
     numbered = _lines(lines, name)
-    while shard := list(islice(numbered, SHARD)):
+    while shard := list(islice(numbered, SHARD_SIZE)):
         for one in shard:
             if one.image.id in ids:
                 raise EvaluationError(

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.labels.label_counts import totals
 from quadriga.monitor.evaluation.reporting import number
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 BINS = 15
 RULE = "equal width, upper edge included"
-_EDGES: Doubles = np.linspace(0, 1, BINS + 1)
+_EDGES: Float64Array = np.linspace(0, 1, BINS + 1)
 _SCORE_BINS = 20
 
 
-def are_probabilities(scores: Doubles) -> bool:
+def are_probabilities(scores: Float64Array) -> bool:
     """Tell whether all lie from 0 to 1, but for rounding in single precision."""
     return bool((scores >= -1e-6).all() and (scores <= 1 + 1e-6).all())
 
@@ -30,12 +31,12 @@ class Reliability:
     Where scores are no probabilities, nothing is defined.
     """
 
-    def __init__(self, image: Integers, score: Doubles, right: Flags) -> None:
+    def __init__(self, image: Int64Array, score: Float64Array, right: BoolArray) -> None:
         self._image, self._score, self._right = image, score, right
         self._bin = np.clip(np.searchsorted(_EDGES, score) - 1, 0, BINS - 1)
         self._is_defined = are_probabilities(score)
 
-    def _bins(self, weights: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+    def _bins(self, weights: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
         count, score, right = (
             totals(weights, self._image, self._bin, BINS, values)
@@ -43,7 +44,7 @@ class Reliability:
         )
         return count, score, right
 
-    def errors(self, weights: Doubles) -> tuple[Doubles, Doubles]:
+    def errors(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the expected and the maximum calibration error (B,), NaN without answers."""
         if not self._is_defined:
             return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
@@ -53,7 +54,7 @@ class Reliability:
         most = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
         return expected, np.where(most < 0, np.nan, most)
 
-    def curves(self, weights: Doubles) -> dict[str, list[dict[str, Any]]]:
+    def curves(self, weights: Float64Array) -> dict[str, list[dict[str, Any]]]:
         """Draw the reliability, and the scores of what is right and wrong, over the whole (1, I)."""
         found: dict[str, list[dict[str, Any]]] = {}
         if self._is_defined and len(self._score):

@@ -11,15 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import (
-    Doubles,
-    Flags,
-    Integers,
-    joined,
-    ratio,
-    starts,
-    within,
-)
+from quadriga.monitor.evaluation.arrays import joined, ratio, starts, within
 from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from quadriga.monitor.evaluation.item_tables import read_lists
 from quadriga.monitor.evaluation.labels.calibration import (
@@ -38,6 +30,7 @@ from quadriga.monitor.evaluation.labels.label_scores import LabelScores, curves
 from quadriga.monitor.evaluation.reporting import number
 from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
 from quadriga.monitor.report.schema import Example, Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 THRESHOLD = 0.5
 """Least score of a label that an image is said to have."""
@@ -80,7 +73,7 @@ class Classification:
         return SingleLabel(state) if (truths == 1).all() else MultiLabel(state)
 
 
-def _once(table: Table, score: Doubles | None = None) -> Table:
+def _once(table: Table, score: Float64Array | None = None) -> Table:
     """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
     keys = joined(table["image"], table["label"])
     order = np.lexsort((np.zeros(len(keys)) if score is None else -score, keys))
@@ -91,18 +84,18 @@ def _once(table: Table, score: Doubles | None = None) -> Table:
 class _Answers(NamedTuple):
     """What a model says to each image (I,)."""
 
-    label: Integers
+    label: Int64Array
     """The best, -1 where there is none."""
-    score: Doubles
+    score: Float64Array
     """Of the best, 0 where there is none."""
-    number: Integers
+    number: Int64Array
     """Position of the best in the image's answer."""
-    true_rank: Integers
+    true_rank: Int64Array
     """Place of the true label by falling score, from 0; huge where it is not answered."""
-    true_score: Doubles
+    true_score: Float64Array
 
 
-def _answers(rows: Table, right: Flags, images: int) -> _Answers:
+def _answers(rows: Table, right: BoolArray, images: int) -> _Answers:
     order = np.lexsort((-rows["score"], rows["image"]))
     image = rows["image"][order]
     rank = within(image)
@@ -125,7 +118,7 @@ class SingleLabel:
     def __init__(self, state: State) -> None:
         rows = state.tables["predictions"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
-        self._true: Integers = state.tables["truths"]["label"]
+        self._true: Int64Array = state.tables["truths"]["label"]
         right = rows["label"] == self._true[rows["image"]]
         self._answers = answers = _answers(rows, right, self._images)
         self._is_right = answers.label == self._true
@@ -142,7 +135,7 @@ class SingleLabel:
         both = np.where(self._is_right, self._true, -1)
         self._rows = (every, both), (every, answers.label), (every, self._true)
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = LabelCounts.of(weights, self._rows, self._labels)
@@ -156,7 +149,7 @@ class SingleLabel:
             Headline("Brier", {"rule": "sum over labels"}, ratio(weights @ self._brier, count)),
         ]
 
-    def _top(self, k: int, weights: Doubles) -> Headline:
+    def _top(self, k: int, weights: Float64Array) -> Headline:
         """Tell how often the truth is among the best `k`; undefined where it could not but be."""
         found = weights @ (self._answers.true_rank < k)
         return Headline(
@@ -225,7 +218,7 @@ class MultiLabel:
         self._wrong = answered + true - 2 * found
         self._f1 = np.nan_to_num(ratio(2 * found, answered + true))
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = LabelCounts.of(weights, self._rows, self._labels)

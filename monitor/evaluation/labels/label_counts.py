@@ -9,22 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.evaluators import Headline
 from quadriga.monitor.evaluation.reporting import number
 from quadriga.monitor.report.schema import Confusion, Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MOST_LABELS = 1000
 """Of a confusion matrix."""
 
 
 def totals(
-    weights: Doubles,
-    image: Integers,
-    group: Integers,
+    weights: Float64Array,
+    image: Int64Array,
+    group: Int64Array,
     groups: int,
-    values: Doubles | Integers | Flags | None = None,
-) -> Doubles:
+    values: Float64Array | Int64Array | BoolArray | None = None,
+) -> Float64Array:
     """Add up rows by group, each as often as its image is there.
 
     Args:
@@ -48,22 +49,22 @@ def totals(
 class LabelCounts(NamedTuple):
     """How often each label is answered, is true, and is both: (B, K) each."""
 
-    right: Doubles
-    answered: Doubles
-    true: Doubles
+    right: Float64Array
+    answered: Float64Array
+    true: Float64Array
 
     @classmethod
     def of(
         cls,
-        weights: Doubles,
-        rows: tuple[tuple[Integers, Integers], ...],
+        weights: Float64Array,
+        rows: tuple[tuple[Int64Array, Int64Array], ...],
         labels: int,
-        values: Integers | None = None,
+        values: Int64Array | None = None,
     ) -> "LabelCounts":
         """Count images and labels that are right, answered and true; the rest as of `totals`."""
         return cls(*(totals(weights, *of, labels, values) for of in rows))
 
-    def rates(self) -> dict[str, Doubles]:
+    def rates(self) -> dict[str, Float64Array]:
         """Return precision, recall and F1 (B, K) by their names."""
         never = (self.answered == 0) & (self.true > 0)
         return {
@@ -72,11 +73,11 @@ class LabelCounts(NamedTuple):
             "F1": ratio(2 * self.right, self.answered + self.true),
         }
 
-    def iou(self) -> Doubles:
+    def iou(self) -> Float64Array:
         """Return intersection over union (B, K)."""
         return ratio(self.right, self.answered + self.true - self.right)
 
-    def macro(self, values: Doubles) -> Doubles:
+    def macro(self, values: Float64Array) -> Float64Array:
         """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
         present = self.answered + self.true > 0
         known = np.where(present & ~np.isnan(values), values, 0.0)
@@ -87,19 +88,19 @@ class LabelCounts(NamedTuple):
         named = {**parameters, "average": "macro"}
         return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
 
-    def weighted(self, values: Doubles) -> Doubles:
+    def weighted(self, values: Float64Array) -> Float64Array:
         """Average (B,) over the labels by how often each is true."""
         known = np.where(self.true > 0, values, 0.0)
         return ratio((self.true * known).sum(axis=1), self.true.sum(axis=1))
 
-    def micro(self) -> dict[str, Doubles]:
+    def micro(self) -> dict[str, Float64Array]:
         """Return precision, recall and F1 (B,) of all labels together."""
         together = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
         return {name: values[:, 0] for name, values in together.rates().items()}
 
 
 def confusion(
-    labels: list[str], true: Integers, answered: Integers, count: Integers, *, of: str
+    labels: list[str], true: Int64Array, answered: Int64Array, count: Int64Array, *, of: str
 ) -> Confusion:
     """Count what is taken for what, among the `MOST_LABELS` labels that are true most often.
 
@@ -132,7 +133,7 @@ def confusion(
 
 
 def per_label(
-    labels: list[str], values: dict[str, Doubles], true: Doubles, **parameters: Any
+    labels: list[str], values: dict[str, Float64Array], true: Float64Array, **parameters: Any
 ) -> list[Metric]:
     """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
     return [

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
+from quadriga.monitor.evaluation.arrays import before, mean_known, ratio
 from quadriga.monitor.evaluation.evaluators import Headline
 from quadriga.monitor.evaluation.labels.label_counts import totals
 from quadriga.monitor.evaluation.state import Table
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _POINTS = 200
 """Most of one curve."""
@@ -21,16 +22,16 @@ _POINTS = 200
 _CURVES = 100
 """Most labels that are drawn, those with the most truths; the mean is over all."""
 
-_GRID: Doubles = np.linspace(0, 1, 101)
+_GRID: Float64Array = np.linspace(0, 1, 101)
 
 
 class Steps(NamedTuple):
     """A curve (S,): what is found and what is wrongly found at each score or above."""
 
-    score: Doubles
+    score: Float64Array
     """Falling, each once."""
-    found: Integers
-    wrong: Integers
+    found: Int64Array
+    wrong: Int64Array
 
 
 class LabelScores:
@@ -44,7 +45,11 @@ class LabelScores:
     """
 
     def __init__(
-        self, rows: Table, right: Flags, truths: tuple[Integers, Integers], shape: tuple[int, int]
+        self,
+        rows: Table,
+        right: BoolArray,
+        truths: tuple[Int64Array, Int64Array],
+        shape: tuple[int, int],
     ) -> None:
         self._images, self._labels = shape
         self._truths = truths
@@ -53,7 +58,7 @@ class LabelScores:
         self._right = right[order]
         self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
 
-    def areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
+    def areas(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Compute the area under the ROC curve, and the average precision, of labels (B, K).
 
         By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
@@ -69,7 +74,7 @@ class LabelScores:
             roc[:, label], precision[:, label] = rows.areas(per_image, whole, true[:, label])
         return roc, precision
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Average both areas over labels."""
         named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
         return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
@@ -96,19 +101,19 @@ class LabelScores:
 class _Rows(NamedTuple):
     """Scores of one label, falling, and between them one row for all images without any."""
 
-    image: Integers
+    image: Int64Array
     """(N + 1,) the row of those without has the number of images."""
     absent: int
     """Where that row is."""
-    right: Integers
+    right: Int64Array
     """(P,) rows that have the label; the row of those without is one of them."""
-    first: Integers
+    first: Int64Array
     """(P,) first row of the same score, of each of these."""
-    after: Integers
+    after: Int64Array
     """(P,) row after the last of the same score."""
 
     @classmethod
-    def of(cls, image: Integers, score: Doubles, right: Flags, images: int) -> "_Rows":
+    def of(cls, image: Int64Array, score: Float64Array, right: BoolArray, images: int) -> "_Rows":
         absent = int(np.searchsorted(-score, 0.0))
         score = np.insert(score, absent, 0.0)
         rows = np.flatnonzero(np.insert(right, absent, True))
@@ -117,7 +122,9 @@ class _Rows(NamedTuple):
         group = np.cumsum(starts)[rows] - 1
         return cls(np.insert(image, absent, images), absent, rows, firsts[group], firsts[group + 1])
 
-    def areas(self, per_image: Doubles, whole: Doubles, true: Doubles) -> tuple[Doubles, Doubles]:
+    def areas(
+        self, per_image: Float64Array, whole: Float64Array, true: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
         """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the label's (B,)."""
         weights = per_image[self.image]
         weights[self.absent] = whole - weights.sum(axis=0)
@@ -162,14 +169,16 @@ def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, A
     return {"pr": [mean_pr, *pr], "roc": [mean_roc, *roc]}
 
 
-def _pr(label: str | None, recall: Doubles, precision: Doubles, score: Doubles) -> dict[str, Any]:
+def _pr(
+    label: str | None, recall: Float64Array, precision: Float64Array, score: Float64Array
+) -> dict[str, Any]:
     at = _thinned(recall, precision)
     named = {"recall": recall, "precision": precision, "score": score}
     return {"label": label} | {name: column[at].tolist() for name, column in named.items()}
 
 
 def _roc(
-    label: str | None, alarms: Doubles, recall: Doubles, threshold: list[float | None]
+    label: str | None, alarms: Float64Array, recall: Float64Array, threshold: list[float | None]
 ) -> dict[str, Any]:
     at = _thinned(alarms, recall)
     named = {"false_positive_rate": alarms, "true_positive_rate": recall}
@@ -177,7 +186,7 @@ def _roc(
     return curve | {"threshold": [threshold[one] for one in at]}
 
 
-def _thinned(x: Doubles, y: Doubles) -> Integers:
+def _thinned(x: Float64Array, y: Float64Array) -> Int64Array:
     """Choose the points to draw: corners, and of too many of those some evenly along the curve."""
     if len(x) <= _POINTS:
         return np.arange(len(x))
@@ -188,5 +197,5 @@ def _thinned(x: Doubles, y: Doubles) -> Integers:
     x, y = x[corners], y[corners]
     way = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
     at = np.searchsorted(way, np.linspace(0, way[-1], _POINTS)).clip(0, len(x) - 1)
-    chosen: Integers = corners[np.unique(at)]
+    chosen: Int64Array = corners[np.unique(at)]
     return chosen

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, nth
+from quadriga.monitor.evaluation.arrays import mean_known, nth
 from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Ranking
 from quadriga.monitor.evaluation.reporting import number
 from quadriga.monitor.report.schema import Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
-RECALLS: Doubles = np.linspace(0, 1, 101)
-AREAS: Doubles = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
+THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
+RECALLS: Float64Array = np.linspace(0, 1, 101)
+AREAS: Float64Array = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
 """All, small, medium and large, in square pixels, both ends included."""
 
 MOST = (1, 10, 100)
@@ -25,11 +26,11 @@ MOST = (1, 10, 100)
 class Curves(NamedTuple):
     """Precision over recall, per label (K) and threshold (T)."""
 
-    precision: Doubles
+    precision: Float64Array
     """(K, T, R) at each of `RECALLS`, the best that is had at that recall or more."""
-    scores: Doubles
+    scores: Float64Array
     """(K, T, R) of the prediction at which the recall is reached; 0 where it never is."""
-    recall: Doubles
+    recall: Float64Array
     """(K, T) in the end."""
 
 
@@ -51,8 +52,8 @@ def curves(ranking: Ranking) -> Curves:
 
 
 def _curve(
-    right: Flags, wrong: Flags, score: Doubles, to_find: int
-) -> tuple[Doubles, Doubles, Doubles | float]:
+    right: BoolArray, wrong: BoolArray, score: Float64Array, to_find: int
+) -> tuple[Float64Array, Float64Array, Float64Array | float]:
     """Return precision (T, R), score (T, R) and the last recall (T,) of predictions by falling score.
 
     The best precision from some prediction on is that of one that is right, so only those are looked at.
@@ -80,7 +81,9 @@ def _curve(
     return precision, scores, found / to_find
 
 
-def average_precisions(label: Integers, score: Doubles, right: Flags, to_find: Integers) -> Doubles:
+def average_precisions(
+    label: Int64Array, score: Float64Array, right: BoolArray, to_find: Int64Array
+) -> Float64Array:
     """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
 
     Args:
@@ -130,10 +133,10 @@ def _parameters(iou: str | float, area: str, most: int, label: str | None) -> di
     return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
 
 
-def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[Metric]:
+def label_metrics(drawn: Curves, labels: list[str], to_find: Int64Array) -> list[Metric]:
     """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
     precision = drawn.precision.mean(axis=2)  # (K, T)
-    values: list[tuple[str, str | float, Doubles]] = [("AP", AVERAGED, precision.mean(axis=1))]
+    values: list[tuple[str, str | float, Float64Array]] = [("AP", AVERAGED, precision.mean(axis=1))]
     values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
     values += [("AR", AVERAGED, drawn.recall.mean(axis=1))]
     return [
@@ -166,7 +169,9 @@ def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _drawn(label: str | None, iou: float, precision: Doubles, score: Doubles) -> dict[str, Any]:
+def _drawn(
+    label: str | None, iou: float, precision: Float64Array, score: Float64Array
+) -> dict[str, Any]:
     return {
         "label": label,
         "iou": iou,

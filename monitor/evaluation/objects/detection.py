@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
 from quadriga.monitor.evaluation.evaluators import Evaluated
 from quadriga.monitor.evaluation.item_tables import (
     Listed,
@@ -16,6 +15,8 @@ from quadriga.monitor.evaluation.item_tables import (
 from quadriga.monitor.evaluation.objects.matching import Overlap
 from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
 from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
+from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
 class _Predicted(msgspec.Struct, gc=False):
@@ -34,9 +35,6 @@ class _True(Truth, kw_only=True, gc=False):
     ymax: Number
 
 
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
-
-
 class Detection:
     """The evaluation of `OBJECT_DETECTION`."""
 
@@ -51,7 +49,9 @@ class Detection:
         return EvaluatedObjects(state, box_overlap(state), "box")
 
 
-def box_tables(found: Listed, boxes: Doubles, there: Listed, others: Doubles) -> dict[str, Table]:
+def box_tables(
+    found: Listed, boxes: Float64Array, there: Listed, others: Float64Array
+) -> dict[str, Table]:
     """Return the tables of objects whose boxes are (N, 4) and (M, 4), xywh."""
     return {
         "predictions": predictions_table(found, boxes[:, 2] * boxes[:, 3], box=boxes),
@@ -59,14 +59,14 @@ def box_tables(found: Listed, boxes: Doubles, there: Listed, others: Doubles) ->
     }
 
 
-def _boxes(listed: Listed) -> Doubles:
+def _boxes(listed: Listed) -> Float64Array:
     """Return boxes (N, 4), xywh."""
-    corners = listed.numbers(*_CORNERS)
+    corners = listed.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
     listed.check(
         sides.min(axis=1) >= 0,
         "xmin <= xmax and ymin <= ymax",
-        lambda at: f"{', '.join(_CORNERS)} of {', '.join(map(str, corners[at].tolist()))}",
+        lambda at: f"{', '.join(BOX_KEYS)} of {', '.join(map(str, corners[at].tolist()))}",
     )
     return np.concatenate([corners[:, :2], sides], axis=1)
 
@@ -78,9 +78,9 @@ def box_overlap(state: State) -> Overlap:
     """
     found, there = state.tables["predictions"], state.tables["truths"]
     boxes, others = _sides(found["box"]), _sides(there["box"])
-    crowd: Flags = there["crowd"]
+    crowd: BoolArray = there["crowd"]
 
-    def overlap(prediction: Integers, truth: Integers) -> Doubles:
+    def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
         common = np.ones(len(prediction))
         for low, high in ((0, 2), (1, 3)):
             ends = np.minimum(boxes[high][prediction], others[high][truth])
@@ -93,7 +93,7 @@ def box_overlap(state: State) -> Overlap:
     return overlap
 
 
-def _sides(box: Doubles) -> tuple[Doubles, ...]:
+def _sides(box: Float64Array) -> tuple[Float64Array, ...]:
     """Return left, top, right, bottom and area of boxes (N, 4), xywh."""
     x, y, width, height = np.ascontiguousarray(box.T)
-    return x, y, x + width, y + height, width * height
+    return *ltwh_to_xyxy(x, y, width, height), width * height

@@ -10,13 +10,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, joined, mean_known, ratio
+from quadriga.monitor.evaluation.arrays import joined, mean_known, ratio
 from quadriga.monitor.evaluation.evaluators import Findings, Headline
 from quadriga.monitor.evaluation.labels.label_counts import totals
 from quadriga.monitor.evaluation.objects.matching import Overlap, near_pairs
 from quadriga.monitor.evaluation.reporting import number
 from quadriga.monitor.evaluation.state import State
 from quadriga.monitor.report.schema import Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 THRESHOLDS = (0.5, 0.75)
 """What an overlap must be above."""
@@ -62,7 +63,7 @@ class DotaObjects:
         self._right = np.stack([_first(one, truth) for one in near & ~skipped])
         self._wrong = ~self._right & ~skipped
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
         means = mean_known(self._precisions(weights))
         return [
@@ -83,7 +84,7 @@ class DotaObjects:
         rules = {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}
         return Findings(metrics=metrics, parameters={"dota": rules})
 
-    def _precisions(self, weights: Doubles) -> Doubles:
+    def _precisions(self, weights: Float64Array) -> Float64Array:
         """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""
         shape = len(RULES), len(THRESHOLDS), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
@@ -102,7 +103,7 @@ class DotaObjects:
         return values
 
 
-def _first(near: Flags, truth: Integers) -> Flags:
+def _first(near: BoolArray, truth: Int64Array) -> BoolArray:
     """Tell (N,) which predictions, by falling score, are the first near their object."""
     at = np.flatnonzero(near)
     _, first = np.unique(truth[at], return_index=True)
@@ -111,7 +112,9 @@ def _first(near: Flags, truth: Integers) -> Flags:
     return right
 
 
-def _average_precisions(counts: Doubles, right: Flags, wrong: Flags, to_find: Doubles) -> Doubles:
+def _average_precisions(
+    counts: Float64Array, right: BoolArray, wrong: BoolArray, to_find: Float64Array
+) -> Float64Array:
     """Return the average precisions (B, 2) of one label by both rules.
 
     Args:

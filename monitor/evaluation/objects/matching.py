@@ -11,22 +11,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-from quadriga.monitor.evaluation.arrays import (
-    Doubles,
-    Flags,
-    Integers,
-    held,
-    joined,
-    ranges,
-    starts,
-    within,
-)
+from quadriga.monitor.evaluation.arrays import held, joined, ranges, starts, within
 from quadriga.monitor.evaluation.state import Table
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 
-Overlap = Callable[[Integers, Integers], Doubles]
+Overlap = Callable[[Int64Array, Int64Array], Float64Array]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
 
 WRONG, RIGHT, IGNORED = np.arange(3, dtype=np.uint8)
@@ -43,22 +34,22 @@ class Ranking(NamedTuple):
     Of the predictions only those that count (D,): by label, then by falling score, then by image.
     """
 
-    row: Integers
+    row: Int64Array
     """Positions of the predictions."""
-    image: Integers
-    label: Integers
-    score: Doubles
-    rank: Integers
+    image: Int64Array
+    label: Int64Array
+    score: Float64Array
+    rank: Int64Array
     """Place within image and label, from 0."""
-    outcome: npt.NDArray[np.uint8]
+    outcome: UInt8Array
     """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
-    outside: Flags
+    outside: BoolArray
     """(A, D) whether the prediction's own area is outside of each range."""
-    truth: Integers
+    truth: Int64Array
     """Position of the object taken at the first threshold and range, -1 for none."""
-    truth_ignored: Flags
+    truth_ignored: BoolArray
     """(A, M) whether the object is neither found nor missed."""
-    bounds: Integers
+    bounds: Int64Array
     """(K + 1,) where each label begins and ends."""
     to_find: sparse.csr_array
     """(A * K, I) objects that count, by range of area and label, in each image."""
@@ -71,15 +62,15 @@ class Ranking(NamedTuple):
 class Pairs(NamedTuple):
     """Predictions and objects that overlap (P,), by their positions."""
 
-    prediction: Integers
-    truth: Integers
-    overlap: Doubles
+    prediction: Int64Array
+    truth: Int64Array
+    overlap: Float64Array
 
-    def of(self, which: Integers | Flags) -> "Pairs":
+    def of(self, which: Int64Array | BoolArray) -> "Pairs":
         """Return some of them."""
         return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
 
-    def last(self, count: int) -> tuple[Doubles, Integers]:
+    def last(self, count: int) -> tuple[Float64Array, Int64Array]:
         """Return the last overlap of each prediction (D,), 0 for none, and its object, -1 for none."""
         overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
         overlap[self.prediction] = self.overlap
@@ -93,7 +84,7 @@ class Pairs(NamedTuple):
         order = np.argsort(keys, kind="stable")
         keys, known = np.append(keys[order], -1), np.append(self.overlap[order], 0)
 
-        def overlap(prediction: Integers, truth: Integers) -> Doubles:
+        def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
             asked = np.where(truth < width, prediction * width + truth, -2)
             at = np.searchsorted(keys[:-1], asked)
             return np.where(keys[at] == asked, known[at], 0)
@@ -106,8 +97,8 @@ def match(
     truths: Table,
     overlap: Overlap,
     *,
-    thresholds: Doubles,
-    areas: Doubles,
+    thresholds: Float64Array,
+    areas: Float64Array,
     most: int,
     shape: tuple[int, int],
 ) -> Ranking:
@@ -188,11 +179,11 @@ def near_pairs(predictions: Table, truths: Table, overlap: Overlap, least: float
 
 def _take(
     pairs: Pairs,
-    rank: Integers,
-    truths: tuple[Flags, Flags],
-    least: Doubles,
-    outcome: npt.NDArray[np.uint8],
-) -> Integers:
+    rank: Int64Array,
+    truths: tuple[BoolArray, BoolArray],
+    least: Float64Array,
+    outcome: UInt8Array,
+) -> Int64Array:
     """Let predictions (D,) choose, write what became of them; return what each took first, or -1.
 
     Args:
@@ -243,7 +234,7 @@ def _take(
     return first
 
 
-def _chunks(groups: Integers, pairs: Integers) -> Iterator[tuple[int, int]]:
+def _chunks(groups: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
     """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
     begin = starts(groups)
     before = (np.cumsum(pairs + 8) - pairs)[begin]
@@ -251,7 +242,7 @@ def _chunks(groups: Integers, pairs: Integers) -> Iterator[tuple[int, int]]:
     return pairwise([*cuts.tolist(), len(groups)])
 
 
-def _ranked(predictions: Table, most: int) -> tuple[Integers, Integers, Integers]:
+def _ranked(predictions: Table, most: int) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Sort predictions, and cut each image and label to its first ones.
 
     Returns:
@@ -270,7 +261,7 @@ def _ranked(predictions: Table, most: int) -> tuple[Integers, Integers, Integers
     return order[kept], rank[kept], by_label[by_label >= 0]
 
 
-def _sorted(order: Integers, numbers: Integers) -> Integers:
+def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
     """Sort further by whole numbers of 0 or more, in digits of 16 bits, which NumPy sorts by counting."""
     for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
         digits = (numbers[order] >> shift).astype(np.uint16)
@@ -278,7 +269,7 @@ def _sorted(order: Integers, numbers: Integers) -> Integers:
     return order
 
 
-def _outside(area: Doubles, areas: Doubles) -> Flags:
+def _outside(area: Float64Array, areas: Float64Array) -> BoolArray:
     """Tell (A, N) which areas are outside of each range."""
-    outside: Flags = (area < areas[:, :1]) | (area > areas[:, 1:])
+    outside: BoolArray = (area < areas[:, :1]) | (area > areas[:, 1:])
     return outside

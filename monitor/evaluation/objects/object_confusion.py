@@ -9,27 +9,28 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, within
+from quadriga.monitor.evaluation.arrays import within
 from quadriga.monitor.evaluation.labels.label_counts import confusion as confusion_of
 from quadriga.monitor.evaluation.objects.matching import IGNORED, Overlap, match
 from quadriga.monitor.evaluation.state import State, Table
 from quadriga.monitor.report.schema import Confusion, Example
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 IOU = 0.5
 SCORE = 0.3
 _PER_CELL = 5
 _EXAMPLES = 2000
-_ANY_AREA: Doubles = np.array([[0, np.inf]])
+_ANY_AREA: Float64Array = np.array([[0, np.inf]])
 
 
 class Confused(NamedTuple):
     """Pairs of prediction and truth (N,), -1 for the background, by falling score, misses last."""
 
-    prediction: Integers
-    truth: Integers
+    prediction: Int64Array
+    truth: Int64Array
 
 
-def confused(predictions: Table, truths: Table, rows: Integers, overlap: Overlap) -> Confused:
+def confused(predictions: Table, truths: Table, rows: Int64Array, overlap: Overlap) -> Confused:
     """Match all labels of an image at once, of the predictions at these rows."""
     rows = np.sort(rows)
     image, none = predictions["image"][rows], np.zeros(len(rows), np.int64)
@@ -45,7 +46,7 @@ def confused(predictions: Table, truths: Table, rows: Integers, overlap: Overlap
     )
     counts = ranking.outcome[0, 0] != IGNORED
     taken = ranking.truth[counts]
-    free: Flags = ~ranking.truth_ignored[0]
+    free: BoolArray = ~ranking.truth_ignored[0]
     free[taken[taken >= 0]] = False
     missed = np.flatnonzero(free)
     return Confused(
@@ -77,7 +78,7 @@ def confusion(state: State, pairs: Confused) -> Confusion:
     )
 
 
-def _chosen(cell: Integers) -> Integers:
+def _chosen(cell: Int64Array) -> Int64Array:
     """Return the first ones of each cell; the firsts of all cells before the seconds."""
     order = np.argsort(cell, kind="stable")
     place = within(cell[order])

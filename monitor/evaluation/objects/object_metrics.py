@@ -5,7 +5,6 @@ Only the overlap of two objects differs between boxes, oriented boxes and masks;
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags
 from quadriga.monitor.evaluation.evaluators import Findings, Headline
 from quadriga.monitor.evaluation.labels.calibration import BINS, RULE, Reliability
 from quadriga.monitor.evaluation.objects.average_precision import (
@@ -20,13 +19,7 @@ from quadriga.monitor.evaluation.objects.average_precision import (
     precision_curves,
     twelve,
 )
-from quadriga.monitor.evaluation.objects.matching import (
-    IGNORED,
-    RIGHT,
-    Overlap,
-    match,
-    near_pairs,
-)
+from quadriga.monitor.evaluation.objects.matching import IGNORED, RIGHT, Overlap, match, near_pairs
 from quadriga.monitor.evaluation.objects.object_confusion import (
     SCORE,
     Confused,
@@ -39,6 +32,7 @@ from quadriga.monitor.evaluation.objects.weighted import twelve_numbers
 from quadriga.monitor.evaluation.reporting import number
 from quadriga.monitor.evaluation.state import State, counted
 from quadriga.monitor.report.schema import Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array
 
 
 class EvaluatedObjects:
@@ -64,7 +58,7 @@ class EvaluatedObjects:
             shape=(len(state.labels), len(state.ids)),
         )
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute COCO's twelve numbers for each weighting (B, I), and each label's average precision."""
         values, by_label = twelve_numbers(self.ranking, weights)
         labels = (("AP", label_parameters(AVERAGED, label)) for label in self.state.labels)
@@ -121,7 +115,7 @@ class EvaluatedObjects:
             excluded=excluded,
         )
 
-    def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
+    def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Float64Array]:
         """Add up by image what the confusion matrix has beside its diagonal, by score."""
         rows, truth = pairs.prediction, pairs.truth
         kind = np.full(len(self.predictions["label"]) + 1, -1, np.int64)  # the last is for -1
@@ -130,7 +124,7 @@ class EvaluatedObjects:
         predicted, true = self.predictions["label"], self.truths["label"]
         other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
 
-        def per_image(which: Flags) -> Doubles:
+        def per_image(which: BoolArray) -> Float64Array:
             of = rows[which & (rows >= 0)]
             image, score = self.predictions["image"][of], self.predictions["score"][of]
             return np.bincount(image, score, len(self.state.ids)).astype(np.float64)

@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
 from quadriga.monitor.evaluation.labels.label_counts import LabelCounts
 from quadriga.monitor.evaluation.reporting import number
 from quadriga.monitor.report.schema import Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 SCORE = 0.5
 IOU = 0.5
 
 
 def at_thresholds(
-    labels: list[str], label: Integers, score: Doubles, right: Flags, to_find: Integers
+    labels: list[str], label: Int64Array, score: Float64Array, right: BoolArray, to_find: Int64Array
 ) -> list[Metric]:
     """Return counts and rates at a score of 0.5, at that of the best F1, and each label's best F1.
 
@@ -43,7 +43,9 @@ def at_thresholds(
     return metrics
 
 
-def best_f1(score: Doubles, right: Flags, to_find: int) -> tuple[float | None, float | None]:
+def best_f1(
+    score: Float64Array, right: BoolArray, to_find: int
+) -> tuple[float | None, float | None]:
     """Return the highest of the scores with the best F1, and that F1; None without predictions."""
     if not len(score):
         return None, None
@@ -55,7 +57,7 @@ def best_f1(score: Doubles, right: Flags, to_find: int) -> tuple[float | None, f
 
 
 def _rates(
-    labels: list[str], sides: list[Integers], at: dict[str, Any], more: dict[str, Any]
+    labels: list[str], sides: list[Int64Array], at: dict[str, Any], more: dict[str, Any]
 ) -> list[Metric]:
     """Name what is right, answered and true (K,) of each label, and in all (None)."""
     counts = LabelCounts(*(np.append(of.sum(), of)[None].astype(np.float64) for of in sides))

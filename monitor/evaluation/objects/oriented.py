@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
 from quadriga.monitor.evaluation.evaluators import Composed, Evaluated
 from quadriga.monitor.evaluation.item_tables import (
     Listed,
@@ -25,8 +24,15 @@ from quadriga.monitor.evaluation.state import (
     Table,
     Truth,
 )
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.geometry import ratio
-from quadriga.tasks.rotated import convex_intersection_areas, polygon_areas, xywhr_to_corners
+from quadriga.tasks.rotated import (
+    convex_intersection_areas,
+    polygon_areas,
+    relative_to_pixels,
+    xywhr_to_corners,
+)
+from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
 _Pair = tuple[Number, Number]
 
@@ -94,7 +100,7 @@ def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
     areas, wholes = polygon_areas(shapes), polygon_areas(others)
     crowd = there["crowd"] & crowds
 
-    def overlap(prediction: Integers, truth: Integers) -> Doubles:
+    def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
         common = np.zeros(len(prediction))
         for first in range(0, len(prediction), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
@@ -103,13 +109,13 @@ def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
             common[part] = _common_areas(shapes[one] + away[:, None], others[other])
         own = areas[prediction]
         of = np.where(crowd[truth], own, own + wholes[truth] - common)
-        share: Doubles = np.minimum(ratio(common, of), 1)  # rounding may pass it
+        share: Float64Array = np.minimum(ratio(common, of), 1)  # rounding may pass it
         return share
 
     return overlap
 
 
-def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
+def _common_areas(shapes: Float64Array, others: Float64Array) -> Float64Array:
     """Return the common area of pairs (P, 4, 2); only those are clipped whose upright frames meet."""
     meet = (shapes.min(axis=1) < others.max(axis=1)) & (others.min(axis=1) < shapes.max(axis=1))
     at = np.flatnonzero(meet.all(axis=1))
@@ -118,18 +124,16 @@ def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
     return areas
 
 
-def _boxes(listed: Listed, sizes: Doubles) -> Doubles:
+def _boxes(listed: Listed, sizes: Float64Array) -> Float64Array:
     """Return boxes (N, 5), xywhr, in pixels, of images whose sizes are (I, 2)."""
     scale = sizes[listed.table["image"]]
     listed.check(scale.min(axis=1) > 0, "width and height of the image")
-    return listed.numbers("cx", "cy", "w", "h", "r") * np.column_stack(
-        [scale, scale, np.ones(len(scale))]
-    )
+    return relative_to_pixels(listed.numbers(*ORIENTED_BOX_KEYS), scale)
 
 
-def _shapes(listed: Listed, sizes: Doubles) -> tuple[Doubles, Doubles]:
+def _shapes(listed: Listed, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
-    given: Flags = np.array([one.corners is not None for one in listed.rows], bool)
+    given: BoolArray = np.array([one.corners is not None for one in listed.rows], bool)
     turned = np.flatnonzero(~given)
     rest = listed.of(turned)
     boxes = _boxes(rest, sizes)
@@ -143,12 +147,12 @@ def _shapes(listed: Listed, sizes: Doubles) -> tuple[Doubles, Doubles]:
     return centre, corners
 
 
-def _around(boxes: Doubles) -> Doubles:
+def _around(boxes: Float64Array) -> Float64Array:
     """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, from their centres: small numbers round less."""
     return xywhr_to_corners(boxes * (0, 0, 1, 1, 1))
 
 
-def convex(corners: Doubles) -> Doubles:
+def convex(corners: Float64Array) -> Float64Array:
     """Put four corners into the order in which they surround what they span.
 
     Args:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
 from quadriga.monitor.evaluation.objects.average_precision import average_precisions
 from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Pairs, Ranking
 from quadriga.monitor.evaluation.state import Table
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 NEAR = 0.5
 FAR = 0.1
@@ -26,13 +26,13 @@ _CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
 class Errors(NamedTuple):
     """What is wrong with each prediction and object."""
 
-    kind: Integers
+    kind: Int64Array
     """(D,) place in `KINDS`, `len(KINDS) - 1` for those that are right or ignored; as ranked."""
-    target: Integers
+    target: Int64Array
     """(D,) object that a `Cls` or `Loc` error would have found, -1 for none."""
-    missed: Flags
+    missed: BoolArray
     """(M,) objects that no prediction took."""
-    unaccounted: Flags
+    unaccounted: BoolArray
     """(M,) those of them that no error would have found: `Miss`."""
 
 
@@ -81,14 +81,14 @@ def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | N
     counted, right = outcome <= RIGHT, outcome == RIGHT
     labels = len(ranking.bounds) - 1
 
-    def per_label(objects: Flags) -> Integers:
+    def per_label(objects: BoolArray) -> Int64Array:
         return np.bincount(truths["label"][objects], minlength=labels)
 
     to_find = per_label(~(truths["crowd"] | truths["difficult"]))
     if not to_find.any():
         return dict.fromkeys((*KINDS, "FalsePos", "FalseNeg"))
 
-    def precision(keep: Flags, turned: Flags, less: Integers) -> float:
+    def precision(keep: BoolArray, turned: BoolArray, less: Int64Array) -> float:
         labeled = np.where(
             turned, truths["label"][found.target] if len(truths["label"]) else 0, label
         )
@@ -115,7 +115,7 @@ def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | N
     }
 
 
-def _first_of_targets(score: Doubles, found: Errors) -> Flags:
+def _first_of_targets(score: Float64Array, found: Errors) -> BoolArray:
     """Tell (D,) which errors would have found a missed object with the highest score."""
     of = np.flatnonzero(found.target >= 0)
     of = of[found.missed[found.target[of]]]

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, before, starts
+from quadriga.monitor.evaluation.arrays import before, starts
 from quadriga.monitor.evaluation.objects.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
 from quadriga.monitor.evaluation.objects.matching import IGNORED, RIGHT, Ranking
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _AT_ONCE = 1 << 18
 """Numbers of one table looked at together: as many as caches hold."""
@@ -31,26 +32,26 @@ class _Part(NamedTuple):
     A group is a threshold, a range of area and a label: groups are numbered in this order.
     """
 
-    image: Integers
-    inside: Doubles
+    image: Int64Array
+    inside: Float64Array
     """(A, n) 1 where its own area is inside of the range, else 0."""
-    begin: Integers
+    begin: Int64Array
     """(n,) where its label begins."""
-    place: Integers
+    place: Int64Array
     """(E,) of the right ones, by group and falling score."""
-    group: Integers
+    group: Int64Array
     """(E,)."""
-    early: list[Integers]
+    early: list[Int64Array]
     """Which of (E,) are also among the first 1 and 10 of their image, over all areas."""
-    odd_place: Integers
+    odd_place: Int64Array
     """(X,) of those that count although outside, or do not although inside, sorted as `place`."""
-    odd: Doubles
+    odd: Float64Array
     """(X,) 1 or -1."""
-    odd_span: tuple[Integers, Integers]
+    odd_span: tuple[Int64Array, Int64Array]
     """(E,) the odd ones before it within its group."""
 
 
-def twelve_numbers(ranking: Ranking, weights: Doubles) -> tuple[Doubles, Doubles]:
+def twelve_numbers(ranking: Ranking, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Compute COCO's twelve numbers (12, B), in its order, and each label's average precision (K, B).
 
     Over weights (B, I) of images, whole numbers of 0 or more; of labels over all thresholds and areas. NaN
@@ -93,13 +94,13 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> tuple[Doubles, Doubles
     return twelve, np.where(to_find[0] > 0, by_label, np.nan)
 
 
-def _spans(bounds: Integers, most: int) -> Iterator[tuple[int, int]]:
+def _spans(bounds: Int64Array, most: int) -> Iterator[tuple[int, int]]:
     """Cut labels into runs of about so many predictions, one label at least."""
     number = bounds[:-1] // max(most, 1)
     return pairwise([*starts(number).tolist(), len(number)])
 
 
-def _part(ranking: Ranking, first: int, after: int, used: Flags) -> _Part:
+def _part(ranking: Ranking, first: int, after: int, used: BoolArray) -> _Part:
     of = ranking.of_labels(first, after)
     outcome, outside = ranking.outcome[:, :, of], ranking.outside[:, of]
     image, rank = ranking.image[of], ranking.rank[of]
@@ -131,8 +132,8 @@ def _part(ranking: Ranking, first: int, after: int, used: Flags) -> _Part:
 
 
 def _part_numbers(
-    part: _Part, columns: Doubles, to_find: Doubles
-) -> tuple[Doubles, Doubles, Doubles]:
+    part: _Part, columns: Float64Array, to_find: Float64Array
+) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B).
 
     From weights (I, B) and objects to find (A, L, B); both recalls are summed over labels.
@@ -170,7 +171,7 @@ def _part_numbers(
     return average.reshape(shape), recall.reshape(shape).sum(axis=2), early
 
 
-def _steps(recalls: Doubles, begin: Integers) -> Doubles:
+def _steps(recalls: Float64Array, begin: Int64Array) -> Float64Array:
     """Count how many of the 101 recalls are reached by each row (E, B) and not by the one before it."""
     reached = recalls * 100
     reached += 1e-9
@@ -182,7 +183,7 @@ def _steps(recalls: Doubles, begin: Integers) -> Doubles:
     return steps
 
 
-def _running(values: Doubles, first: Integers, after: Integers) -> Doubles:
+def _running(values: Float64Array, first: Int64Array, after: Int64Array) -> Float64Array:
     """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
     sums = before(values)
     found = sums.take(after, axis=0)
@@ -190,7 +191,7 @@ def _running(values: Doubles, first: Integers, after: Integers) -> Doubles:
     return found
 
 
-def _sums(values: Doubles, group: Integers, groups: int) -> Doubles:
+def _sums(values: Float64Array, group: Int64Array, groups: int) -> Float64Array:
     """Sum rows by their ascending groups."""
     sums = np.zeros((groups, values.shape[1]))
     begin = starts(group)

@@ -8,12 +8,10 @@ only if their lines are the same.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, held, ranges, starts
+from quadriga.monitor.evaluation.arrays import held, ranges, starts
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
 from quadriga.tasks.contours import fill
-
-Words = npt.NDArray[np.uint64]
 
 _LINES = 1 << 20
 """Lines of pairs that are compared at once: bounds the memory."""
@@ -22,35 +20,35 @@ _LINES = 1 << 20
 class Masks(NamedTuple):
     """Regions of images (N,)."""
 
-    frame: Integers
+    frame: Int64Array
     """(N, 4) first line and the one after the last, first pixel of a line and the one after the last."""
-    area: Integers
+    area: Int64Array
     """Pixels."""
-    start: Integers
+    start: Int64Array
     """Position of the first of its words."""
-    words: Words
+    words: UInt64Array
     """Bit 0 of a word is its first pixel. A line's words begin at a multiple of 64 pixels of the image."""
 
 
 class Contours(NamedTuple):
     """Regions of one image (N,) as rings of points."""
 
-    points: npt.NDArray[np.int32]
+    points: Int32Array
     """(P, 2) of all rings: x and y of pixels."""
-    sizes: Integers
+    sizes: Int64Array
     """(R,) points of each ring."""
-    rings: Integers
+    rings: Int64Array
     """(N,) rings of each region."""
 
 
 class Runs(NamedTuple):
     """Regions as runs of pixels (R,), counted down the columns: x * height + y."""
 
-    region: Integers
+    region: Int64Array
     """Position of the region; ascending."""
-    start: Integers
+    start: Int64Array
     """Ascending within a region."""
-    end: Integers
+    end: Int64Array
     """The pixel after the last; a run may go on in the next column."""
 
 
@@ -78,7 +76,7 @@ def from_contours(contours: Contours, width: int, height: int) -> Masks:
     return Masks(frame, area, ends - sizes, words.astype(np.uint64, copy=False))
 
 
-def _frames(contours: Contours, width: int, height: int) -> Integers:
+def _frames(contours: Contours, width: int, height: int) -> Int64Array:
     """Return (N, 4) the frames of contours within their image."""
     frame = np.zeros((len(contours.rings), 4), np.int64)
     rings = np.append(0, np.cumsum(contours.rings))
@@ -94,7 +92,7 @@ def _frames(contours: Contours, width: int, height: int) -> Integers:
     return frame
 
 
-def from_runs(runs: Runs, height: Integers) -> Masks:
+def from_runs(runs: Runs, height: Int64Array) -> Masks:
     """Make masks of runs, which do not meet within a region, of images of such heights (N,)."""
     count = len(height)
     length = runs.end - runs.start
@@ -120,8 +118,8 @@ def from_runs(runs: Runs, height: Integers) -> Masks:
 
 
 def overlaps(
-    predictions: Masks, truths: Masks, images: tuple[Integers, Integers], crowd: Flags
-) -> tuple[Integers, Integers, Doubles]:
+    predictions: Masks, truths: Masks, images: tuple[Int64Array, Int64Array], crowd: BoolArray
+) -> tuple[Int64Array, Int64Array, Float64Array]:
     """Find all pairs of masks of one image that share a pixel, whatever their labels.
 
     Args:
@@ -144,7 +142,7 @@ def overlaps(
     return prediction, truth, common / np.where(crowd[truth], own, union)
 
 
-def _common(one: Masks, other: Masks, mine: Integers, its: Integers) -> Integers:
+def _common(one: Masks, other: Masks, mine: Int64Array, its: Int64Array) -> Int64Array:
     """Count the pixels that pairs of masks share; their frames meet."""
     a, b = one.frame[mine], other.frame[its]
     lines = np.stack([np.maximum(a[:, 0], b[:, 0]), np.minimum(a[:, 1], b[:, 1])])
@@ -172,7 +170,9 @@ def _common(one: Masks, other: Masks, mine: Integers, its: Integers) -> Integers
     return common
 
 
-def _cut_into_lines(runs: Runs, height: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+def _cut_into_lines(
+    runs: Runs, height: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Cut runs where a column ends; return region, line, first pixel and the one after the last."""
     long = height[runs.region]
     line, first = np.divmod(runs.start, long)
@@ -186,12 +186,12 @@ def _cut_into_lines(runs: Runs, height: Integers) -> tuple[Integers, Integers, I
     return runs.region[of], lines, begins, ends
 
 
-def _stride(frame: Integers) -> Integers:
+def _stride(frame: Int64Array) -> Int64Array:
     """Return the words of a line."""
     return ((frame[:, 3] + 63) >> 6) - (frame[:, 2] >> 6)
 
 
-def _between(turns: Integers, count: int) -> Words:
+def _between(turns: Int64Array, count: int) -> UInt64Array:
     """Return words whose bits are set from each first to each second of `turns`, which ascend."""
     words = np.zeros(count + 1, np.uint64)  # the last region may end at the last bit
     if not turns.size:

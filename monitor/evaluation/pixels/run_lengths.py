@@ -5,14 +5,14 @@ Source: pycocotools 2.0, `maskApi.c`: rleFrString, rleFrPoly and rleMerge, whose
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Annotated
 
-import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ranges
+from quadriga.monitor.evaluation.arrays import ranges
 from quadriga.monitor.evaluation.pixels.masks import Masks, Runs, from_runs
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.exchange.coco import Segmentation
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _FIRST_CHARACTER, _MOST_CHARACTERS = 48, 12
 _SUBPIXELS = 5
@@ -26,24 +26,14 @@ Where = Callable[[int], str]
 """Names a segmentation, for messages."""
 
 
-class RunLengths(msgspec.Struct, gc=False):
-    """A mask as COCO writes it: pixels outside and inside by turns, down the columns."""
-
-    size: tuple[int, int]
-    """Height and width of the image."""
-    counts: str | list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]]
-
-
-Segmentation = list[list[float]] | RunLengths
-"""Polygons x, y, x, y ..., whose union is meant, or runs."""
-
-
-def masks_of(segmentations: Sequence[Segmentation | None], sizes: Integers, where: Where) -> Masks:
+def masks_of(
+    segmentations: Sequence[Segmentation | None], sizes: Int64Array, where: Where
+) -> Masks:
     """Read segmentations as masks; see `runs_of`."""
     return from_runs(runs_of(segmentations, sizes, where), sizes[:, 1])
 
 
-def runs_of(segmentations: Sequence[Segmentation | None], sizes: Integers, where: Where) -> Runs:
+def runs_of(segmentations: Sequence[Segmentation | None], sizes: Int64Array, where: Where) -> Runs:
     """Read segmentations (N,) of images whose widths and heights are (N, 2), as runs."""
     polygons: list[tuple[int, list[list[float]]]] = []
     texts: list[tuple[int, bytes]] = []
@@ -82,7 +72,7 @@ def runs_of(segmentations: Sequence[Segmentation | None], sizes: Integers, where
     return Runs(region[order], start, end)
 
 
-def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Integers, Integers]:
+def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Int64Array, Int64Array]:
     """Read compressed run lengths, each text the `counts` of a mask: those of all, and how many (N,) each has."""
     codes = np.frombuffer(b"".join(texts), np.uint8) - np.uint8(_FIRST_CHARACTER)
     bounds = np.append(0, np.cumsum([len(text) for text in texts], dtype=np.int64))
@@ -105,7 +95,7 @@ def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Integers, Integer
     return _from_differences(values, counts), counts
 
 
-def _from_differences(values: Integers, counts: Integers) -> Integers:
+def _from_differences(values: Int64Array, counts: Int64Array) -> Int64Array:
     """Undo that all run lengths but the first three are written less the last but one."""
     start = np.repeat(np.cumsum(counts) - counts, counts)
     nth = np.arange(len(values)) - start
@@ -115,7 +105,7 @@ def _from_differences(values: Integers, counts: Integers) -> Integers:
     return np.where(nth == 0, values, sums - sums[first] + values[first])
 
 
-def from_counts(lengths: Integers, counts: Integers, pixels: Integers, where: Where) -> Runs:
+def from_counts(lengths: Int64Array, counts: Int64Array, pixels: Int64Array, where: Where) -> Runs:
     """Turn run lengths into runs.
 
     Args:
@@ -142,7 +132,7 @@ def from_counts(lengths: Integers, counts: Integers, pixels: Integers, where: Wh
 
 
 def from_polygons(
-    polygons: Sequence[Sequence[Sequence[float]]], sizes: Integers, where: Where
+    polygons: Sequence[Sequence[Sequence[float]]], sizes: Int64Array, where: Where
 ) -> Runs:
     """Fill regions (N,), each the union of polygons x, y, x, y ..., of images whose sizes are (N, 2)."""
     region = np.repeat(np.arange(len(polygons)), [len(of) for of in polygons])
@@ -165,7 +155,9 @@ def from_polygons(
     return _union(region[keys[::2] >> _PIXEL_BITS], start, end)
 
 
-def _turns(points: Doubles, counts: Integers, sizes: Integers) -> tuple[Integers, Integers]:
+def _turns(
+    points: Float64Array, counts: Int64Array, sizes: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Return where polygons are entered or left, going down the columns: polygon and pixel.
 
     Corners are rounded to a fifth of a pixel, an edge steps from one to the next along its longer side,
@@ -200,7 +192,7 @@ def _turns(points: Doubles, counts: Integers, sizes: Integers) -> tuple[Integers
     return polygon[edge], column * height + row
 
 
-def _lower(low: Integers, slope: Doubles, middle: Integers) -> Integers:
+def _lower(low: Int64Array, slope: Float64Array, middle: Int64Array) -> Int64Array:
     """Return the smaller y of the two steps of a flat edge on both sides of the middle."""
     step = middle - low[:, 0]
     before = (low[:, 1] + slope * step + 0.5).astype(np.int64)
@@ -208,23 +200,25 @@ def _lower(low: Integers, slope: Doubles, middle: Integers) -> Integers:
     return np.minimum(before, after)
 
 
-def _crossing(low: Integers, slope: Doubles, steps: Integers, middle: Integers) -> Integers:
+def _crossing(
+    low: Int64Array, slope: Float64Array, steps: Int64Array, middle: Int64Array
+) -> Int64Array:
     """Return the y of the last step of a steep edge before it passes the middle."""
 
-    def is_past(step: Integers) -> Flags:
+    def is_past(step: Int64Array) -> BoolArray:
         x = (low[:, 0] + slope * step + 0.5).astype(np.int64)
-        past: Flags = (x > middle) != (slope < 0)
+        past: BoolArray = (x > middle) != (slope < 0)
         return past
 
     distance = (middle + 0.5 - low[:, 0]) / np.where(slope == 0, 1, slope)
     step = np.clip(np.floor(distance).astype(np.int64), 0, steps - 1)
     step -= is_past(step)  # what the division rounded
     step += ~is_past(step + 1)
-    y: Integers = low[:, 1] + step
+    y: Int64Array = low[:, 1] + step
     return y
 
 
-def _union(region: Integers, start: Integers, end: Integers) -> Runs:
+def _union(region: Int64Array, start: Int64Array, end: Int64Array) -> Runs:
     """Put runs together that meet or touch."""
     some = end > start
     region, start, end = region[some], start[some], end[some]

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.evaluation.arrays import Doubles, Integers, ratio
+from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.evaluators import Composed, Evaluated, Findings, Headline
 from quadriga.monitor.evaluation.labels.label_counts import LabelCounts, confusion, per_label
 from quadriga.monitor.evaluation.pixels.instances import (
@@ -21,6 +21,7 @@ from quadriga.monitor.evaluation.pixels.instances import (
     tables_of_each,
 )
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from quadriga.tasks.arrays import Float64Array, Int64Array
 from quadriga.tasks.contours import paint, to_rings
 
 _LARGEST_PX = 1 << 28
@@ -87,7 +88,7 @@ def _pixels(
     return {"pixels": table | {"predicted_label": prediction, "count": count}}
 
 
-_Painted = tuple[npt.NDArray[np.uint8 | np.int32], Integers]
+_Painted = tuple[npt.NDArray[np.uint8 | np.int32], Int64Array]
 """A canvas (H, W) of positions in labels, and these: those of the image."""
 
 
@@ -108,7 +109,7 @@ def _painted(
     return canvas, np.array([*places], np.int64)
 
 
-def _counted(true: _Painted, predicted: _Painted) -> tuple[Integers, Integers, Integers]:
+def _counted(true: _Painted, predicted: _Painted) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Count (N,) the pixels of each pair of a true and a predicted label."""
     (canvas, labels), (other_canvas, other_labels) = true, predicted
     width = len(other_labels)
@@ -143,7 +144,7 @@ class EvaluatedPixels:
         self._same = self._true == self._predicted
         self._images, self._labels = len(state.ids), [state.labels[at] for at in kept]
 
-    def _counts(self, weights: Doubles, nothing: int = 0) -> LabelCounts:
+    def _counts(self, weights: Float64Array, nothing: int = 0) -> LabelCounts:
         """Count pixels per label; with 1, what is nothing is the first of them."""
         labels = len(self._labels) + nothing
         right = np.where(self._same, self._true, _NOTHING - nothing)
@@ -151,7 +152,7 @@ class EvaluatedPixels:
         rows = (*((self._image, label + nothing) for label in sides),)
         return LabelCounts.of(weights, rows, labels, self._pixels)
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         with_nothing = self._counts(weights, 1)
         counts = LabelCounts(*(one[:, 1:] for one in with_nothing))
@@ -185,7 +186,7 @@ class EvaluatedPixels:
             parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": BACKGROUND},
         )
 
-    def _wrong(self) -> Doubles:
+    def _wrong(self) -> Float64Array:
         """Return 1 less the intersection over union (I,) of all that has a label, in each image."""
         named = (self._true >= 0) | (self._predicted >= 0)
         union = np.bincount(self._image[named], self._pixels[named], self._images)

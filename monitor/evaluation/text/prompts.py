@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, ratio
+from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from quadriga.monitor.evaluation.item_tables import read
 from quadriga.monitor.evaluation.state import (
@@ -31,6 +31,7 @@ from quadriga.monitor.evaluation.text.text_metrics import (
     vqa_accuracy,
 )
 from quadriga.monitor.report.schema import Metric
+from quadriga.tasks.arrays import Float64Array
 
 _SCORES = (exact_match, token_f1, vqa_accuracy, anls, rouge_l)
 _MEANS: list[tuple[str, dict[str, Any]]] = [
@@ -120,7 +121,7 @@ class _Evaluated:
         if np.isnan(self._scores[:, _ROUGE]).any():  # not all shards could
             self._scores[:, _ROUGE] = np.nan
 
-    def headlines(self, weights: Doubles) -> list[Headline]:
+    def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute means over prompts, and BLEU, for each weighting (B, I) of their images."""
         means = [
             Headline(kind, parameters, self._mean(self._scores[:, at], weights))
@@ -154,20 +155,20 @@ class _Evaluated:
             excluded=counted(unasked_prompt=unasked),
         )
 
-    def _mean(self, scores: Doubles, weights: Doubles) -> Doubles:
+    def _mean(self, scores: Float64Array, weights: Float64Array) -> Float64Array:
         """Return the means (B,) of scores (N,) of prompts; those that have none do not count."""
         known = ~np.isnan(scores)
         sums = np.stack([np.where(known, scores, 0), known], axis=1)
         total, count = (weights @ self._added(sums)).T
         return ratio(total, count)
 
-    def _added(self, columns: Doubles) -> Doubles:
+    def _added(self, columns: Float64Array) -> Float64Array:
         """Add up the columns (N, C) of prompts by image: (I, C)."""
         images = len(self._state.ids)
         return np.stack([np.bincount(self._image, one, images) for one in columns.T], axis=1)
 
     @cached_property
-    def _cider(self) -> Doubles:
+    def _cider(self) -> Float64Array:
         ends = np.cumsum(self._questions["references"])[:-1]
         texts = np.split(self._state.tables["references"]["text"], ends)
         answers = self._questions["answer"].tolist()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles
+from quadriga.tasks.arrays import Float64Array
 
 TAU = 0.5
 """Answers that differ in this part of their letters, or more, get nothing by ANLS."""
@@ -174,7 +174,7 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Doubles:
+def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Float64Array:
     """Score answers (N,): 0 to 10 each, of which CIDEr is the mean.
 
     There is one reference at least to each. How rare words are is counted here: in how many of the N

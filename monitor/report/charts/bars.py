@@ -20,8 +20,8 @@ from quadriga.monitor.report.charts.drawing import (
     single,
     whiskers,
 )
+from quadriga.monitor.report.metric_texts import differences, headlines, plain, title
 from quadriga.monitor.report.schema import TIMES, Comparison, Metric, Report, Slice
-from quadriga.monitor.report.texts import differences, headlines, plain, title
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
 _ROW = 0.21

@@ -1,7 +1,6 @@
 """What scores are worth: how often they are right, and which right and wrong answers have."""
 
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
@@ -15,6 +14,7 @@ from quadriga.monitor.report.charts.drawing import (
     figure,
 )
 from quadriga.monitor.report.schema import Report
+from quadriga.tasks.arrays import Float64Array
 
 
 def reliability(report: Report) -> Chart | None:
@@ -65,7 +65,7 @@ def scores(report: Report) -> Chart | None:
     return chart(sheet, "scores", "Scores of right and of wrong predictions", caption)
 
 
-def _whole(report: Report, kind: str, *keys: str) -> list[npt.NDArray[np.float64]] | None:
+def _whole(report: Report, kind: str, *keys: str) -> list[Float64Array] | None:
     """Return these columns of the curve over all labels."""
     for curve in report.curves.get(kind, []):
         if curve.get("label") is None:

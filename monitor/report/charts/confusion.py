@@ -1,7 +1,6 @@
 """What was taken for what, as a square of cells."""
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from quadriga.monitor.report.charts.drawing import (
@@ -15,14 +14,13 @@ from quadriga.monitor.report.charts.drawing import (
     single,
 )
 from quadriga.monitor.report.schema import Confusion, Report
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 MOST_LABELS = 25
 _NUMBERED = 13
 """Rows up to which the cells hold counts."""
 
 NOTHING = "nothing"
-
-Counts = npt.NDArray[np.int64]
 
 
 def objects(report: Report) -> Chart | None:
@@ -61,7 +59,7 @@ def _chart(found: Confusion | None, name: str, title: str) -> Chart | None:
     return chart(sheet, name, title, _caption(len(total) - 1, kept))
 
 
-def _cells(axes: Axes, counts: Counts, shares: npt.NDArray[np.float64]) -> None:
+def _cells(axes: Axes, counts: Int64Array, shares: Float64Array) -> None:
     for row, column in np.argwhere(counts > 0):
         share = float(shares[row, column])
         color = SERIES[0] if row == column else SERIES[1]
@@ -79,7 +77,7 @@ def _short(count: int) -> str:
     return f"{count / 1e3:,.0f}k" if count < 10_000_000 else f"{count / 1e6:,.0f}M"
 
 
-def _caption(labels: int, kept: Counts) -> str:
+def _caption(labels: int, kept: Int64Array) -> str:
     said = "The fuller a cell, the larger the share of its row; the diagonal is right."
     if labels in kept:
         said += f" The row “({NOTHING})” holds predictions where nothing is, its column what was not found."
@@ -90,7 +88,7 @@ def _caption(labels: int, kept: Counts) -> str:
     return said
 
 
-def with_background(found: Confusion) -> Counts:
+def with_background(found: Confusion) -> Int64Array:
     """Return counts (K + 1, K + 1) int64, truth by row, the last row and column being nothing."""
     size = len(found.labels)
     counts = np.zeros((size + 1, size + 1), np.int64)
@@ -101,7 +99,7 @@ def with_background(found: Confusion) -> Counts:
     return counts
 
 
-def _kept(counts: Counts) -> Counts:
+def _kept(counts: Int64Array) -> Int64Array:
     """Return the labels to be drawn, those with the most errors if there are too many, and nothing."""
     size = len(counts) - 1
     right = np.diag(counts)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,6 +18,7 @@ from quadriga.monitor.report.charts.drawing import (
     unit_square,
 )
 from quadriga.monitor.report.schema import Report
+from quadriga.tasks.arrays import Float64Array
 
 _WORST = 5
 """Labels drawn beside the mean."""
@@ -28,13 +28,11 @@ _IOUS = (0.5, 0.75)
 _HEIGHTS = (3.2, 1.2)
 """Inches of curves and of their names."""
 
-Doubles = npt.NDArray[np.float64]
-
 
 class _Line(NamedTuple):
     label: str | None
-    x: Doubles
-    y: Doubles
+    x: Float64Array
+    y: Float64Array
     number: float
     """Its metric; where the report has none, the area under the curve."""
 

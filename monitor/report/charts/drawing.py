@@ -20,8 +20,8 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from quadriga.monitor.report.metric_texts import plain
 from quadriga.monitor.report.schema import Metric
-from quadriga.monitor.report.texts import plain
 
 INK, FAINT, PAPER = "#010203", "#010204", "#010205"
 TRUTH, WRONG = "#010206", "#010207"

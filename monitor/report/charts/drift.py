@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from quadriga.monitor.report.charts.drawing import (
@@ -15,14 +14,14 @@ from quadriga.monitor.report.charts.drawing import (
     shown,
     single,
 )
+from quadriga.monitor.report.metric_texts import brief, plain
 from quadriga.monitor.report.schema import Report, Signal, by_effect
-from quadriga.monitor.report.texts import brief, plain
+from quadriga.tasks.arrays import Float64Array
 
 MOST_SIGNALS = 24
 _MOST_LABELS = 16
 _BASELINE: dict[str, Any] = {"edgecolor": INK, "facecolor": "none", "linewidth": 1.2}
 _CURRENT: dict[str, Any] = {"facecolor": SERIES[1], "alpha": 0.6, "linewidth": 0}
-Shares = npt.NDArray[np.float64]
 
 
 def signals(report: Report) -> list[Chart]:
@@ -32,14 +31,14 @@ def signals(report: Report) -> list[Chart]:
     return [_picture(*pair, at) for at, pair in enumerate(drawn)]
 
 
-def _shares(one: Signal) -> Shares | None:
+def _shares(one: Signal) -> Float64Array | None:
     """Return shares (2, C) of each side; None where a side has no values."""
     counts = np.array([one.histogram.baseline, one.histogram.current], np.float64)
     totals = counts.sum(axis=1, keepdims=True)
     return counts / totals if counts.size and totals.all() else None
 
 
-def _picture(one: Signal, shares: Shares, number: int) -> Chart:
+def _picture(one: Signal, shares: Float64Array, number: int) -> Chart:
     caption = (
         f"Effect {brief(one.effect.value)}; the smallest that matters: {brief(one.effect.minimum)}."
         " The outline is the baseline, the filled bars are current."
@@ -61,7 +60,7 @@ def _picture(one: Signal, shares: Shares, number: int) -> Chart:
     return chart(sheet, f"signal-{number}", title, caption)
 
 
-def _steps(axes: Axes, edges: Shares, shares: Shares) -> None:
+def _steps(axes: Axes, edges: Float64Array, shares: Float64Array) -> None:
     """Draw histograms over each other."""
     axes.stairs(shares[1] * 100, edges, fill=True, label="current", **_CURRENT)
     axes.stairs(shares[0] * 100, edges, label="baseline", color=INK, linewidth=1.2)
@@ -70,7 +69,7 @@ def _steps(axes: Axes, edges: Shares, shares: Shares) -> None:
     axes.locator_params(axis="x", nbins=6)
 
 
-def _bars(axes: Axes, names: list[str], shares: Shares) -> None:
+def _bars(axes: Axes, names: list[str], shares: Float64Array) -> None:
     """Draw a pair of lying bars for each label, from above."""
     places = np.arange(len(names))
     axes.barh(places - 0.2, shares[0] * 100, 0.36, label="baseline", **_BASELINE)

@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
@@ -24,8 +23,9 @@ from quadriga.monitor.report.charts.drawing import (
     shown,
     single,
 )
+from quadriga.monitor.report.metric_texts import brief, plain
 from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, by_effect
-from quadriga.monitor.report.texts import brief, plain
+from quadriga.tasks.arrays import BoolArray, Int64Array
 
 MOST_WINDOWS = 100
 _MOST_LINES, _MOST_ROWS = 6, 40
@@ -37,8 +37,6 @@ _TOO_FEW = len(_LEVELS)
 _FULL = np.linspace(0.12, 1, len(_LEVELS))
 
 _EDGE: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
-
-Codes = npt.NDArray[np.int64]
 
 
 def windows(report: Report) -> list[PastWindow]:
@@ -171,7 +169,7 @@ def _level(past: PastSignal | None) -> int:
     return int(np.clip(-np.log10(max(past.p_adjusted, 1e-99)), 0, len(_LEVELS) - 1))
 
 
-def _cells(axes: Axes, levels: Codes) -> list[Patch]:
+def _cells(axes: Axes, levels: Int64Array) -> list[Patch]:
     """Draw cells (signals, windows), all of one level as one shape; return what explains them."""
     handles = []
     for level in range(_TOO_FEW + 1):
@@ -190,7 +188,7 @@ def _cells(axes: Axes, levels: Codes) -> list[Patch]:
     return handles
 
 
-def _runs(chosen: npt.NDArray[np.bool_]) -> Path:
+def _runs(chosen: BoolArray) -> Path:
     """Return rectangles around the cells, those that touch in a row as one."""
     edges = np.diff(np.pad(chosen, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, starts = np.nonzero(edges == 1)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.embedding import mean, pool
+from quadriga.engine.embedding import mean_vector, pool_vectors
 from quadriga.engine.image_inference import ImageModel, infer_images, stream_image
 from quadriga.engine.inspection import open_model
 from quadriga.engine.session import LoadError, Session
@@ -41,7 +41,7 @@ def copied(folder, name, monitor=""):
 
 
 def answered(model, paths, **parameters):
-    images = ImageModel(model.images, model.spec, 10**7, 10)
+    images = ImageModel(model.image_predictor, 10**7, 10)
     data = [path.read_bytes() for path in paths]
     tensor = Tensor("a", "BYTES", (len(data),), data, parameters)
     return infer_images(images, InferRequest(model.name, None, "", [tensor]))[1]
@@ -91,7 +91,7 @@ def test_it_is_what_the_tensor_holds(tmp_path):
     onnx.save(proto, tmp_path / "model.onnx")
     model = open_model(SAMPLE_MODELS / name)
     image = decode(SCENES[0].read_bytes())
-    fed, _ = model.images._task.preprocess(image)
+    fed, _ = model.image_predictor._task.preprocess(image)
     session = Session(tmp_path / "model.onnx")
     maps = session.run({session.inputs[0].name: fed[None]}, [tensor])[tensor]
     np.testing.assert_allclose(model.embed(image), maps[0].mean((1, 2)), rtol=1e-5)
@@ -109,7 +109,7 @@ def test_an_image_in_tiles_has_the_mean_of_theirs():
 
 def test_an_answer_in_pieces_has_it():
     model = open_model(SAMPLE_MODELS / "shapes-image-text")
-    images = ImageModel(model.images, model.spec, 10**7, 10)
+    images = ImageModel(model.image_predictor, 10**7, 10)
     parameters = {"prompt": "How many circles?"}
     tensor = Tensor("a", "BYTES", (1,), [SCENES[0].read_bytes()], parameters)
     *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))
@@ -270,13 +270,13 @@ def test_inspect_names_it(tmp_path):
     ],
 )
 def test_one_vector_an_image(array, expected):
-    found = pool(array, 2)
+    found = pool_vectors(array, 2)
     assert [None if each is None else each.tolist() for each in found] == expected
     assert all(each is None or each.dtype == np.float32 for each in found)
 
 
 def test_the_mean_of_parts_needs_each():
     one = np.ones(2, np.float32)
-    assert mean([one, 3 * one]).tolist() == [2, 2]
-    assert mean([one, None]) is None
-    assert mean([]) is None
+    assert mean_vector([one, 3 * one]).tolist() == [2, 2]
+    assert mean_vector([one, None]) is None
+    assert mean_vector([]) is None

@@ -34,8 +34,8 @@ LAYOUTS = [(layout, style) for layout in ("merged", "two", "plain") for style in
 
 
 def ask(package, prompts, image=WHITE, **parameters):
-    options = package.options({"prompts": prompts, **parameters})
-    ((answers, _),) = package.answer([image], [options])
+    options = package.read_options({"prompts": prompts, **parameters})
+    ((answers, _),) = package.predict([image], [options])
     assert [answer.prompt for answer in answers] == prompts
     return [answer.answer for answer in answers]
 
@@ -132,8 +132,8 @@ def test_an_image_is_encoded_once_for_all_its_prompts(tmp_path):
     package._encoder = counting = Counting(package._encoder)
     ask(package, PROMPTS)
     assert counting.rows == [1]
-    options = package.options({"prompts": ["one", "two"]})
-    package.answer([WHITE, BLACK], [options, options])
+    options = package.read_options({"prompts": ["one", "two"]})
+    package.predict([WHITE, BLACK], [options, options])
     assert counting.rows == [1, 1, 1]
 
 
@@ -359,7 +359,7 @@ def test_generation_config_gives_the_defaults(tmp_path):
         folder,
         generation_config={"num_beams": 3, "do_sample": True, "temperature": 0.5, "top_k": 7},
     )
-    search = TextPackage(folder).options({"prompt": "a"}).search
+    search = TextPackage(folder).read_options({"prompt": "a"}).search
     assert (search.num_beams, search.do_sample, search.temperature, search.top_k) == (
         3,
         True,
@@ -444,7 +444,7 @@ def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared,
     [
         (
             {},
-            "inputs[0] ('a'): expected parameters.prompts to be a list of 1 to 64 texts, got none",
+            "inputs[0] ('a'): parameters.prompts is required: a list of 1 to 64 texts",
         ),
         (
             {"prompt": "one " * 50},

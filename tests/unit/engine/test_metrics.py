@@ -3,7 +3,8 @@ from collections.abc import Sequence
 from litestar.testing import create_test_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from quadriga.engine.metrics import Metrics, metrics_route
+from quadriga.engine.api.metrics import metrics_route
+from quadriga.engine.metrics import Metrics
 from quadriga.proto.messages import Duration, ModelStatistics
 
 

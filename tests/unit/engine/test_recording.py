@@ -167,8 +167,8 @@ def test_each_durability_keeps_all_that_is_acknowledged(place: Place, durability
     pipeline.close()
     assert [str(record.seq) for record in place.records()] == ids
     assert place.images() == 20
-    assert place.recorder.numbers()["stored_total"] == 20
-    assert place.recorder.numbers()["lost_total"] == 0
+    assert place.recorder.counters()["stored_total"] == 20
+    assert place.recorder.counters()["lost_total"] == 0
 
 
 def test_with_the_durability_database_an_answer_waits_for_the_commit(
@@ -180,12 +180,12 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
         (seq,) = pipeline.infer(ask("plain")).inference_ids
     assert writer.records_committed == 1
     writer.close()
-    monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0.01)
+    monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0.01)
     with pytest.raises(Overloaded, match=r"has not committed.*may still be stored"):
         pipeline.infer(ask("plain"))
     assert str(place.records()[0].seq) == seq
     assert len(place.records()) == 2
-    assert place.recorder.numbers()["refused_total"] == 1
+    assert place.recorder.counters()["refused_total"] == 1
 
 
 def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
@@ -270,7 +270,7 @@ def test_what_the_model_fails_on_is_kept_without_an_id(place: Place) -> None:
     assert first.standard["error"] == str(caught.value)[:2000]
     assert (second.image_no, second.metadata) == (1, {"camera": "north"})
     assert place.images() == 2
-    numbers = place.recorder.numbers()
+    numbers = place.recorder.counters()
     assert (numbers["failed_total"], numbers["stored_total"]) == (2, 0)
     with pytest.raises(InternalError):
         pipeline.infer(ask("breaking", WHITE, store=False))
@@ -291,7 +291,7 @@ def test_beyond_the_soft_limit_answers_say_how_far_the_store_is(place: Place) ->
     response = place.opened[-1].infer(ask("plain"))
     assert response.lag_bytes > 100
     assert response.stored
-    assert place.recorder.numbers()["behind_total"] == 1
+    assert place.recorder.counters()["behind_total"] == 1
 
 
 def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(place: Place) -> None:
@@ -302,7 +302,7 @@ def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(place: Place
     (statistics,) = pipeline.statistics("plain", None)
     assert (statistics.execution_count, statistics.fail.count) == (0, 1)
     assert len(place.records()) == 1
-    assert place.recorder.numbers()["refused_total"] == 1
+    assert place.recorder.counters()["refused_total"] == 1
     assert pipeline.infer(ask("plain", store=False)).inference_ids == []
     assert pipeline.infer(ask("plain", shared={"store": False})).stored
 
@@ -325,7 +325,7 @@ def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(place
     assert response.outputs[0].parameters == {"stored": False}
     assert len(response.outputs[0].data) == 2
     assert len(place.records()) == 1
-    assert place.recorder.numbers()["shed_total"] == 2
+    assert place.recorder.counters()["shed_total"] == 2
 
 
 def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(place: Place, monkeypatch) -> None:
@@ -340,7 +340,7 @@ def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(place: Place, mo
     moving = threading.Timer(0.1, write_offsets, (place.directory, moved))
     moving.start()
     assert patient.infer(ask("plain")).inference_ids
-    assert place.recorder.numbers()["blocked_total"] == 1
+    assert place.recorder.counters()["blocked_total"] == 1
 
 
 class FullDisk:
@@ -362,7 +362,7 @@ class FullDisk:
 def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
     place: Place, durability, monkeypatch
 ) -> None:
-    monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0)
+    monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0)
     pipeline = place.pipeline(durability=durability)
     full = FullDisk(place.directory)
     with pytest.raises(Overloaded, match="cannot append"):
@@ -390,7 +390,7 @@ def test_what_cannot_be_written_is_shed_where_that_is_the_policy(place: Place, b
     assert response.outputs[0].parameters == {"stored": False}
     full.end()
     assert pipeline.infer(ask("plain", WHITE)).inference_ids
-    assert place.recorder.numbers()["shed_total"] == 1
+    assert place.recorder.counters()["shed_total"] == 1
 
 
 def test_what_cannot_be_written_waits_where_that_is_the_policy(place: Place) -> None:
@@ -400,7 +400,7 @@ def test_what_cannot_be_written_waits_where_that_is_the_policy(place: Place) -> 
     ending.start()
     assert pipeline.infer(ask("plain")).inference_ids
     assert len(place.records()) == 1
-    assert place.recorder.numbers()["blocked_total"] == 1
+    assert place.recorder.counters()["blocked_total"] == 1
 
 
 def test_memory_takes_inferences_while_nothing_can_be_written(place: Place) -> None:
@@ -413,7 +413,7 @@ def test_memory_takes_inferences_while_nothing_can_be_written(place: Place) -> N
 
 
 def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> None:
-    monkeypatch.setattr(recording, "BACKLOG_BYTES", 3000)
+    monkeypatch.setattr(recording, "MAX_BACKLOG_BYTES", 3000)
     place.model("own", 'journal_full = "shed"')
     pipeline = place.pipeline(durability="memory")
     full = FullDisk(place.directory)
@@ -437,7 +437,7 @@ def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
     tensor = Tensor("x", "FP32", (1, 3), np.zeros((1, 3), np.float32))
     pipeline.infer(InferRequest("double", None, "r", [tensor]))
     assert place.signalled() == [each.seq for each in place.records()[:3]]
-    numbers = place.recorder.numbers()
+    numbers = place.recorder.counters()
     assert (numbers["signals_total"], numbers["signals_skipped_total"]) == (3, 0)
     assert len(place.records()) == 5
 
@@ -459,8 +459,8 @@ def test_models_may_have_no_signals(place: Place, options, toml) -> None:
 
 
 def test_pixels_of_one_request_are_bounded(place: Place, monkeypatch) -> None:
-    monkeypatch.setattr(image_inference, "PIXEL_BYTES", 2 * 4 * 6 * 3)
+    monkeypatch.setattr(image_inference, "MAX_SIGNAL_PIXEL_BYTES", 2 * 4 * 6 * 3)
     pipeline = place.pipeline(signals_per_s=1e6)
     pipeline.infer(ask("plain", *[GRAY] * 5))
     assert place.signalled() == [each.seq for each in place.records()[:2]]
-    assert place.recorder.numbers()["signals_skipped_total"] == 3
+    assert place.recorder.counters()["signals_skipped_total"] == 3

@@ -135,7 +135,7 @@ def test_the_batch_is_read_off_the_file(tmp_path, batch, size):
     (tmp_path / "model" / "model.toml").write_text(CLASSIFIER_TOML)
     repository = ModelRepository(tmp_path)
     repository.load_all()
-    assert repository.get("model").images.batch_size == size
+    assert repository.get("model").image_predictor.batch_size == size
 
 
 def test_outputs_that_do_not_fit_the_task_fail_the_load(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quadriga.engine.recording import Recorder
-from quadriga.engine.semantic_score import REFERENCES, SemanticScores
+from quadriga.engine.semantic_score import REFERENCES_FILE, SemanticScores
 from quadriga.monitor.drift.similarity import References, write
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Tensor
@@ -40,10 +40,10 @@ class Place:
         journal, blobs = Journal(self.journal, 0), FileBlobs(root / "blobs")
         recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         self.names = {"m"}
-        self.scores = SemanticScores(settings, lambda: set(self.names), poll_s=0.01)
+        self.scores = SemanticScores(settings, lambda: set(self.names), poll_interval_s=0.01)
         self.pipeline = pipeline_of(root / "models", recorder, settings, scores=self.scores)
         self.model = self.pipeline._repository.get("m", None)
-        self.path = root / "baselines" / "m" / REFERENCES
+        self.path = root / "baselines" / "m" / REFERENCES_FILE
         self.path.parent.mkdir(parents=True)
 
     def write(self, embeddings: np.ndarray = GRAYS, space: str | None = None) -> None:
@@ -142,18 +142,18 @@ def test_scores_follow_the_file(place, caplog):
     place.settled(scored=True)
     place.names.clear()  # unloaded
     place.settled(scored=False)
-    assert caplog.text.count("no scores") == 1  # of the torn file
+    assert caplog.text.count("no semantic scores") == 1  # of the torn file
 
 
 def test_a_fault_of_scoring_costs_the_score_alone_and_is_logged_once(place, caplog):
     place.write(np.random.default_rng(0).normal(size=(150, 4)))  # the model's are three numbers
     until = time.monotonic() + 20
-    while "a score failed" not in caplog.text:
+    while "an image could not be scored" not in caplog.text:
         assert place.ask(GRAY).headers == []
         assert time.monotonic() < until
     response = place.ask(GRAY, GRAY)
     assert (len(response.outputs[0].data), len(response.inference_ids)) == (2, 2)
-    assert caplog.text.count("a score failed") == 1
+    assert caplog.text.count("an image could not be scored") == 1
     assert "expected an embedding of 4 numbers" in caplog.text
 
 

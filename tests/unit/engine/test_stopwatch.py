@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from quadriga.engine.stopwatch import Counters, Stopwatch, merged, stages_ms
+from quadriga.engine.stopwatch import ModelCounters, Stopwatch, merge_statistics, stages_ms
 from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 
 
@@ -40,8 +40,8 @@ def marks(*events):
     ids=["no-run", "one", "two-chunks", "two-runs", "prepares-twice", "steps-with-a-pause"],
 )
 def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches):
-    counters = Counters()
-    counters.succeeded(3, 7, events)
+    counters = ModelCounters()
+    counters.count_success(3, 7, events)
     found = counters.statistics("m", "1")
     assert [(b.batch_size, b.compute_infer.count, *times_of(b)) for b in found.batches] == [
         (size, *times) for size, times in batches.items()
@@ -59,33 +59,33 @@ def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches
 
 
 def test_a_failure_counts_no_inference():
-    counters = Counters()
-    counters.failed(5, [(0, 100, 0), (0, 130, 0)])
+    counters = ModelCounters()
+    counters.count_failure(5, [(0, 100, 0), (0, 130, 0)])
     found = counters.statistics("m", "1")
     assert found == ModelStatistics(name="m", version="1", fail=Duration(1, 35), batches=[])
 
 
 def test_runs_outside_of_a_request_are_not_kept_and_threads_keep_their_own():
     watch = Stopwatch()
-    watch.ran(1, 1)
-    watch.prepares()
+    watch.record_run(1, 1)
+    watch.record_preparation()
     assert len(watch.stop()) == 1
     watch.start()
-    other = threading.Thread(target=watch.ran, args=(1, 1))
+    other = threading.Thread(target=watch.record_run, args=(1, 1))
     other.start()
     other.join()
-    watch.ran(1, 4)
+    watch.record_run(1, 4)
     assert [batch for _, _, batch in watch.stop()] == [-1, 4, 0]
 
 
 def test_the_counts_of_processes_add_up():
-    one, two = Counters(), Counters()
-    one.succeeded(1, 1, [(0, 100, 0), (110, 130, 1), (0, 135, 0)])
-    two.succeeded(2, 2, [(0, 200, 0), (210, 220, 2), (0, 221, 0)])
-    two.succeeded(1, 0, [(0, 300, 0), (310, 320, 1), (0, 321, 0)])
+    one, two = ModelCounters(), ModelCounters()
+    one.count_success(1, 1, [(0, 100, 0), (110, 130, 1), (0, 135, 0)])
+    two.count_success(2, 2, [(0, 200, 0), (210, 220, 2), (0, 221, 0)])
+    two.count_success(1, 0, [(0, 300, 0), (310, 320, 1), (0, 321, 0)])
     parts = [one.statistics("m", "1"), two.statistics("m", "1")]
-    assert merged(parts[:1]) == parts[0]
-    found = merged(parts)
+    assert merge_statistics(parts[:1]) == parts[0]
+    found = merge_statistics(parts)
     assert (found.inference_count, found.execution_count) == (4, 3)
     assert found.success == Duration(3, 36 + 23 + 21)
     assert found.last_inference_ms == max(part.last_inference_ms for part in parts)

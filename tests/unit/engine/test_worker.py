@@ -47,12 +47,12 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
     told = []
     done = threading.Event()
 
-    def run_jobs(*_: object) -> None:
+    def run(*_: object) -> None:
         done.set()
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("quadriga.store.jobs.run_jobs", run_jobs)
+    monkeypatch.setattr("quadriga.store.jobs.JobRunner.run", run)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()

@@ -1,11 +1,20 @@
-"""Metadata in every form it comes in, and the paths under which Chariot publishes a model."""
+"""Images and metadata in every form they come in, and the paths under which Chariot publishes a model."""
 
+import base64
 import json
 
+import numpy as np
 import pytest
 
-from quadriga.proto.chariot import metadata_of, without_gateway_prefix
+from quadriga.proto.chariot import (
+    parse_metadata,
+    protocol_of_images,
+    read_image_inputs,
+    read_storage_options,
+    without_gateway_prefix,
+)
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOptions, Tensor
 
 
 def entry(key="a", type="str", value="x"):  # noqa: A002 - the wire's own word
@@ -40,10 +49,10 @@ def test_every_form_is_read(value, expected):
     for sent in (value, json.dumps(value)):
         if isinstance(value, str) and sent is not value:
             continue
-        metadata = metadata_of({"metadata": sent}, "inputs[0]")
+        metadata = parse_metadata({"metadata": sent}, "inputs[0]")
         assert metadata == expected
         assert [type(v) for v in metadata.values()] == [type(v) for v in expected.values()]
-    assert metadata_of({}, "inputs[0]") == {}
+    assert parse_metadata({}, "inputs[0]") == {}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,7 @@ def test_every_form_is_read(value, expected):
 )
 def test_what_does_not_parse_as_its_type_is_refused(value, said):
     with pytest.raises(InvalidRequest) as caught:
-        metadata_of({"metadata": value}, "inputs[2]")
+        parse_metadata({"metadata": value}, "inputs[2]")
     assert said in str(caught.value)
     assert str(caught.value).startswith("inputs[2]: parameters.metadata")
 
@@ -89,3 +98,99 @@ def test_what_does_not_parse_as_its_type_is_refused(value, said):
 )
 def test_the_gateway_s_prefix_is_dropped(path, inner):
     assert without_gateway_prefix(path) == inner
+
+
+IMAGE = bytes(range(256))
+TEXT = base64.b64encode(IMAGE).decode()
+LINES = base64.encodebytes(IMAGE).decode()
+
+
+def images_of(*data, shared=None, **parameters):
+    tensor = Tensor("image", "BYTES", (len(data),), list(data), parameters)
+    return list(read_image_inputs(InferRequest("m", None, "r", [tensor], parameters=shared or {})))
+
+
+@pytest.mark.parametrize(
+    ("element", "parameters"),
+    [
+        (IMAGE, {}),
+        (TEXT, {}),
+        (LINES, {}),
+        (f"data:image/png;base64,{TEXT}", {}),
+        (f"data:image/png;base64,{LINES}", {}),
+        (TEXT.encode(), {"content_type": "base64"}),
+        (TEXT, {"content_type": "base64"}),
+        (b"", {}),
+    ],
+    ids=["bytes", "text", "lines", "url", "url-in-lines", "base64-as-bytes", "named", "empty"],
+)
+def test_images_of_every_form_become_bytes(element, parameters):
+    (read,) = images_of(element, **parameters)
+    assert list(read.images) == [IMAGE if element else b""]
+    assert (read.name, read.location) == ("image", "inputs[0] ('image')")
+
+
+@pytest.mark.parametrize(
+    ("element", "parameters"),
+    [("@@", {}), (TEXT[:-1], {}), (IMAGE, {"content_type": "base64"})],
+    ids=["no-base64", "cut-short", "bytes-said-to-be-base64"],
+)
+def test_what_is_no_base64_is_named_by_its_place(element, parameters):
+    with pytest.raises(InvalidRequest) as raised:
+        list(images_of(TEXT, element, **parameters)[0].images)
+    text = "inputs[0] ('image'): data[1]: expected a base64-encoded image, got: "
+    assert str(raised.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (np.zeros(3, np.float32), "expected images in datatype BYTES"),
+        ([], "expected data to hold at least one image, got none"),
+    ],
+)
+def test_an_input_without_images_is_refused(data, said):
+    tensor = Tensor("x" * 100, "FP32", (len(data),), data)
+    with pytest.raises(InvalidRequest, match=said) as raised:
+        list(read_image_inputs(InferRequest("m", None, "r", [tensor])))
+    assert str(raised.value).startswith(f"inputs[0] ('{'x' * 59}): ")
+
+
+def test_an_input_s_own_parameters_go_before_those_of_the_request():
+    shared = {"action": "detect", "prompts": ["a"], "store": False, "metadata": '{"b": 1}'}
+    (read,) = images_of(IMAGE, shared=shared, store=True)
+    assert read.parameters == {**shared, "store": True}
+    assert read.metadata == {"b": 1}
+    assert read.storage == StorageOptions(store=True)
+    (read,) = images_of(IMAGE, shared=shared, prompt="c")
+    assert read.parameters == {
+        "action": "detect", "store": False, "metadata": '{"b": 1}', "prompt": "c"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, DEFAULT_STORAGE),
+        ({"action": "detect"}, DEFAULT_STORAGE),
+        ({"store": None, "semantic_score": None}, DEFAULT_STORAGE),
+        ({"store": False}, StorageOptions(store=False)),
+        ({"store_input": False}, StorageOptions(store_input=False)),
+        ({"semantic_score": False}, StorageOptions(semantic_score=False)),
+        ({"semantic_score": True}, StorageOptions(semantic_score=True)),
+    ],
+)
+def test_storage_options_are_read(parameters, expected):
+    assert read_storage_options(parameters, "inputs[0]") == expected
+
+
+@pytest.mark.parametrize("name", ["store", "store_input", "semantic_score"])
+def test_a_storage_option_is_true_or_false(name):
+    said = rf"inputs\[2\]: expected parameters.{name} to be true or false, got 1"
+    with pytest.raises(InvalidRequest, match=said):
+        read_storage_options({name: 1}, "inputs[2]")
+
+
+def test_v2_with_images_is_chariot_v2_kserve():
+    assert protocol_of_images("v2") == "chariot-v2-kserve"
+    assert protocol_of_images("v1") == "v1"

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
         [sys.executable, "-c", script], cwd=tmp_path, check=True,
         env={**os.environ, "PYTHONPATH": str(site)},
     )  # fmt: skip
-    with ReaderPool(f"sqlite:///{tmp_path}/store.db").snapshot() as connection:
+    readers = ReaderPool(f"sqlite:///{tmp_path}/store.db")
+    with closing(readers), readers.snapshot() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM inference").scalar_one() == 0
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,51 +12,49 @@ import pytest
 
 from quadriga.store import jobs as jobs_module
 from quadriga.store.errors import JournalError, NotFoundError, QueryError
-from quadriga.store.jobs import MAX_STARTS, Jobs, Run, run_jobs
+from quadriga.store.jobs import MAX_STARTS, JobRun, JobRunner, Jobs
 from tests.background import in_background, until
 
-WORKS: dict[str, Callable[[Run], str]] = {}
+WORKS: dict[str, Callable[[JobRun], str]] = {}
 
 
-def work(run: Run) -> str:
+def work(run: JobRun) -> str:
     """Do what the test says that this job does."""
     return WORKS[run.job.parameters["work"]](run)
 
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    monkeypatch.setitem(jobs_module.KINDS, "test", "jobs_under_test:work")
-    monkeypatch.setitem(sys.modules, "jobs_under_test", sys.modules[__name__])
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
-    monkeypatch.setattr(jobs_module, "TELL_S", 0.0)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "PROGRESS_INTERVAL_S", 0.0)
     WORKS.clear()
     WORKS.update(write=write, fail=fail, refuse=refuse, wait=wait)
     return Jobs(tmp_path / "jobs")
 
 
-def write(run: Run) -> str:
+def write(run: JobRun) -> str:
     (run.directory / "answer.txt").write_text("42")
-    run.tell(1, 1)
+    run.report_progress(1, 1)
     run.log("written")
     return "answer.txt"
 
 
-def fail(_: Run) -> str:
+def fail(_: JobRun) -> str:
     return {}["nothing"]
 
 
-def refuse(_: Run) -> str:
+def refuse(_: JobRun) -> str:
     raise QueryError("expected another, got this")
 
 
-def wait(run: Run) -> str:
+def wait(run: JobRun) -> str:
     while True:
-        run.tell(7, None)
+        run.report_progress(7, None)
         time.sleep(0.005)
 
 
 def runner(jobs: Jobs) -> AbstractContextManager[threading.Event]:
-    return in_background(run_jobs, jobs, None, None)
+    return in_background(JobRunner(jobs, {"test": work}, None, None).run)
 
 
 def ended(jobs: Jobs, job_id: str) -> bool:
@@ -88,7 +85,7 @@ def test_a_job_that_fails_says_why_and_the_next_is_done(jobs: Jobs, kind: str, e
     found = jobs.read(first.id)
     assert (found.state, found.error) == ("failed", error)
     assert jobs.read(second.id).state == "succeeded"
-    with pytest.raises(NotFoundError, match="to have a result, got it failed"):
+    with pytest.raises(NotFoundError, match="has no result: it is failed"):
         jobs.result(first.id)
 
 
@@ -152,7 +149,7 @@ def test_a_job_whose_runner_died_is_begun_again_a_few_times(jobs, starts: int, s
 def test_two_runners_do_each_job_once(jobs: Jobs) -> None:
     done = []
 
-    def slowly(run: Run) -> str:
+    def slowly(run: JobRun) -> str:
         done.append(run.job.id)
         time.sleep(0.01)
         return write(run)
@@ -178,7 +175,7 @@ def test_old_jobs_are_removed_with_what_they_made(jobs: Jobs) -> None:
 @pytest.mark.parametrize("job_id", ["", "..", "1", "0" * 19 + "-abcd", "../../etc/passwd", "\0"])
 def test_what_is_no_job_is_said(jobs: Jobs, job_id: str) -> None:
     for asked in (jobs.read, jobs.cancel, jobs.result):
-        with pytest.raises(NotFoundError, match="to be a job, got none"):
+        with pytest.raises(NotFoundError, match="job not found"):
             asked(job_id)
 
 
@@ -188,7 +185,7 @@ def test_a_job_that_power_took_half_of_stops_no_other(jobs: Jobs) -> None:
     with runner(jobs):
         until(lambda: ended(jobs, next_one.id))
     assert [job.id for job in jobs.all()] == [next_one.id]
-    with pytest.raises(NotFoundError, match="to be a job, got none"):
+    with pytest.raises(NotFoundError, match="job not found"):
         jobs.read(broken.id)
 
 

@@ -5,11 +5,11 @@ import msgspec
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.watch.history import note, with_history
 from quadriga.monitor.report.saved import REPORT
-from quadriga.store.jobs import Run
+from quadriga.store.jobs import JobRun
 from tests.unit.monitor.drift.drift_windows import report
 
 
-def run_drift(run: Run) -> str:
+def run_drift(run: JobRun) -> str:
     """Note a window as a real one does."""
     asked = msgspec.convert(run.job.parameters, DriftParameters)
     directory = run.directory.parent.parent / "drift"

@@ -17,10 +17,11 @@ from quadriga.monitor.drift.watch.history import history, note
 from quadriga.monitor.drift.watch.schedules import Schedules, keep_scheduled
 from quadriga.monitor.report.schema import Report
 from quadriga.store import jobs as jobs_module
-from quadriga.store.jobs import Jobs, run_jobs
+from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
 from tests.unit.monitor.drift import drift_windows
 from tests.unit.monitor.drift.drift_windows import MODEL, parameters, report
+from tests.unit.monitor.drift.fake_drift import run_drift
 
 SECRET = "between us"
 PAGE = Path(__file__).parents[4] / "docs" / "drift.md"
@@ -154,14 +155,13 @@ def processes(directory):
     with (
         in_background(keep_scheduled, Schedules(directory), jobs),
         in_background(keep_delivering, Outbox(directory)),
-        in_background(run_jobs, jobs, None, None),
+        in_background(JobRunner(jobs, {"drift": run_drift}, None, None).run),
     ):
         yield jobs
 
 
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
-    monkeypatch.setitem(jobs_module.KINDS, "drift", "tests.unit.monitor.drift.fake_drift:run_drift")
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(schedules, "POLL_S", 0.005)
     monkeypatch.setattr(alerts, "POLL_S", 0.005)
     monkeypatch.setattr(alerts, "FIRST_PAUSE_S", 0.01)

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quadriga.monitor.drift.comparison import compare
@@ -307,6 +307,7 @@ VALUES = st.one_of(
     names=st.sampled_from([None, "a", "abc"]),
     seed=st.integers(0, 99),
 )
+@example(pool=[None, 0.0, None, 1.9e-242, None, 4.2e66], sizes=(5, 1), names=None, seed=0)
 def test_whatever_the_values_there_is_a_report(pool, sizes, names, seed):
     rng = np.random.default_rng(seed)
     sides = []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.monitor.drift.estimates import estimates
+from quadriga.monitor.drift.estimates import estimate_accuracy
 
 CENTRES = 2.2 * np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]])
 
@@ -33,7 +33,7 @@ def test_it_holds_where_the_mix_of_inputs_changed(rng):
     hard = rng.random(len(now)) < 1 - 0.9 * now.max(axis=1)  # chosen by the input alone
     now, truth = now[hard], truth[hard]
     assert truth.mean() < correct.mean() - 0.08
-    found = by_method(estimates(before, correct, now, resamples=50))
+    found = by_method(estimate_accuracy(before, correct, now, resamples=50))
     assert list(found) == ["atc_max_confidence", "atc_negative_entropy", "cbpe"]
     assert found["cbpe"].value == pytest.approx(truth.mean(), abs=0.03)
     for metric in found.values():
@@ -47,7 +47,7 @@ def test_it_holds_where_the_mix_of_inputs_changed(rng):
 def test_unchanged_it_is_the_accuracy_of_the_baseline(rng):
     before, correct = answers(rng, [0.2] * 5)
     now, truth = answers(rng, [0.2] * 5, 20_000)
-    for metric in estimates(before, correct, now, resamples=50):
+    for metric in estimate_accuracy(before, correct, now, resamples=50):
         assert metric.value == pytest.approx(truth.mean(), abs=0.02)
         assert metric.ci95[0] - 0.01 <= truth.mean() <= metric.ci95[1] + 0.01
         assert metric.ci95[1] - metric.ci95[0] < 0.04
@@ -56,7 +56,7 @@ def test_unchanged_it_is_the_accuracy_of_the_baseline(rng):
 def test_it_does_not_hold_under_new_noise_and_says_so(rng):
     before, correct = answers(rng, [0.2] * 5)
     now, truth = answers(rng, [0.2] * 5, noise=2.0)
-    for metric in estimates(before, correct, now, resamples=0):
+    for metric in estimate_accuracy(before, correct, now, resamples=0):
         assert metric.value > truth.mean() + 0.08
         assert metric.ci95 is None
         assert "without new noise" in metric.parameters["valid"]
@@ -65,8 +65,8 @@ def test_it_does_not_hold_under_new_noise_and_says_so(rng):
 def test_of_top_scores_alone_there_are_two(rng):
     before, correct = answers(rng, [0.2] * 5)
     now, _ = answers(rng, [0.2] * 5)
-    whole = by_method(estimates(before, correct, now, resamples=10))
-    found = by_method(estimates(before.max(axis=1), correct, now.max(axis=1), resamples=10))
+    whole = by_method(estimate_accuracy(before, correct, now, resamples=10))
+    found = by_method(estimate_accuracy(before.max(axis=1), correct, now.max(axis=1), resamples=10))
     assert list(found) == ["atc_max_confidence", "cbpe"]
     for name, metric in found.items():
         assert metric.value == pytest.approx(whole[name].value)
@@ -74,19 +74,21 @@ def test_of_top_scores_alone_there_are_two(rng):
 
 @pytest.mark.parametrize(("right", "expected"), [(True, 1.0), (False, 0.0)])
 def test_where_all_are_alike_so_is_the_estimate(rng, right, expected):
-    found = estimates(rng.random(200), np.full(200, right), rng.random(50) / 2 + 0.25, resamples=5)
+    found = estimate_accuracy(
+        rng.random(200), np.full(200, right), rng.random(50) / 2 + 0.25, resamples=5
+    )
     assert [metric.value for metric in found] == pytest.approx([expected] * 2, abs=0.02)
 
 
 @pytest.mark.parametrize(("known", "asked"), [(99, 50), (200, 0)])
 def test_of_too_little_nothing_is_estimated(known, asked):
-    assert estimates(np.full(known, 0.5), np.ones(known), np.full(asked, 0.5)) == []
+    assert estimate_accuracy(np.full(known, 0.5), np.ones(known), np.full(asked, 0.5)) == []
 
 
 def test_scores_that_are_none_are_left_out():
     scores = np.full(300, 0.5)
     scores[:100] = np.nan
-    found = estimates(scores, np.arange(300) % 2 == 0, [0.5, np.inf, 0.5], resamples=0)
+    found = estimate_accuracy(scores, np.arange(300) % 2 == 0, [0.5, np.inf, 0.5], resamples=0)
     assert [(metric.n, metric.parameters["n_baseline"]) for metric in found] == [(2, 200)] * 2
 
 
@@ -96,4 +98,4 @@ def test_scores_that_are_none_are_left_out():
 )
 def test_shapes_that_do_not_fit_are_refused(before, correct, now):
     with pytest.raises(ValueError, match="expected scores of"):
-        estimates(np.ones(before), np.ones(correct), np.ones(now))
+        estimate_accuracy(np.ones(before), np.ones(correct), np.ones(now))

@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
+from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.watch import history as history_module
 from quadriga.monitor.drift.watch.change_detectors import WARM_UP
 from quadriga.monitor.drift.watch.history import history, note, note_failure, with_history
 from quadriga.monitor.drift.watch.schedules import Schedules
-from quadriga.monitor.schedule_routes import schedule_routes
 from tests.unit.http_client import client_of
 from tests.unit.monitor.drift.drift_windows import MODEL, parameters, report
 

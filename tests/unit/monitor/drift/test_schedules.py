@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.parameters import decode_parameters
 from quadriga.monitor.drift.watch.schedules import MOST_MISSED, Scheduler, Schedules
-from quadriga.monitor.schedule_routes import schedule_routes
 from quadriga.store.errors import QueryError
 from quadriga.store.jobs import Jobs
 from quadriga.store.records import timestamp_text

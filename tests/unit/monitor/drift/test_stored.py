@@ -9,8 +9,8 @@ from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, abs
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
-from quadriga.monitor.drift.windows import Reading, read_window
-from quadriga.monitor.executors import Here
+from quadriga.monitor.drift.windows import WindowQuery, read_window
+from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.signals import PICTURE
 from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
@@ -30,7 +30,7 @@ MIDDLE = 1000
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr(windows, "SHARD", 37)
+    monkeypatch.setattr(windows, "SHARD_SIZE", 37)
 
 
 def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):
@@ -75,8 +75,8 @@ def compared(place, baseline=None, **parameters):
 
 
 def windowed(place, **of):
-    asked = Reading("one", StoredWindow(), LARGEST_ID, 0, **{"rows": 10_000} | of)
-    return read_window(place.inferences, asked, lambda *_: None, Here(place.inferences))
+    asked = WindowQuery("one", StoredWindow(), LARGEST_ID, 0, **{"rows": 10_000} | of)
+    return read_window(place.inferences, asked, lambda *_: None, LocalExecutor(place.inferences))
 
 
 def signal(report, name):
@@ -178,7 +178,7 @@ def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
 
 
 def test_few_detections_are_a_signal_still(place, monkeypatch):
-    monkeypatch.setattr(windows, "SHARD", 1000)
+    monkeypatch.setattr(windows, "SHARD_SIZE", 1000)
     fill(place, range(1, 251), predictions=[])
     fill(place, [400, 401])
     summary = windowed(place).summary
@@ -213,8 +213,8 @@ def test_what_does_not_count_is_counted(place):
     signals(place, range(1, 50))
     signals(place, range(50, 60), space=OTHER_SPACE)
     found = windowed(place)
-    assert (found.about.task, found.about.space) == ("OBJECT_DETECTION", SPACE)
-    assert found.about.excluded == {
+    assert (found.info.task, found.info.space) == ("OBJECT_DETECTION", SPACE)
+    assert found.info.excluded == {
         "failed": 2, "other_task": 1, "no_signals": 27, "other_space": 10,
     }  # fmt: skip
     assert found.summary.n == len(found.summary.sample.order) == 86

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.monitor.drift.estimates import estimated
+from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
@@ -47,13 +47,13 @@ def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
     ]
     assert found[2].value == pytest.approx(0.6, abs=0.1)
     assert (found[2].n, found[2].parameters["n_baseline"]) == (ASKED, KNOWN)
-    assert found == estimated(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert found == estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_of_the_best_label_alone_there_is_no_entropy(place):
     fill(place, labels=1)
-    found = estimated(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    found = estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
     assert [one.parameters["method"] for one in found] == ["atc_max_confidence", "cbpe"]
 
 
@@ -65,7 +65,7 @@ def test_of_the_best_label_alone_there_is_no_entropy(place):
 )
 def test_without_truth_nothing_is_estimated(place, task, baseline):
     fill(place)
-    assert estimated(place.inferences, task, baseline, IDS[KNOWN:]) == []
+    assert estimate_stored_accuracy(place.inferences, task, baseline, IDS[KNOWN:]) == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -77,5 +77,7 @@ def test_what_says_nothing_is_passed_over(place):
         place.move(make_record(seq, model=MODEL, task=TASK, predictions=said, input=image))
         place.change(TruthStatement("id", str(seq), [{"label": "a"}] * (1 + at)))
     more = [seq_of(1000), seq_of(1001)]
-    found = estimated(place.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more))
+    found = estimate_stored_accuracy(
+        place.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more)
+    )
     assert [(one.n, one.parameters["n_baseline"]) for one in found] == [(1, KNOWN)] * 2

@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.monitor.drift.samples import DriftError, Sample, sample
-from quadriga.monitor.drift.summary import drawn, from_bytes, merge, summarise, to_bytes, usual_run
+from quadriga.monitor.drift.summary import (
+    decode_summary,
+    drawn,
+    encode_summary,
+    merge,
+    summarise,
+    usual_run,
+)
 
 N = 3000
 RNG = np.random.default_rng(5)
@@ -40,13 +47,13 @@ def kept(at, *, rows=500, run=1, seed=0):
     rows=st.sampled_from([1, 500, 5000]),
 )
 def test_shards_merge_to_the_same_bytes(shards, seed, run, rows):
-    whole = to_bytes(kept(np.arange(N), run=run, rows=rows))
+    whole = encode_summary(kept(np.arange(N), run=run, rows=rows))
     rng = np.random.default_rng(seed)
     shard = rng.integers(0, shards, N)
     parts = [
         kept(np.flatnonzero(shard == at), run=run, rows=rows) for at in rng.permutation(shards)
     ]
-    assert to_bytes(merge([merge(parts[:2]), *parts[2:]])) == whole
+    assert encode_summary(merge([merge(parts[:2]), *parts[2:]])) == whole
 
 
 def test_no_more_than_asked_for_is_kept():
@@ -82,15 +89,15 @@ def test_a_draw_is_fair():
 
 
 def test_bytes_come_back_as_they_were():
-    data = to_bytes(kept(np.arange(N)))
-    assert to_bytes(from_bytes(data)) == data
+    data = encode_summary(kept(np.arange(N)))
+    assert encode_summary(decode_summary(data)) == data
     assert len(data) < 40_000
 
 
 @pytest.mark.parametrize("data", [b"", b"nothing", b"\x80"])
 def test_other_bytes_are_refused(data):
     with pytest.raises(DriftError, match="expected a saved summary"):
-        from_bytes(data)
+        decode_summary(data)
 
 
 def test_a_row_that_is_there_twice_is_refused():

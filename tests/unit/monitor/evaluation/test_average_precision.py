@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation.arrays import Doubles, Integers
 from quadriga.monitor.evaluation.objects.average_precision import AREAS, THRESHOLDS
 from quadriga.monitor.evaluation.objects.matching import match
 from quadriga.monitor.evaluation.objects.weighted import twelve_numbers
+from quadriga.tasks.arrays import Float64Array, Int64Array
 from tests import coco_reference
 from tests.coco_reference import Arrays
 
@@ -46,7 +46,7 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
     others = column(predictions, "bbox", float).reshape(-1, 4)
     crowd = column(truths, "iscrowd", bool)
 
-    def overlap(prediction: Integers, of: Integers) -> Doubles:
+    def overlap(prediction: Int64Array, of: Int64Array) -> Float64Array:
         a, b = others[prediction], boxes[of]
         low = np.maximum(a[:, :2], b[:, :2])
         sides = np.minimum(a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:]) - low
@@ -82,7 +82,7 @@ def random_case(seed: int) -> tuple[Boxes, Boxes]:
     truths: Boxes = []
     predictions: Boxes = []
 
-    def box() -> Doubles:
+    def box() -> Float64Array:
         sides = pick.integers(0, 20, 4) * 8.0 if on_a_grid else pick.uniform(0, 200, 4)
         return np.array([*sides[:2], *(sides[2:] + 1)])
 

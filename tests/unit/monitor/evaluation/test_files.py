@@ -56,7 +56,7 @@ def test_nothing_to_evaluate_is_insufficient(records) -> None:
 def test_shards_make_no_difference(monkeypatch) -> None:
     records = [record(at, predictions=FOUND * (at % 3), metadata={"a": at % 2}) for at in range(9)]
     whole = evaluated(*records, by=["meta.a"])
-    monkeypatch.setattr(files, "SHARD", 2)
+    monkeypatch.setattr(files, "SHARD_SIZE", 2)
     assert told(evaluated(*records, by=["meta.a"])) == told(whole)
     assert [(one.by, one.value, one.n) for one in whole.slices] == [
         ("meta.a", "0", 5),

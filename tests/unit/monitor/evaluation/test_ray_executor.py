@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
-from quadriga.monitor.evaluation.ray_executor import Cluster, StoredOnCluster
+from quadriga.monitor.evaluation.ray_executor import RayCluster, RayExecutor
 from quadriga.monitor.evaluation.reporting import Asked
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
@@ -29,7 +29,7 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(scope="module")
 def cluster():
     """Start a cluster once: it takes some seconds."""
-    made = Cluster("ray")
+    made = RayCluster("ray")
     yield made
     made.close()
 
@@ -47,8 +47,8 @@ def box(source):
 
 @pytest.fixture
 def place(place, monkeypatch):
-    monkeypatch.setattr(reading, "SHARD", 100)
-    monkeypatch.setattr(stored, "SHARD", 100)
+    monkeypatch.setattr(reading, "SHARD_SIZE", 100)
+    monkeypatch.setattr(stored, "SHARD_SIZE", 100)
     source = np.random.default_rng(0)
     for model in (ModelReference("one", "1", "aa" * 32), OTHER):
         records = [
@@ -77,18 +77,18 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     )
     asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
     here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
+    there = evaluate_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
     assert here.provenance["shards"] == 3
     assert told(there) == told(here)
 
 
 def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
-    monkeypatch.setattr(windows, "SHARD", 100)
+    monkeypatch.setattr(windows, "SHARD_SIZE", 100)
     middle = str((1 + IMAGES // 2) * 1000 << 22)
     window = StoredWindow(where={"id": {"lt": middle}})
     asked = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
     here = compare_stored(place.inferences, asked)
-    there = compare_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
+    there = compare_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
     assert here.data.current.n == here.data.baseline.n == IMAGES // 2
     assert told(there) == told(here)
 
@@ -132,10 +132,10 @@ def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
         evaluate_stored(
             place.inferences,
             EvaluationParameters("one"),
-            places=StoredOnCluster(cluster, database_url),
+            executor=RayExecutor(cluster, database_url),
         )
 
 
 def test_a_cluster_that_is_none_is_said():
     with pytest.raises(EvaluationError, match="expected a Ray cluster at 'nowhere://x'"):
-        Cluster("nowhere://x")
+        RayCluster("nowhere://x")

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge, to_bytes
+from quadriga.monitor.evaluation.state import (
+    EvaluationError,
+    State,
+    decode_state,
+    encode_state,
+    merge,
+)
 from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
 
 TEXT = np.dtypes.StringDType()
@@ -33,7 +39,7 @@ TABLES = st.dictionaries(st.text(max_size=5), COLUMNS, max_size=3)
 @given(st.dictionaries(st.text(max_size=5), TABLES, max_size=3))
 def test_columns_of_every_kind_come_back(tables):
     before = state_with(tables)
-    after = from_bytes(to_bytes(before))
+    after = decode_state(encode_state(before))
     assert after[:2] == before[:2]
     assert after[3:5] == before[3:5]
     assert after.excluded == before.excluded
@@ -45,29 +51,29 @@ def test_columns_of_every_kind_come_back(tables):
                 assert again.tolist() == column.tolist()
             else:
                 assert again.tobytes() == column.tobytes()
-    assert to_bytes(after) == to_bytes(before)
+    assert encode_state(after) == encode_state(before)
 
 
 def test_what_came_back_merges():
     images = [image_of(1), image_of(2, "ab", "b"), image_of(3, "", None)]
     parts = [state_of(Small(), [image], ["hour"]) for image in images]
-    whole = to_bytes(merge(parts))
-    assert to_bytes(merge(from_bytes(to_bytes(part)) for part in parts)) == whole
+    whole = encode_state(merge(parts))
+    assert encode_state(merge(decode_state(encode_state(part)) for part in parts)) == whole
 
 
 def test_a_row_of_an_array_in_another_order_comes_back():
     turned = np.arange(6.0).reshape(2, 3).T
-    after = from_bytes(to_bytes(state_with({"a": {"b": turned}})))
+    after = decode_state(encode_state(state_with({"a": {"b": turned}})))
     np.testing.assert_array_equal(after.tables["a"]["b"], turned)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93\x01\x02\x03", b"hello"])
 def test_other_bytes_are_refused(data: bytes):
     with pytest.raises(EvaluationError, match="expected a saved state, got"):
-        from_bytes(data)
+        decode_state(data)
 
 
 def test_an_array_whose_bytes_do_not_fit_is_refused():
-    data = to_bytes(state_with({"a": {"b": np.zeros(3, np.int64)}}))
+    data = encode_state(state_with({"a": {"b": np.zeros(3, np.int64)}}))
     with pytest.raises(EvaluationError, match="expected a saved state, got"):
-        from_bytes(data.replace(b"<i8", b"<i7"))
+        decode_state(data.replace(b"<i8", b"<i7"))

@@ -29,8 +29,8 @@ def small(monkeypatch):
     small = "tests.unit.monitor.evaluation.small_evaluation:Small"
     monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", small)
     monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
-    monkeypatch.setattr(reading, "SHARD", 3)
-    monkeypatch.setattr(stored, "SHARD", 3)
+    monkeypatch.setattr(reading, "SHARD_SIZE", 3)
+    monkeypatch.setattr(stored, "SHARD_SIZE", 3)
 
 
 @pytest.fixture
@@ -264,9 +264,9 @@ def test_nothing_with_a_truth_is_insufficient(place, answer):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"model": "nobody"}, "expected inferences of 'nobody' that pass the filter, got none"),
-        ({"version": "7"}, "expected inferences of 'one', version '7', that pass"),
-        ({"where": "label=z"}, "expected inferences of 'one' that pass the filter, got none"),
+        ({"model": "nobody"}, "no inferences of 'nobody' match the filter"),
+        ({"version": "7"}, "no inferences of 'one', version '7', match"),
+        ({"where": "label=z"}, "no inferences of 'one' match the filter"),
         ({"model": "mixed"}, "expected inferences of one task, got OBJECT_DETECTION and IMAGE_C"),
         ({"model": "tensors"}, "expected one of IMAGE_CLASSIFICATION, .* as task, got 'TENSOR'"),
         ({"compare": [{"model": "sorter"}]}, "expected inferences of one task, got OBJECT_DETEC"),
@@ -326,8 +326,10 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
     with pytest.raises(Stop):
         evaluated(full, tell=tell, shards=shards, **EVERYTHING)
     read = []
-    again = reading.read_part
-    monkeypatch.setattr(stored, "read_part", lambda *arguments: read.append(1) or again(*arguments))
+    again = reading.read_shard
+    monkeypatch.setattr(
+        stored, "read_shard", lambda *arguments: read.append(1) or again(*arguments)
+    )
     full.change(truth(7))
     went_on = evaluated(full, shards=shards, **EVERYTHING)
     if step < 4:  # the shard of second 7 was not read yet
@@ -374,6 +376,6 @@ def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
 def test_the_shards_of_any_size_give_the_same_report(full, monkeypatch):
     reports = []
     for size in (1, 3, 1000):
-        monkeypatch.setattr(reading, "SHARD", size)
+        monkeypatch.setattr(reading, "SHARD_SIZE", size)
         reports.append(told(evaluated(full, **EVERYTHING)))
     assert reports[0] == reports[1] == reports[2]

@@ -1,0 +1,75 @@
+"""HTTP routes of drift reports, which are jobs, and of baselines."""
+
+from asyncio import to_thread
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery, RawBody
+
+from quadriga.engine.api.openapi_bodies import json_body
+from quadriga.engine.api.responses import (
+    NOT_STORED,
+    error_response,
+    json_body_options,
+    options_route,
+)
+from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
+from quadriga.monitor.drift.parameters import DEFAULT, DriftParameters
+from quadriga.monitor.drift.service import DriftService
+from quadriga.store.jobs import Job
+
+_UNREADABLE = error_response("The body, a filter or a time means nothing, or no baseline")
+_UNKNOWN = error_response("The model has no such baseline")
+_DRIFT = json_body(
+    DriftParameters,
+    "schedule",
+    baseline="The name of one, or a window of the same model",
+    windows="Of a day, which share alpha",
+)
+_BASELINE = json_body(
+    BaselineRequest,
+    dataset="As meta.dataset_snapshot_id",
+    rolling="Such as 7d: the time before the window that is compared",
+)
+
+
+class BaselineList(msgspec.Struct, frozen=True):
+    """The baselines of a model."""
+
+    baselines: list[Baseline]
+    """The baselines, sorted by name."""
+
+
+def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit drift reports and read, replace and remove baselines."""
+    path = "/api/models/{name:str}/baseline"
+
+    @post("/api/drift", sync_to_thread=True, **json_body_options(_DRIFT, _UNREADABLE, status=202))
+    def submit_drift(body: RawBody) -> Job:
+        """Compare a window of what is stored, as a job; the body is JSON whatever its content type."""
+        return drift.submit(body)
+
+    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
+    @get(path, responses={400: _UNREADABLE})
+    async def list_baselines(name: FromPath[str]) -> BaselineList:
+        """Answer what is usual of a model."""
+        return BaselineList(await to_thread(drift.list_baselines, name))
+
+    @put(path, **json_body_options(_BASELINE, _UNREADABLE))
+    async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
+        """Say what is usual of a model; it is read as a job. The body is JSON whatever its content type."""
+        return await to_thread(drift.put_baseline, name, body)
+
+    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
+    async def delete_baseline(name: FromPath[str], baseline: FromQuery[str] = DEFAULT) -> Baseline:
+        """Remove what was usual of a model, and answer what it was."""
+        return await to_thread(drift.delete_baseline, name, baseline)
+
+    return [
+        submit_drift,
+        options_route(path, "GET", "PUT", "DELETE"),
+        list_baselines,
+        put_baseline,
+        delete_baseline,
+    ]

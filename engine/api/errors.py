@@ -1,0 +1,55 @@
+"""Exceptions of the routes as responses: every error has the one shape of `quadriga.proto.http`."""
+
+from typing import Any
+
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.types import ExceptionHandlersMap
+
+from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
+from quadriga.proto.http import error_answer, error_body
+
+
+def answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Answer an exception with its status; one without a status is a fault of the server."""
+    status, body, headers = error_answer(error)
+    return Response(
+        body,
+        status_code=status,
+        media_type="application/json",
+        headers={name.decode(): value.decode() for name, value in headers},
+    )
+
+
+def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Answer an exception of the framework in the same shape."""
+    path = f"{request.scope['path']!r:.200}"
+    if error.status_code == NotFound.status:
+        message = f"expected a path of this server, as /schema/openapi.json lists them, got {path}"
+        return answer_error(request, NotFound(message))
+    if error.status_code == MethodNotAllowed.status:
+        allowed = (error.headers or {}).get("allow", "")
+        message = f"expected {allowed} for {path}, got {request.scope['method']}"
+        return answer_error(request, MethodNotAllowed(message, allowed))
+    if error.status_code == TooLarge.status:
+        limit_bytes = request.app.request_max_body_size
+        return answer_error(
+            request, TooLarge(f"expected a body of at most {limit_bytes} bytes, got more")
+        )
+    if error.status_code >= 500:
+        cause = error.__cause__
+        return answer_error(request, cause if isinstance(cause, Exception) else error)
+    extra = error.extra if isinstance(error, ValidationException) else None
+    problems = [problem for problem in extra or [] if isinstance(problem, dict)]
+    message = "; ".join(f"{problem.get('key')}: {problem.get('message')}" for problem in problems)
+    return Response(
+        error_body(message or error.detail),
+        status_code=error.status_code,
+        media_type="application/json",
+    )
+
+
+EXCEPTION_HANDLERS: ExceptionHandlersMap = {
+    Exception: answer_error,
+    HTTPException: answer_http_error,
+}

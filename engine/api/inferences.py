@@ -1,0 +1,151 @@
+"""HTTP routes that read inferences, their inputs and statistics."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from litestar import Request, Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Operation, Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
+
+from quadriga.engine.api.openapi_bodies import body_schema, json_body
+from quadriga.engine.api.responses import (
+    NOT_READY,
+    QUERY_ERRORS,
+    UNREADABLE_QUERY,
+    error_response,
+)
+from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
+from quadriga.store.maintenance.aggregates import (
+    AggregateRequest,
+    Aggregates,
+    aggregate,
+    decode_aggregate,
+)
+from quadriga.store.query.compact_form import URL_OPTIONS
+from quadriga.store.query.request import (
+    CountRequest,
+    QueryRequest,
+    decode_count,
+    decode_query,
+    query_from_url,
+)
+from quadriga.store.records import StoredInference
+
+BLOBS_PATH = "/api/blobs/"
+"""Path of signed URLs; the hash of the image follows."""
+
+_UNKNOWN = error_response("No such inference, or its input was not kept")
+_UNSIGNED = error_response("The URL was not signed here, or its time is over")
+_LOOKUP_ERRORS = {400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY}
+_DESCRIPTIONS = {
+    "order": "Newest or oldest first",
+    "cursor": "Where the page before ended",
+    "count": "Whether to count all matches; capped stops at 10,001",
+    "consistency": "Wait until all that is acknowledged by now can be found",
+    "metadata_filter": "Chariot's filters",
+    "gps_box": "Chariot's GPSBox",
+    "time_range": "Chariot's TimeRange",
+    "pagination": "Chariot's limit and direction; no offset",
+}
+_QUERY = json_body(QueryRequest, **_DESCRIPTIONS)
+_COUNT = json_body(CountRequest, **_DESCRIPTIONS)
+_AGGREGATE = json_body(
+    AggregateRequest, group='Any of {"time": "1h"}, model, version, task and label'
+)
+
+
+@dataclass
+class _UrlQuery(Operation):
+    """The parameters of a query in a URL; any other name is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        properties = body_schema(QueryRequest, **_DESCRIPTIONS)["properties"]
+        schemas = {name: properties[name] for name in URL_OPTIONS} | {"q": properties["where"]}
+        self.parameters = [
+            Parameter(name=name, param_in="query", schema=schema)
+            for name, schema in schemas.items()
+        ]
+
+
+def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
+    """Return the handlers that read the store."""
+    query: dict[str, Any] = {
+        "sync_to_thread": True,
+        "status_code": 200,
+        "responses": QUERY_ERRORS,
+    }
+
+    @post("/api/inferences/query", operation_class=_QUERY, **query)
+    def query_inferences(body: RawBody) -> Page:
+        """Find inferences, page by page; the body is JSON whatever its content type."""
+        return inferences.query(decode_query(body))
+
+    @post("/api/inferences/count", operation_class=_COUNT, **query)
+    def count_inferences(body: RawBody) -> Count:
+        """Count inferences; the body is JSON whatever its content type."""
+        return inferences.count(decode_count(body))
+
+    @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **query)
+    def aggregate_inferences(body: RawBody) -> Aggregates:
+        """Count inferences by groups, with errors, latencies and labels."""
+        return aggregate(inferences, decode_aggregate(body))
+
+    find_errors = {400: UNREADABLE_QUERY, 503: NOT_READY}
+
+    @get("/api/inferences", sync_to_thread=True, operation_class=_UrlQuery, responses=find_errors)
+    def find_inferences(request: Request[Any, Any, Any]) -> Page:
+        """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
+        return inferences.query(query_from_url(request.scope["query_string"].decode("latin-1")))
+
+    @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=_LOOKUP_ERRORS)
+    def get_inference(
+        inference_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        *,
+        presign: FromQuery[bool] = False,
+    ) -> StoredInference:
+        """Answer one inference; with `presign`, `input.url` answers its input for a while."""
+        if presign:
+            blobs_url = str(request.base_url).rstrip("/") + BLOBS_PATH
+            return inferences.get_with_input_url(inference_id, blobs_url)
+        return inferences.get(inference_id)
+
+    content: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
+
+    @get("/api/inferences/{inference_id:str}/input", responses=_LOOKUP_ERRORS, **content)
+    def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
+        """Answer the bytes that an inference was asked about."""
+        return _untrusted_content(*inferences.input_bytes(inference_id))
+
+    blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
+
+    @get(BLOBS_PATH + "{digest:str}", responses=blob_errors, **content)
+    def get_blob(
+        digest: FromPath[str],
+        expires: FromQuery[str] = "",
+        mime: Annotated[str, QueryParameter(name="type")] = "",
+        signature: FromQuery[str] = "",
+    ) -> Response[bytes]:
+        """Answer the bytes that a signed URL names."""
+        return _untrusted_content(inferences.urls.verify(digest, expires, mime, signature), mime)
+
+    return [
+        query_inferences,
+        find_inferences,
+        count_inferences,
+        aggregate_inferences,
+        get_inference,
+        get_inference_input,
+        get_blob,
+    ]
+
+
+def _untrusted_content(content: bytes, mime: str) -> Response[bytes]:
+    """Answer bytes of a client; a browser may show only plain images of them and run nothing."""
+    is_image = mime.startswith("image/") and "svg" not in mime
+    return Response(
+        content,
+        media_type=mime if is_image else DEFAULT_MEDIA_TYPE,
+        headers={"X-Content-Type-Options": "nosniff"},
+    )

@@ -1,0 +1,60 @@
+"""HTTP routes of jobs, and of exports, which are jobs."""
+
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, RawBody
+from litestar.response import File
+
+from quadriga.engine.api.responses import NOT_STORED, error_response
+from quadriga.store.exchange.export import decode_parameters
+from quadriga.store.jobs import Job, Jobs
+
+_UNREADABLE = error_response("The body or its filter cannot be understood")
+_UNKNOWN = error_response("No such job, or it has no result")
+_MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
+
+
+class JobList(msgspec.Struct, frozen=True):
+    """All jobs that are kept."""
+
+    jobs: list[Job]  # the newest first
+
+
+def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit exports and read, cancel and download jobs."""
+    export_errors = {400: _UNREADABLE, 503: NOT_STORED}
+
+    @post("/api/exports", status_code=202, sync_to_thread=True, responses=export_errors)
+    def submit_export(body: RawBody) -> Job:
+        """Take inferences out, as a job; the body is JSON whatever its content type."""
+        return jobs.submit("export", decode_parameters(body))
+
+    @get("/api/jobs", sync_to_thread=True)
+    def list_jobs() -> JobList:
+        """Answer all jobs."""
+        return JobList(jobs.all())
+
+    lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
+    cancel: dict[str, Any] = lookup | {"responses": {404: _UNKNOWN, 503: NOT_STORED}}
+
+    @get("/api/jobs/{job_id:str}", **lookup)
+    def get_job(job_id: FromPath[str]) -> Job:
+        """Answer one job, with the end of its log."""
+        return jobs.read(job_id, with_log=True)
+
+    @post("/api/jobs/{job_id:str}/cancel", status_code=200, **cancel)
+    def cancel_job(job_id: FromPath[str]) -> Job:
+        """End a job at its next step."""
+        return jobs.cancel(job_id)
+
+    @get("/api/jobs/{job_id:str}/result", media_type="*/*", **lookup)
+    def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
+        """Answer the file that a job made."""
+        path = jobs.result(job_id)
+        media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
+        return File(path, filename=path.name, media_type=media_type)
+
+    return [submit_export, list_jobs, get_job, cancel_job, get_job_result]

@@ -1,0 +1,24 @@
+"""The HTTP route of Prometheus' metrics."""
+
+from typing import Any
+
+from litestar import Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from quadriga.engine.metrics import Metrics
+
+
+def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
+    """Return the handler that answers Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+
+    @get("/metrics", sync_to_thread=True, media_type="text/plain")
+    def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Answer all metrics, in the text form that Prometheus asks for."""
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
+
+    return read_metrics

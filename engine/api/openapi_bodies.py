@@ -1,0 +1,70 @@
+"""Request bodies in the OpenAPI document, described by the Structs that they are decoded as."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody
+
+_MOMENT = "RFC 3339, now, or as -24h"
+_DESCRIPTIONS = {
+    "where": "A filter, as JSON or in the compact form",
+    "from": _MOMENT,
+    "to": _MOMENT,
+}
+"""Descriptions of the fields that many bodies share."""
+
+
+def json_body(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -> type[Operation]:
+    """Return the operation whose body is JSON of a Struct, for a handler that takes the raw bytes.
+
+    Args:
+        struct: The Struct.
+        hidden: Fields that a request may not have.
+        descriptions: Descriptions of fields, by name.
+    """
+    schema = body_schema(struct, *hidden, **descriptions)
+
+    @dataclass
+    class WithBody(Operation):
+        def __post_init__(self) -> None:
+            content = {"application/json": OpenAPIMediaType(schema=schema)}
+            self.request_body = RequestBody(content=content, required=True)
+
+    return WithBody
+
+
+def body_schema(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -> Any:
+    """Return the JSON schema of a Struct, without references; arguments as of `json_body`."""
+    _, components = msgspec.json.schema_components([struct], ref_template="{name}")
+    schema = components[struct.__name__]
+    schema["properties"] = {
+        name: property_ for name, property_ in schema["properties"].items() if name not in hidden
+    }
+    schema["required"] = [name for name in schema["required"] if name not in hidden]
+    return _inlined(schema, components, _DESCRIPTIONS | descriptions)
+
+
+def _inlined(schema: Any, components: dict[str, Any], descriptions: dict[str, str]) -> Any:
+    """Return a schema with its references replaced by what they name, without titles and empty values."""
+    if isinstance(schema, list):
+        return [_inlined(item, components, descriptions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(components[schema["$ref"]], components, descriptions)
+    dropped = {"title", "description"}
+    result = {
+        key: _inlined(value, components, descriptions)
+        for key, value in schema.items()
+        if key not in dropped and value not in (None, [], {})
+    }
+    match result.get("anyOf"):
+        case [{"type": type_, **keywords}, {"type": "null"}]:
+            del result["anyOf"]
+            result |= keywords | {"type": [type_, "null"]}
+    for name, property_ in schema.get("properties", {}).items():
+        result["properties"][name] = _inlined(property_, components, descriptions)
+        if name in descriptions:
+            result["properties"][name]["description"] = descriptions[name]
+    return result

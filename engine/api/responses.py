@@ -1,0 +1,50 @@
+"""Responses that several adapters document, and the answer to OPTIONS."""
+
+from typing import Any
+
+from litestar import Response, route
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import Operation
+
+from quadriga.proto.openapi import Error
+
+
+def error_response(description: str) -> ResponseSpec:
+    """Return the documentation of an error's response."""
+    return ResponseSpec(Error, False, description)
+
+
+TOO_LARGE = error_response("The body is larger than the server takes")
+NOT_STORED = error_response("That could not be kept, as on a full disk")
+NOT_READY = error_response("The store cannot answer yet, or not in time")
+UNREADABLE_QUERY = error_response("The id or the query cannot be understood")
+QUERY_ERRORS = {400: UNREADABLE_QUERY, 413: TOO_LARGE, 503: NOT_READY}
+"""Errors of routes whose body is a query."""
+
+
+def json_body_options(
+    body: type[Operation], unreadable: ResponseSpec, status: int = 200
+) -> dict[str, Any]:
+    """Return the options of a route that stores what its body asks for.
+
+    Args:
+        body: The body, as of `json_body`.
+        unreadable: The response to a body that cannot be understood.
+        status: The status of success.
+    """
+    responses = {400: unreadable, 413: TOO_LARGE, 503: NOT_STORED}
+    return {"status_code": status, "operation_class": body, "responses": responses}
+
+
+def options_route(path: str, *methods: str) -> HTTPRouteHandler:
+    """Return the handler of OPTIONS for a path with several methods.
+
+    By itself the framework names only the first of them. The handler must stand before theirs.
+    """
+
+    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    async def answer_options() -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
+
+    return answer_options

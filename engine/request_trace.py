@@ -1,0 +1,130 @@
+"""The accounting of one request to a model: its times, the model's counters, and the record of a failure."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+from quadriga.engine.model import Model
+from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
+from quadriga.engine.session import RunError
+from quadriga.engine.stopwatch import Event, stages_ms
+from quadriga.proto.errors import InternalError, Overloaded, ProtocolError, as_answered
+from quadriga.proto.messages import InferRequest
+from quadriga.store.errors import JournalError
+from quadriga.tasks.predictions import OutputError
+
+Step = TypeVar("Step")
+
+MAX_ERROR_CHARACTERS = 2000
+"""Maximum length of the stored reason for a failure."""
+
+_INTERNAL_ERRORS = (JournalError, RunError, OutputError)
+"""Errors of the packages below that protocols know by other names."""
+
+
+class RequestTrace:
+    """Times a request, counts it, and records it if the model fails; for use in a `with` statement.
+
+    An exception of the block is counted as a failure and leaves it as an error of the protocols. A stream that is
+    closed before its end is neither counted nor recorded.
+
+    Args:
+        model: The model that answers.
+        request: The request.
+        protocol: Name of the request's protocol, as it is stored.
+        queue_ns: Nanoseconds that the request waited for a thread.
+        recorder: Records failures; None where the model's inferences are not stored.
+        failed_results: Returns what can be stored of the request without predictions.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        request: InferRequest,
+        *,
+        protocol: str,
+        queue_ns: int,
+        recorder: Recorder | None,
+        failed_results: Callable[[], Sequence[ImageResult]],
+    ) -> None:
+        self._model = model
+        self._request_id = request.id
+        self._protocol = protocol
+        self._queue_ns = queue_ns
+        self._recorder = recorder
+        self._failed_results = failed_results
+        self._events: list[Event] = []
+        self._is_running = False
+        self._started_s = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self.stop()
+        if not isinstance(error, Exception):
+            return
+        self._model.counters.count_failure(self._queue_ns, self._events)
+        self._record_failure(error)
+        if isinstance(error, _INTERNAL_ERRORS):
+            raise to_protocol_error(self._model.name, error) from error
+
+    def stop(self) -> None:
+        """Stop the time of the model's stages: its outputs are read."""
+        if self._is_running:
+            self._is_running = False
+            self._events.extend(self._model.stopwatch.stop())
+
+    def timed_steps(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Yield the steps of a stream, and time only them: each may run in another thread."""
+        self.stop()
+        while True:
+            self._start()
+            try:
+                step = next(steps, None)
+            finally:
+                self.stop()
+            if step is None:
+                return
+            yield step
+
+    def summary(self, error: str = "") -> RequestSummary:
+        """Collect the request-level fields to store."""
+        latency_ms = round((time.perf_counter() - self._started_s) * 1000, 3)
+        stages = stages_ms(self._queue_ns, self._events)
+        return RequestSummary(
+            self._model, self._request_id, self._protocol, latency_ms, stages, error
+        )
+
+    def count_success(self, images: int) -> None:
+        """Count the request as answered, with its number of images or rows."""
+        self._model.counters.count_success(images, self._queue_ns, self._events)
+
+    def _start(self) -> None:
+        self._model.stopwatch.start()
+        self._is_running = True
+
+    def _record_failure(self, error: Exception) -> None:
+        """Record a request that the model failed to answer; a client's mistakes are not recorded."""
+        fault = to_protocol_error(self._model.name, error)
+        is_known = isinstance(fault, ProtocolError)
+        if self._recorder is None or (is_known and not isinstance(fault, InternalError)):
+            return
+        text = str(fault) if is_known else f"{type(fault).__name__}: {fault}"
+        text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
+        with suppress(ProtocolError, JournalError):
+            self._recorder.record(self.summary(text), self._failed_results())
+
+
+def to_protocol_error(model_name: str, error: Exception) -> Exception:
+    """Map internal errors to protocol errors; return others unchanged."""
+    if isinstance(error, JournalError):
+        return Overloaded(str(error))
+    if isinstance(error, RunError | OutputError):
+        return InternalError(f"model {model_name!r} failed: {error}")
+    return as_answered(error)

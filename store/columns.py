@@ -1,0 +1,173 @@
+"""Columns of many stored inferences at once, for evaluations and drift reports; SQL stays in the store.
+
+Each function reads one state of the database and raises a StoreError where it does not answer.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.database import execute, execute_in
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import ModelReference, StoredInference
+from quadriga.store.rollups import minute_of
+from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
+
+PAGE_SIZE = 1000
+"""Inferences that one query names."""
+
+_counts = msgspec.json.Decoder(dict[int, int])
+_ROWS = (
+    "SELECT seq, model_id, status, latency_us, input_width, input_height, input_bytes,"
+    " predictions, coalesce(CAST(meta_flat AS TEXT), meta) FROM inference WHERE seq IN ({})"
+)
+_ROLLUP_LABELS = (
+    "SELECT labels FROM rollup WHERE model_id IN (SELECT id FROM model WHERE name = ?)"
+    " AND minute BETWEEN ? AND ?"
+)
+_LABELLED = "SELECT label, seq FROM pred WHERE seq BETWEEN ? AND ? AND label IN ({})"
+_LABEL_COUNTS = "SELECT label, count(*) FROM pred WHERE seq IN ({}) GROUP BY label"
+_BEST = " AND NOT EXISTS (SELECT 1 FROM pred p WHERE p.seq = pred.seq AND p.score > pred.score)"
+_WITH_GROUND_TRUTH = "SELECT seq FROM ground_truth WHERE seq IN ({})"
+_GROUND_TRUTH = (
+    "SELECT g.seq, t.annotations FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
+    " WHERE g.seq IN ({})"
+)
+
+
+class InferenceColumns(NamedTuple):
+    """The columns of an inference that signals are taken from."""
+
+    id: int
+    model: ModelReference
+    task: str
+    status: int
+    latency_us: int
+    width: int | None
+    height: int | None
+    size_bytes: int | None
+    predictions: str
+    """JSON text."""
+    metadata: str
+    """JSON text; flat where the database has it so."""
+
+
+class MetadataValue(NamedTuple):
+    """A value of a metadata key, with the inferences that have it."""
+
+    value: str | float | bool
+    ids: list[int]
+
+
+def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
+    """Read columns of those inferences that are still there, oldest first."""
+    with reader.snapshot() as connection:
+        models = _models(connection)
+        rows = sorted(tuple(row) for row in execute_in(connection, _ROWS, ids))
+    return [
+        InferenceColumns(inference_id, *models[model_id], *columns)
+        for inference_id, model_id, *columns in rows
+    ]
+
+
+def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
+    """Return those inferences that are still there, whole, oldest first."""
+    inferences: list[StoredInference] = []
+    for start in range(0, len(ids), PAGE_SIZE):
+        where = {"id": {"in": [str(id_) for id_ in ids[start : start + PAGE_SIZE]]}}
+        request = QueryRequest(where=where, order="ts", limit=PAGE_SIZE)
+        inferences += reader.query(request).inferences
+    return inferences
+
+
+def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
+    """Return the annotations of those inferences that have ground truth, as JSON by id."""
+    with reader.snapshot() as connection:
+        rows = execute_in(connection, _GROUND_TRUTH, list(ids))
+    return {int(id_): msgspec.Raw(annotations.encode()) for id_, annotations in rows}
+
+
+def with_ground_truth(reader: InferenceReader, ids: Collection[int]) -> list[int]:
+    """Return the ids of those inferences that have ground truth, ascending."""
+    with reader.snapshot() as connection:
+        rows: Iterable[Any] = execute_in(connection, _WITH_GROUND_TRUTH, ids)
+        return sorted(int(id_) for (id_,) in rows)
+
+
+def label_counts(reader: InferenceReader, ids: Collection[int]) -> dict[str, int]:
+    """Return how many predictions of some inferences have each label, in the order of the labels."""
+    counts: Counter[str] = Counter()
+    with reader.snapshot() as connection:
+        names = _label_names(connection)
+        for label_id, count in execute_in(connection, _LABEL_COUNTS, ids):
+            counts[names[label_id]] += count
+    return dict(sorted(counts.items()))
+
+
+def labelled_ids(
+    reader: InferenceReader,
+    model: str,
+    start_id: int,
+    end_id: int,
+    *,
+    exclude: Collection[str],
+    best: bool = False,
+) -> list[tuple[str, int]]:
+    """Return label and id of each prediction with a label that is not excluded; ids from start to end.
+
+    The labels are those that the rollups of the model's minutes name: rare ones. With `best`, only predictions
+    count that no other of the same inference surpasses in score.
+    """
+    with reader.snapshot() as connection:
+        names = _label_names(connection)
+        counted: set[int] = set()
+        bounds = (model, minute_of(start_id), minute_of(end_id))
+        for (labels,) in execute(connection, _ROLLUP_LABELS, bounds):
+            counted.update(_counts.decode(labels))
+        wanted = [id_ for id_ in sorted(counted) if id_ in names and names[id_] not in exclude]
+        rows = execute_in(connection, _LABELLED + _BEST * best, wanted, (start_id, end_id))
+    return [(names[label_id], id_) for label_id, id_ in rows]
+
+
+def source_values(
+    reader: InferenceReader, key: str, start_id: int, end_id: int
+) -> list[MetadataValue]:
+    """Return the indexed values of a metadata key among inferences from start to end."""
+    values: list[MetadataValue] = []
+    with reader.snapshot() as connection:
+        text = "SELECT id, type FROM meta_key WHERE path = ?"
+        types: Iterable[Any] = execute(connection, text, (key,))
+        for key_id, type_ in list(types):
+            if type_ in (KeyType.OTHER, KeyType.CELL):
+                continue
+            table = "meta_str" if type_ == KeyType.STR else "meta_num"
+            rows = execute(
+                connection,
+                f"SELECT val, seq FROM {table} WHERE key = ? AND seq BETWEEN ? AND ?",
+                (key_id, start_id, end_id),
+            ).cursor.fetchall()  # plain tuples: there may be a million
+            ids: dict[Any, list[int]] = {}
+            for value, id_ in rows:
+                ids.setdefault(value, []).append(id_)
+            for value, of_value in ids.items():
+                is_bool = type_ == KeyType.BOOL
+                values.append(MetadataValue(bool(value) if is_bool else value, of_value))
+    return values
+
+
+def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
+    """Return all models, each with its task, by their id in the database."""
+    rows: Iterable[Any] = execute(connection, "SELECT id, name, version, sha256, task FROM model")
+    return {
+        model_id: (ModelReference(name, version, sha256), task)
+        for model_id, name, version, sha256, task in rows
+    }
+
+
+def _label_names(connection: sa.Connection) -> dict[int, str]:
+    rows: Iterable[Any] = execute(connection, "SELECT id, name FROM label")
+    return {label_id: name[:INDEXED_CHARACTERS] for label_id, name in rows}

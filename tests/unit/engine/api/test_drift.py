@@ -1,0 +1,279 @@
+"""Drift reports and baselines as jobs, over HTTP."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.monitor.drift.baselines import Baseline, Baselines
+from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.similarity import References
+from quadriga.monitor.drift.watch.history import history
+from quadriga.monitor.report.schema import Report
+from quadriga.store import jobs as jobs_module
+from quadriga.store.database import migrate
+from quadriga.store.jobs import Jobs
+from quadriga.store.records import ImageSignals, ModelReference, SignalsOfImages
+from tests.background import until
+from tests.unit.engine.api.test_evaluations import finished, runner
+from tests.unit.http_client import client_of
+from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import Place
+
+MODEL = ModelReference("one", "1", "aa" * 32)
+PATH = "/api/models/one/baseline"
+LATER = 1000
+
+
+def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
+    draw = np.random.default_rng(min(seconds))
+    place.move(
+        *(
+            make_record(
+                seq_of(one),
+                model=model,
+                predictions=[{"label": "a", "score": float(draw.uniform(0.3, 0.6) + shift)}],
+                metadata=metadata,
+            )
+            for one in seconds
+        )
+    )
+    values = draw.normal(shift, 1, (len(seconds), 8)).astype("<f2")
+    made = [
+        ImageSignals(seq_of(one), b"", of.tobytes(), "ab" * 8)
+        for one, of in zip(seconds, values, strict=True)
+    ]
+    place.change(SignalsOfImages(made))
+
+
+@pytest.fixture
+def place(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    migrate(url)
+    made = Place(tmp_path, url)
+    fill(made, range(1, 151))
+    fill(made, range(LATER, LATER + 60), shift=0.3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
+    return Jobs(tmp_path / "jobs")
+
+
+@pytest.fixture
+def baselines(tmp_path):
+    return Baselines(tmp_path / "baselines")
+
+
+@pytest.fixture
+def client(jobs, place, baselines):
+    drift = DriftService(jobs, place.inferences, baselines)
+    handlers = [*evaluation_routes(jobs), *drift_routes(drift)]
+    with client_of(handlers) as made:
+        yield made
+
+
+@pytest.fixture
+def without_pages(monkeypatch):
+    """Spare the time that their pictures take."""
+    monkeypatch.setattr("quadriga.monitor.report.page.page", lambda *_: "")
+
+
+def put(client, **asked):
+    answer = client.put(PATH, content=json.dumps(asked))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def listed(client):
+    return {one["name"]: one for one in client.get(PATH).json()["baselines"]}
+
+
+def submit(client, **asked):
+    answer = client.post("/api/drift", content=json.dumps({"model": "one", **asked}))
+    assert answer.status_code == 202, answer.text
+    return answer.json()["id"]
+
+
+def report_of(jobs, place, job_id):
+    job = finished(jobs, place, job_id)
+    assert job.state == "succeeded", job
+    return msgspec.json.decode(jobs.result(job_id).read_bytes(), type=Report)
+
+
+def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, tmp_path):
+    made = put(client, to=moment(LATER), version="1")
+    assert (made["name"], made["state"], made["n"]) == ("default", "building", 0)
+    assert made["version"] == "1"
+    job_id = submit(client, **{"from": moment(LATER)})
+    report = report_of(jobs, place, job_id)
+    assert (report.id, report.kind, report.status) == (job_id, "drift", "drift")
+    assert {one.name for one in report.signals if one.alarm} >= {"score", "embedding"}
+    assert (report.data.baseline.n, report.data.current.n) == (150, 60)
+    assert report.data.baseline.end == moment(150)
+    assert len(report.unlike) == 12
+    found = listed(client)["default"]
+    assert (found["state"], found["n"], found["sha256"]) == ("ready", 150, "aa" * 32)
+    assert (found["version"], found["references"]) == ("1", 150)
+    references = References.read(tmp_path / "baselines" / "one" / "default.similarity")
+    assert (len(references.ids), references.space) == (150, "ab" * 8)
+    (summary,) = client.get("/api/reports").json()["reports"]
+    assert (summary["id"], summary["status"], summary["n"]) == (job_id, "drift", 60)
+    assert "score" in client.get(f"/api/reports/{job_id}/page").text
+
+
+def test_baselines_are_listed_by_name(tmp_path):
+    baselines = Baselines(tmp_path)
+    for name in ("z", "a-b", "a", "a.b"):
+        baselines.begin(Baseline(name, "one", "ready", "2026-01-01T00:00:00Z"))
+    assert [one.name for one in baselines.all("one")] == ["a", "a-b", "a.b", "z"]
+
+
+def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
+    finished(jobs, place, put(client)["job"])
+    assert listed(client)["default"]["state"] == "ready"
+    fill(place, range(2000, 2002), model=ModelReference("one", "2", "bb" * 32))
+    assert listed(client)["default"]["state"] == "stale"
+    report = report_of(jobs, place, submit(client, **{"from": moment(LATER)}))
+    assert report.parameters["baseline_sha256"] == "aa" * 32
+
+
+def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
+    finished(jobs, place, put(client, where="meta.x=1", name="none")["job"])
+    found = listed(client)["none"]
+    assert found["state"] == "failed"
+    assert found["error"] == "expected inferences of 'one' in the baseline, got none"
+    answer = client.post("/api/drift", content='{"model": "one", "baseline": "none"}')
+    assert answer.status_code == 400
+    assert "the baseline none has failed: expected inferences" in answer.json()["error"]
+
+
+def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baselines):
+    older, newer = put(client, name="a"), put(client, name="a", to=moment(LATER))
+    assert jobs.read(older["job"]).state == "cancelled"
+    finished(jobs, place, newer["job"])
+    assert (listed(client)["a"]["job"], listed(client)["a"]["n"]) == (newer["job"], 150)
+    found = baselines.read("one", "a")
+    first = msgspec.convert(older, Baseline)
+    assert baselines.finish(first, found) is None
+    assert baselines.begin(first).job == newer["job"]
+
+
+def test_a_baseline_that_is_removed_is_gone(client, jobs, place, tmp_path):
+    made = put(client)
+    assert client.delete(PATH).json()["name"] == "default"
+    assert jobs.read(made["job"]).state == "cancelled"
+    finished(jobs, place, put(client, name="b")["job"])
+    assert client.delete(PATH, params={"baseline": "b"}).json()["state"] == "ready"
+    assert listed(client) == {}
+    assert list((tmp_path / "baselines" / "one").glob("[!.]*")) == []
+    assert client.delete(PATH).status_code == 404
+
+
+def test_a_rolling_baseline_moves_along(client, jobs, place, without_pages):
+    made = put(client, name="before", rolling="20m")
+    assert (made["state"], made["job"]) == ("ready", None)
+    times = {"from": moment(LATER), "to": moment(LATER + 60)}
+    job_id = submit(client, baseline="before", **times)
+    window = jobs.read(job_id).parameters["baseline"]
+    assert (window["from"], window["to"]) == (moment(LATER - 1200), moment(LATER))
+    assert report_of(jobs, place, job_id).data.baseline.n == 150
+    answer = client.post("/api/drift", content='{"model": "one", "baseline": "before"}')
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("expected from with the rolling baseline before")
+
+
+def test_a_dataset_is_a_baseline(client, jobs, place):
+    fill(place, range(3000, 3050), dataset_snapshot_id="scenes")
+    finished(jobs, place, put(client, dataset="scenes")["job"])
+    found = listed(client)["default"]
+    assert found["n"] == 50
+    assert found["window"]["filter"] == {"meta.dataset_snapshot_id": {"eq": "scenes"}}
+
+
+def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pages):
+    finished(jobs, place, put(client, to=moment(LATER))["job"])
+    times = {"from": moment(LATER), "to": "now"}
+    expected = report_of(jobs, place, submit(client, **times))
+    job_id = submit(client, **times)
+    with runner(jobs, place) as stop:
+        until(lambda: jobs.read(job_id).starts)
+        stop.set()
+    report = report_of(jobs, place, job_id)
+    assert report.signals == expected.signals
+    assert report.unlike == expected.unlike
+    window = {"to": moment(LATER)}
+    assert (
+        report_of(jobs, place, submit(client, **times, baseline=window)).signals == report.signals
+    )
+
+
+def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_pages):
+    times = {"start": moment(LATER), "end": moment(LATER + 60)}
+    asked = DriftParameters("one", **times, schedule="1h")
+    put(client, name="default", rolling="20m")
+    good = jobs.submit("drift", msgspec.to_builtins(asked)).id
+    other = msgspec.structs.replace(asked, baseline="none")
+    bad = jobs.submit("drift", msgspec.to_builtins(other)).id
+    report = report_of(jobs, place, good)
+    assert [one.report for one in report.history] == [good]
+    finished(jobs, place, bad)
+    assert jobs.read(bad).error.startswith("expected 'none' to be a baseline of 'one', got none")
+    windows = history(tmp_path / "drift", "one").windows
+    assert [(one.report, one.status) for one in windows] == [(good, "drift"), (bad, "error")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("POST", "/api/drift", "[]"), "expected the body to be a JSON object with model, version"),
+        (("POST", "/api/drift", '{"model": "one", "from": "x"}'), "expected from to be a moment"),
+        (("POST", "/api/drift", '{"model": "one", "where": {"x": 1}}'), "expected where.x to name"),
+        (
+            ("POST", "/api/drift", '{"model": "one", "from": "-1h", "to": "-2h"}'),
+            "expected from to be before to, got",
+        ),
+        (
+            ("POST", "/api/drift", '{"model": "one", "baseline": {"from": "now", "to": "-2h"}}'),
+            "baseline: expected from to be before to, got",
+        ),
+        (("POST", "/api/drift", '{"model": "one", "alpha": 1}'), "$.alpha"),
+        (
+            ("POST", "/api/drift", '{"model": "one"}'),
+            "expected 'default' to be a baseline of 'one'",
+        ),
+        (
+            ("POST", "/api/drift", '{"model": "one", "baseline": "../x"}'),
+            "to be a baseline of 'one'",
+        ),
+        (("PUT", PATH, '{"name": "../x"}'), "expected name to be up to 64 of letters"),
+        (("PUT", PATH, '{"from": "then"}'), "expected from to be a moment"),
+        (
+            ("PUT", PATH, '{"to": "9999-12-31T23:59:59.9999Z"}'),
+            "years 1 to 9999, got None and 9999",
+        ),
+        (("PUT", PATH, '{"from": "-1h", "to": "-2h"}'), "expected from to be before to, got"),
+        (("PUT", PATH, '{"where": "nothing"}'), "expected"),
+        (("PUT", PATH, '{"rolling": "7 days"}'), "expected rolling to be a number and one of"),
+        (("PUT", PATH, '{"rolling": "7d", "to": "now"}'), "expected rolling without from"),
+        (("PUT", "/api/models/../baseline", "{}"), None),
+        (("PUT", "/api/models/%2E%2E/baseline", "{}"), None),
+        (("GET", "/api/models/" + 300 * "x" + "/baseline", ""), "expected the name of a model"),
+    ],
+)
+def test_what_means_nothing_is_refused(client, tmp_path, asked, message):
+    method, path, body = asked
+    answer = client.request(method, path, content=body)
+    assert answer.status_code == 400 if message else answer.status_code in (400, 404, 405)
+    if message:
+        assert message in answer.json()["error"]
+    assert not (tmp_path / "baselines").exists()
+    assert not (tmp_path / "default.json").exists()

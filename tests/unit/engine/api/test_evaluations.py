@@ -1,0 +1,238 @@
+"""Evaluations as jobs, and their reports over HTTP."""
+
+import json
+
+import msgspec
+import pytest
+
+from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.job_kinds import JOB_KINDS
+from quadriga.monitor.evaluation import stored
+from quadriga.monitor.evaluation import stored_images as reading
+from quadriga.monitor.evaluation.evaluators import EVALUATORS
+from quadriga.monitor.report.schema import Report
+from quadriga.store import jobs as jobs_module
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store.records import InputReference, ModelReference, TruthStatement
+from tests.background import in_background, until
+from tests.server_process import IMAGES
+from tests.unit.http_client import client_of
+from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.store.conftest import make_record
+
+PHOTO = (IMAGES / "detection" / "scene_01.jpg").read_bytes()
+MODEL = ModelReference("<one>", "1", "aa" * 32)
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.evaluation.small_evaluation:Small"
+    )
+    monkeypatch.setattr(reading, "SHARD_SIZE", 3)
+    monkeypatch.setattr(stored, "SHARD_SIZE", 3)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
+    return Jobs(tmp_path / "jobs")
+
+
+@pytest.fixture
+def place(place):
+    """Seven answers, every third of which is wrong; the last one's truth is not known."""
+    digest = FileBlobs(place.root / "blobs").put(PHOTO)
+    image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
+    for at in range(1, 8):
+        label = "ab"[at % 3 == 0]
+        found = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
+        place.move(make_record(at, model=MODEL, input=image, predictions=found))
+        place.change(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
+    return place
+
+
+@pytest.fixture
+def client(jobs):
+    with client_of(evaluation_routes(jobs)) as made:
+        yield made
+
+
+def runner(jobs, place):
+    blobs = FileBlobs(place.root / "blobs")
+    return in_background(JobRunner(jobs, JOB_KINDS, place.inferences, blobs).run)
+
+
+def finished(jobs, place, job_id):
+    with runner(jobs, place):
+        until(lambda: jobs.read(job_id).ended_at is not None)
+    return jobs.read(job_id, with_log=True)
+
+
+def submit(client, **parameters):
+    body = json.dumps({"model": "<one>", "resamples": 10, **parameters})
+    answer = client.post("/api/evaluations", content=body)
+    assert answer.status_code == 202, answer.text
+    return answer.json()["id"]
+
+
+def report_of(jobs, job_id):
+    report = msgspec.json.decode(jobs.result(job_id).read_bytes(), type=Report)
+    assert report.id == job_id
+    return told(report)
+
+
+def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, place):
+    assert client.get("/api/reports").json() == {"reports": []}
+    job_id = submit(client, by=["hour"])
+    assert client.get(f"/api/reports/{job_id}").status_code == 404
+    job = finished(jobs, place, job_id)
+    assert (job.state, job.kind, job.progress.done, job.progress.total) == (
+        "succeeded",
+        "evaluation",
+        7,
+        7,
+    )
+    assert "6 images evaluated" in job.log
+    assert job.result.file == "report.json"
+    answer = client.get(f"/api/reports/{job_id}")
+    assert answer.headers["content-type"] == "application/json"
+    report = answer.json()
+    assert report["id"] == job_id
+    assert report["metrics"][0]["value"] == 4 / 6
+    assert report["data"]["excluded"] == {"no_truth": 1, "unseen_label": 0}
+    assert [one["inference_id"] for one in report["worst"]] == ["3", "6"]
+    assert report["worst"][0]["predictions"][0]["label"] == "b"
+    assert report["worst"][0]["ground_truth"] == [{"label": "a"}]
+    (listed,) = client.get("/api/reports").json()["reports"]
+    assert listed == {
+        "id": job_id,
+        "kind": "evaluation",
+        "task": "OBJECT_DETECTION",
+        "model": {"name": "<one>", "version": "1", "sha256": "aa" * 32},
+        "created": report["created"],
+        "status": "ok",
+        "n": 6,
+        "headline": report["metrics"][0],
+    }
+    assert not (jobs.directory / job_id / "shards").exists()
+
+
+def test_a_report_is_a_page_in_which_nothing_runs(client, jobs, place):
+    job_id = submit(client)
+    finished(jobs, place, job_id)
+    answer = client.get(f"/api/reports/{job_id}/page")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert "default-src 'none'" in policy
+    assert "sandbox" in policy
+    assert not any(rule.startswith("script-src") for rule in policy)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "&lt;one&gt;" in answer.text
+    assert "<one>" not in answer.text
+    assert "data:image/jpeg;base64," in answer.text
+
+
+def test_reports_are_listed_newest_first(client, jobs, place):
+    ids = [submit(client), submit(client, where="label=b")]
+    jobs.submit("export", {})
+    finished(jobs, place, jobs.ids()[-1])
+    for _ in range(2):
+        assert [one["id"] for one in client.get("/api/reports").json()["reports"]] == ids[::-1]
+    jobs.remove_old(-1)
+    assert client.get("/api/reports").json() == {"reports": []}
+
+
+def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
+    expected = submit(client, by=["hour"], compare=[{"model": "<one>"}])
+    finished(jobs, place, expected)
+    job_id = submit(client, by=["hour"], compare=[{"model": "<one>"}])
+    read, real = [], stored.read_shard
+    with runner(jobs, place) as stop:
+
+        def reading_ends(*arguments):
+            read.append(1)
+            if len(read) == 2:
+                stop.set()
+            return real(*arguments)
+
+        monkeypatch.setattr(stored, "read_shard", reading_ends)
+        until(lambda: len(read) == 2 and jobs.read(job_id).state == "queued")
+    assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
+    job = finished(jobs, place, job_id)
+    assert (job.state, len(read)) == ("succeeded", 3)
+    assert "continuing with the shards that were read before" in job.log
+    assert report_of(jobs, job_id) == report_of(jobs, expected)
+
+
+def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkeypatch):
+    job_id = submit(client)
+    read, real = [], stored.read_shard
+
+    def reading_ends(*arguments):
+        read.append(1)
+        jobs.cancel(job_id)
+        return real(*arguments)
+
+    monkeypatch.setattr(stored, "read_shard", reading_ends)
+    assert (finished(jobs, place, job_id).state, len(read)) == ("cancelled", 1)
+    assert client.get(f"/api/reports/{job_id}").status_code == 404
+
+
+def test_what_cannot_be_evaluated_fails_and_says_why(client, jobs, place):
+    job = finished(jobs, place, submit(client, model="nobody"))
+    assert job.state == "failed"
+    assert job.error == "no inferences of 'nobody' match the filter"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "expected the body to be a JSON object with model, version, where, by, slices, "),
+        (b"{", "expected the body to be a JSON object with model"),
+        (b'{"model": 5}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "wher": {}}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "resamples": 1001}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "resamples": -1}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "seed": -1}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "compare": [{}]}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "where": {"nothing": 1}}', "expected where.nothing to"),
+        (b'{"model": "a", "where": 5}', "expected where to be an object, got an integer"),
+        (b'{"model": "a", "slices": {"dark": "5"}}', "slices.dark: expected"),
+        (b'{"model": "a", "compare": [{"model": "b", "where": 5}]}', "compare[0]: expected where"),
+        (b'{"model": "a", "by": ["camera"]}', "expected meta.<path>, hour, day, month to slice by"),
+        (
+            b'{"model": "a", "by": ["hour"], "slices": {"hour": {}}}',
+            "expected each slice once, got 'hour' in by and in slices",
+        ),
+    ],
+)
+def test_an_evaluation_that_means_nothing_is_refused(client, jobs, body, message):
+    answer = client.post("/api/evaluations", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(message)
+    assert jobs.ids() == []
+
+
+@pytest.mark.parametrize("page", ["", "/page"])
+@pytest.mark.parametrize("report_id", ["5", "0" * 19 + "-abcd", "..%2F..%2Fetc"])
+def test_a_report_that_is_not_there_is_said(client, page, report_id):
+    answer = client.get(f"/api/reports/{report_id}{page}")
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("page", ["", "/page"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_another_job_made_is_no_report(client, jobs, place, page):
+    job_id = jobs.submit("export", {}).id
+    finished(jobs, place, job_id)
+    answer = client.get(f"/api/reports/{job_id}{page}")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == f"expected {job_id} to be a report, got another job's id"
+
+
+def test_a_page_that_is_gone_is_said(client, jobs, place):
+    job_id = submit(client)
+    finished(jobs, place, job_id)
+    (jobs.directory / job_id / "report.html").unlink()
+    answer = client.get(f"/api/reports/{job_id}/page")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == "expected report.html to be there, got it removed"

@@ -1,0 +1,260 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from litestar import Litestar
+from litestar.testing import TestClient
+
+from quadriga.engine.api.inferences import inference_routes
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.blobs.interface import blob_key
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.journal import Journal
+from quadriga.store.records import InputReference
+from tests.unit.http_client import client_of
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import drain
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+    blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
+    url = f"sqlite:///{tmp_path}/store.db"
+    kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
+    page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
+    gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
+    ms = smallest_id_at(1_769_860_800_123)
+    journal.append([
+        make_record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
+        make_record(2, input=page), make_record(3, input=gone), make_record(4),
+    ])  # fmt: skip
+    drain(url, tmp_path / "journal")
+    inferences = InferenceReader(url, tmp_path / "journal", blobs)
+    with client_of(inference_routes(inferences)) as client:
+        yield client
+    inferences.close()
+    journal.close()
+
+
+ID = str(smallest_id_at(1_769_860_800_123))
+
+
+def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -> None:
+    response = client.get(f"/api/inferences/{ID}")
+    assert response.status_code == 200
+    assert response.json() == {
+        "id": ID,
+        "request_id": f"request-{ID}",
+        "image_no": 0,
+        "model": {"name": "shapes-detector", "version": "1", "sha256": "ab" * 32},
+        "task": "OBJECT_DETECTION",
+        "action": "predict",
+        "created_at": "2026-01-31T12:00:00.123Z",
+        "latency_ms": 4.2,
+        "input": {
+            "name": "image",
+            "hash": blob_key(b"\x89PNG"),
+            "width": 1,
+            "height": 1,
+            "mime": "image/png",
+            "kept": True,
+            "bytes": None,
+        },
+        "predictions": [{"label": "circle", "score": 0.98, "xmin": 1}],
+        "metadata": {"camera_id": "north", "location": {"floor": 2}},
+        "status": 200,
+        "standard_metadata": {},
+        "ground_truth": None,
+        "feedback": [],
+    }
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "text/plain", "", "multipart/form-data"]
+)
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_query_is_json_whatever_its_content_type(client, content_type: str, slash: str) -> None:
+    response = client.post(
+        f"/api/inferences/query{slash}",
+        content=b'{"where": {"meta.location.floor": 2}, "count": "exact"}',
+        headers={"Content-Type": content_type},
+    )
+    assert response.status_code == 200
+    body = response.json()
+    assert [one["id"] for one in body.pop("inferences")] == [ID]
+    assert body == {"cursor": None, "count": 1, "partial": False, "count_is_exact": True}
+
+
+def test_an_empty_body_finds_everything(client) -> None:
+    body = client.post("/api/inferences/query").json()
+    assert [one["id"] for one in body["inferences"]] == [ID, "4", "3", "2"]
+    assert (body["cursor"], body["count"]) == (None, None)
+
+
+OPTIONS = "order (-ts, ts), limit, cursor, count (capped, exact, none), consistency (journal)"
+FIELDS = f"where, {OPTIONS}, metadata_filter, gps_box, time_range, pagination"
+BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", BODY),
+        (b"[]", BODY + "Expected `object`, got `array`"),
+        (b"null", BODY),
+        (b'{"were": {}}', BODY + "Object contains unknown field `were`"),
+        (b'{"limit": 0}', BODY + "Expected `int` >= 1 - at `$.limit`"),
+        (b'{"limit": 1001}', BODY + "Expected `int` <= 1000 - at `$.limit`"),
+        (b'{"order": "up"}', BODY + "Invalid enum value 'up' - at `$.order`"),
+        (b'{"where": ' + b"[" * 100_000, BODY),
+        (b'{"cursor": "\xff"}', BODY),
+        (b'{"where": {"gio": 1}}', "expected where.gio to name one of id, request_id"),
+        (
+            b'{"where": "meta.camera"}',
+            "expected = after 'meta.camera', as in meta.altitude=ge:100, at",
+        ),
+        (
+            b'{"pagination": {"offset": 10}}',
+            "expected pagination without offset, got 10: pages follow",
+        ),
+        (b'{"pagination": {"sort": "id"}}', "expected pagination to sort by created_at"),
+        (b'{"metadata_filter": [{"key": "a"}]}', BODY + "Object missing required field `value`"),
+        (
+            b'{"metadata_filter": [{"key": "a", "value": "x", "type": "int"}]}',
+            "expected metadata_filter[0].value to be text of type int",
+        ),
+        (b'{"cursor": "?"}', "expected cursor to be one that a page gave"),
+        (b'{"cursor": "MTIuYWI"}', "expected cursor to be of the same filter and order"),
+    ],
+)
+def test_a_bad_query_is_refused_with_its_reason(client, body: bytes, message: str) -> None:
+    response = client.post("/api/inferences/query", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"].startswith(message)
+
+
+ASCENDING = b'{"pagination": {"limit": 2, "direction": "ASCENDING", "offset": 0}}'
+
+
+def test_chariots_pagination_is_a_limit_and_an_order(client) -> None:
+    body = client.post("/api/inferences/query", content=ASCENDING).json()
+    assert [one["id"] for one in body["inferences"]] == ["2", "3"]
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_query_can_stand_in_the_url(client, slash: str) -> None:
+    body = client.get(
+        f"/api/inferences{slash}?meta.camera_id=north&!label=none&q=(meta.location.floor=2|id=4)"
+        "&limit=1&order=ts&count=capped"
+    ).json()
+    assert [one["id"] for one in body["inferences"]] == [ID]
+    first = client.get("/api/inferences?limit=3").json()
+    second = client.get(f"/api/inferences?limit=3&cursor={first['cursor']}").json()
+    assert [one["id"] for one in second["inferences"]] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("limit=0", f"expected {OPTIONS}, got: Expected `int` >= 1"),
+        ("limit=x", "got: Expected `int`, got `str`"),
+        ("limit=1&limit=2", "expected limit once, got it twice"),
+        ("order=up", "got: Invalid enum value 'up'"),
+        ("colour=red", "expected colour to name one of id, request_id"),
+        ("meta.a=x%26y", "quotes around & | ( ) < > and quotes, got 'x&y'"),
+        ("meta.a=>5", "expected meta.a to have an operator as in ge:5, or quotes"),
+        ("meta.a>=5", "expected a comparison such as meta.altitude=ge:100, got 'meta.a>'"),
+        ("meta.a=%ff", "expected at most 250 parameters in UTF-8"),
+        ("&".join(["meta.a=1"] * 251), "expected at most 250 parameters"),
+        (
+            "q=(meta.a=1",
+            "expected a closing parenthesis at character 10 of the filter, got its end",
+        ),
+        ("meta.a=1&q=id=1)|(id=2", "expected & or | and another comparison"),
+        ("ts=ge:yesterday", "expected ts.ge to be a moment such as"),
+    ],
+)
+def test_a_bad_query_in_a_url_is_refused_with_its_reason(client, query: str, message: str) -> None:
+    response = client.get(f"/api/inferences?{query}")
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+
+
+def test_matches_are_counted(client) -> None:
+    for body, count in ((b"", 4), (b'{"where": "meta.camera_id=north"}', 1)):
+        response = client.post("/api/inferences/count", content=body)
+        assert (response.status_code, response.json()) == (200, {"count": count, "is_exact": True})
+    response = client.post("/api/inferences/count", content=b'{"limit": 3}')
+    assert response.status_code == 400
+
+
+def test_an_input_comes_back_as_it_was_sent(client) -> None:
+    response = client.get(f"/api/inferences/{ID}/input")
+    assert (response.status_code, response.content) == (200, b"\x89PNG")
+    assert response.headers["content-type"] == "image/png"
+    response = client.get("/api/inferences/2/input")
+    assert (response.content, response.headers["content-type"]) == (
+        b"<p>",
+        "application/octet-stream",
+    )
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("5", 404, "inference not found: 5"),
+        (str(1 << 63), 404, "inference not found"),
+        ("abc", 400, "expected an id as a string of digits, got 'abc'"),
+        ("9" * 20, 400, "expected an id as a string of digits"),
+        ("3/input", 404, "input of 3 is not available: removed since"),
+        ("4/input", 404, "input of 4 is not available: not stored"),
+        ("5/input", 404, "inference not found: 5"),
+    ],
+)
+def test_what_is_not_there_is_said(client, path: str, status: int, message: str) -> None:
+    response = client.get(f"/api/inferences/{path}")
+    assert response.status_code == status
+    assert message in response.json()["error"]
+
+
+def test_the_routes_are_described(client) -> None:
+    paths = client.get("/schema/openapi.json").json()["paths"]
+    assert "/api/inferences/query" in paths
+
+
+@pytest.mark.parametrize(
+    ("inference_id", "content", "content_type"),
+    [(ID, b"\x89PNG", "image/png"), ("2", b"<p>", "application/octet-stream")],
+)
+def test_a_presigned_url_answers_the_input(client, inference_id, content, content_type) -> None:
+    plain = client.get(f"/api/inferences/{inference_id}").json()
+    assert "url" not in plain["input"]
+    answer = client.get(f"/api/inferences/{inference_id}", params={"presign": "true"})
+    url = answer.json()["input"].pop("url")
+    assert url.startswith(f"{client.base_url}/api/blobs/")
+    response = client.get(url)
+    assert response.content == content
+    assert response.headers["content-type"] == content_type
+    assert response.headers["x-content-type-options"] == "nosniff"
+    changed = client.get(url.replace("type=", "type=x"))
+    assert changed.status_code == 400
+    assert "the signature of the URL" in changed.json()["error"]
+
+
+def test_a_presigned_url_of_bytes_that_are_gone_answers_404(client) -> None:
+    url = client.get("/api/inferences/3?presign=True").json()["input"]["url"]
+    assert client.get(url).status_code == 404
+
+
+def test_an_input_that_was_not_kept_has_no_url(client) -> None:
+    assert "url" not in client.get("/api/inferences/4?presign=1").json()["input"]
+
+
+@pytest.mark.parametrize("query", ["", "?expires=1&type=image/png", "?signature=%ff&expires=x"])
+def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) -> None:
+    digest = blob_key(b"\x89PNG").partition(":")[2]
+    response = client.get(f"/api/blobs/{digest}{query}")
+    assert response.status_code == 400
+    assert "the signature of the URL is not one of this server" in response.json()["error"]

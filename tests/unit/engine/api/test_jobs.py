@@ -1,0 +1,89 @@
+"""Jobs over HTTP: submitted, watched, cancelled, fetched."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from litestar import Litestar
+from litestar.testing import TestClient
+
+from quadriga.engine.api.jobs import job_routes
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.exchange.export import run_export
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import JobRunner, Jobs
+from tests.background import in_background, until
+from tests.unit.http_client import client_of
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import fill
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+    with client_of(job_routes(Jobs(tmp_path / "jobs"))) as client:
+        yield client
+
+
+def test_an_export_is_submitted_watched_and_fetched(client, tmp_path) -> None:
+    assert client.get("/api/jobs").json() == {"jobs": []}
+    url = f"sqlite:///{tmp_path}/store.db"
+    fill(url, tmp_path / "journal", [make_record(seq) for seq in (1, 2)])
+    answer = client.post("/api/exports", content=b'{"where": {"id": "2"}}')
+    assert answer.status_code == 202
+    job = answer.json()
+    assert (job["state"], job["kind"], job["progress"]) == (
+        "queued",
+        "export",
+        {"done": 0, "total": None},
+    )
+    path = f"/api/jobs/{job['id']}"
+    assert client.get(f"{path}/result").status_code == 404
+    assert client.get("/api/jobs").json() == {"jobs": [job]}
+    blobs = FileBlobs(tmp_path / "blobs")
+    inferences = InferenceReader(url, tmp_path / "journal", blobs)
+    runner = JobRunner(Jobs(tmp_path / "jobs"), {"export": run_export}, inferences, blobs)
+    with in_background(runner.run):
+        until(lambda: client.get(path).json()["ended_at"] is not None)
+    inferences.close()
+    job = client.get(path).json()
+    assert (job["state"], job["progress"]) == ("succeeded", {"done": 1, "total": 1})
+    assert "1 inferences written to inferences.jsonl" in job["log"]
+    result = client.get(f"{path}/result")
+    assert result.headers["content-type"].startswith("application/jsonl")
+    assert 'filename="inferences.jsonl"' in result.headers["content-disposition"]
+    assert [json.loads(line)["id"] for line in result.content.splitlines()] == ["2"]
+    assert len(result.content) == job["result"]["bytes"]
+    assert client.post(f"{path}/cancel").json()["state"] == "succeeded"
+
+
+def test_a_queued_job_is_cancelled(client) -> None:
+    job = client.post("/api/exports", content=b"").json()
+    answer = client.post(f"/api/jobs/{job['id']}/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            b"{",
+            "expected the body to be a JSON object with where, format (chariot, coco, jsonl, parquet), images, annotations (either, ground_truth, predictions), got",
+        ),
+        (b'{"format": "xml"}', "expected the body to be a JSON object"),
+        (b'{"where": {"nothing": 1}}', "expected where.nothing to"),
+        (b'{"where": 5}', "expected where to be an object, got an integer"),
+    ],
+)
+def test_an_export_that_means_nothing_is_refused(client, body: bytes, message: str) -> None:
+    answer = client.post("/api/exports", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(message)
+    assert client.get("/api/jobs").json() == {"jobs": []}
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("GET", "/result"), ("POST", "/cancel")])
+@pytest.mark.parametrize("job_id", ["5", "0" * 19 + "-abcd", "..%2F..%2Fetc"])
+def test_a_job_that_is_not_there_is_said(client, method: str, path: str, job_id: str) -> None:
+    answer = client.request(method, f"/api/jobs/{job_id}{path}")
+    assert answer.status_code == 404

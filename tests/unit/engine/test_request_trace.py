@@ -1,0 +1,109 @@
+"""The accounting of a request: what is timed and counted, and how an error leaves it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from quadriga.engine.model import Model
+from quadriga.engine.request_trace import RequestTrace, to_protocol_error
+from quadriga.engine.session import RunError
+from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
+from quadriga.proto.messages import InferRequest, ModelStatistics
+from quadriga.store.errors import JournalError
+from quadriga.tasks.predictions import OutputError
+from tests.onnx_models import doubling
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Model:
+    return Model("m", "1", doubling(tmp_path_factory.mktemp("models") / "model.onnx"))
+
+
+def trace_of(model: Model, queue_ns: int = 5_000_000) -> RequestTrace:
+    return RequestTrace(
+        model,
+        InferRequest("m", None, "r", []),
+        protocol="v2",
+        queue_ns=queue_ns,
+        recorder=None,
+        failed_results=list,
+    )
+
+
+def statistics(model: Model) -> ModelStatistics:
+    return model.counters.statistics("m", "1")
+
+
+def test_a_summary_has_the_fields_of_the_request_and_its_stages(model):
+    with trace_of(model) as trace:
+        model.session.run({"x": np.ones((1, 3), np.float32)})
+        trace.stop()
+        summary = trace.summary()
+    assert (summary.model, summary.request_id, summary.protocol) == (model, "r", "v2")
+    assert list(summary.stages_ms) == ["queue", "preprocess", "infer", "postprocess"]
+    assert summary.stages_ms["queue"] == 5
+    assert summary.stages_ms["infer"] > 0
+    assert summary.error == ""
+
+
+def test_a_success_is_counted_once_it_is_said(model):
+    before = statistics(model)
+    with trace_of(model) as trace:
+        trace.stop()
+        trace.count_success(3)
+    after = statistics(model)
+    assert after.success.count == before.success.count + 1
+    assert after.inference_count == before.inference_count + 3
+    assert after.fail == before.fail
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "text"),
+    [
+        (JournalError("full"), Overloaded, "full"),
+        (RunError("no row"), InternalError, "model 'm' failed: no row"),
+        (OutputError("no box"), InternalError, "model 'm' failed: no box"),
+        (InvalidRequest("no image"), InvalidRequest, "no image"),
+        (KeyError("x"), KeyError, "'x'"),
+    ],
+    ids=["journal", "run", "output", "client", "fault"],
+)
+def test_an_error_is_counted_and_leaves_as_one_of_the_protocols(model, error, expected, text):
+    before = statistics(model)
+    with pytest.raises(expected) as raised, trace_of(model):
+        raise error
+    assert str(raised.value) == text
+    assert raised.value is error or raised.value.__cause__ is error
+    after = statistics(model)
+    assert after.fail.count == before.fail.count + 1
+    assert after.success == before.success
+    assert isinstance(to_protocol_error("m", error), expected)
+
+
+def test_json_that_is_too_deep_is_the_client_s_mistake():
+    assert isinstance(to_protocol_error("m", RecursionError()), InvalidRequest)
+
+
+def test_steps_of_a_stream_are_timed_without_the_pauses_between(model):
+    def steps() -> Iterator[int]:
+        yield from (1, 2)
+
+    with trace_of(model) as trace:
+        for step in trace.timed_steps(steps()):
+            assert step in (1, 2)
+            assert model.stopwatch.events is None
+        trace.count_success(1)
+
+
+def test_a_stream_that_is_closed_is_not_counted(model):
+    def streamed() -> Iterator[int]:
+        with trace_of(model) as trace:
+            yield from trace.timed_steps(iter([1, 2]))
+
+    before = statistics(model)
+    stream = streamed()
+    assert next(stream) == 1
+    stream.close()
+    assert statistics(model) == before
+    assert model.stopwatch.events is None

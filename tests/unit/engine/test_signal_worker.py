@@ -1,0 +1,178 @@
+"""Which images have signals, and what becomes of them: journaled, or counted."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from quadriga.engine import signal_worker
+from quadriga.engine.signal_worker import SignalRecorder, SignalTask
+from quadriga.monitor.signals import PICTURE
+from quadriga.store.errors import JournalError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.tasks.image import Image
+from tests.unit.engine.serving_place import journaled
+
+WHITE = Image(np.full((20, 30, 3), 255, np.uint8))
+VECTOR = np.array([1.0, -0.5, 3.25], np.float32)
+
+
+class Place:
+    """A journal and what makes signals for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "journal"
+        self.journal = Journal(self.directory, 0)
+        self.behind = False
+        self.recorder = self.made(1e6)
+
+    def made(self, per_s: float) -> SignalRecorder:
+        return SignalRecorder(IdSource(0), self.journal, per_s, lambda: self.behind)
+
+    def journaled(self) -> list[list[ImageSignals]]:
+        """Close, and return what each frame holds."""
+        self.recorder.close()
+        decoded = [
+            msgspec.json.decode(payload, type=JournaledChange).change
+            for payload in journaled(self.directory)
+        ]
+        assert all(isinstance(change, SignalsOfImages) for change in decoded)
+        return [change.of for change in decoded]
+
+    def counts(self) -> tuple[int, int, int]:
+        numbers = self.recorder.counts.totals()
+        names = ("signals_total", "signals_skipped_total", "signals_dropped_total")
+        return tuple(numbers[name] for name in names)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.recorder.close()
+    place.journal.close()
+
+
+def test_images_are_journaled_together_with_their_embedding(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr(
+        signal_worker, "BATCH_INTERVAL_S", 60.0
+    )  # so many images end a frame, on any machine
+    images = [SignalTask(seq, WHITE) for seq in range(1, 70)]
+    place.recorder.put([SignalTask(70, WHITE, VECTOR, "ab" * 8), *images], skipped=3)
+    journaled = place.journaled()
+    assert [len(frame) for frame in journaled] == [64, 6]
+    assert [one.seq for frame in journaled for one in frame] == [70, *range(1, 70)]
+    first, second = journaled[0][:2]
+    assert (first.space, second.space, second.embedding) == ("ab" * 8, "", b"")
+    assert np.frombuffer(first.embedding, "<f2").tolist() == VECTOR.tolist()
+    numbers = dict(zip(PICTURE, np.frombuffer(first.picture, "<f4").tolist(), strict=True))
+    assert (numbers["brightness"], numbers["burnt"]) == pytest.approx((100, 1))
+    assert place.counts() == (70, 3, 0)
+
+
+def test_pixels_beyond_the_queue_are_dropped(place: Place, monkeypatch) -> None:
+    size_bytes = WHITE.pixels.nbytes
+    monkeypatch.setattr(signal_worker, "MAX_QUEUE_BYTES", 2 * size_bytes)
+    large = Image(np.zeros((200, 300, 3), np.uint8))
+    place.recorder.put([SignalTask(1, large), SignalTask(2, WHITE)], skipped=0)
+    assert [[one.seq for one in frame] for frame in place.journaled()] == [[1]]
+    assert place.counts() == (1, 0, 1)
+
+
+def test_a_fault_costs_the_signals_of_one_image(place: Place, caplog) -> None:
+    broken = Image(np.full((4, 4, 3), None))
+    images = [SignalTask(1, broken), SignalTask(2, WHITE), SignalTask(3, broken)]
+    place.recorder.put(images, skipped=0)
+    assert [[one.seq for one in frame] for frame in place.journaled()] == [[2]]
+    assert place.counts() == (1, 0, 2)
+    assert len(caplog.records) == 1
+
+
+def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
+    place: Place, caplog
+) -> None:
+    def embed(name: str, image: Image):
+        if image is not WHITE:
+            raise ValueError("expected three bands")
+        return (VECTOR, f"space of {name}") if name == "b" else (None, None)
+
+    place.recorder = SignalRecorder(IdSource(0), place.journal, 1, embed=embed)
+    other = Image(np.zeros((4, 4, 5), np.uint8))
+    images = [
+        SignalTask(1, WHITE, other_model="b"),
+        SignalTask(2, other, other_model="b"),
+        SignalTask(3, WHITE),
+    ]
+    images += [SignalTask(4, other, other_model="b"), SignalTask(5, WHITE, other_model="c")]
+    place.recorder.put(images, skipped=0)
+    (frame,) = place.journaled()
+    assert [one.space for one in frame] == ["space of b", "", "", "", ""]
+    assert all(one.picture for one in frame)
+    assert len(caplog.records) == 2
+    assert "inference 5: no embedding by 'c': " in caplog.text
+    assert "model 'c' has no embedding of its own" in caplog.text
+
+
+def test_a_journal_that_is_full_or_behind_is_spared(place: Place, monkeypatch) -> None:
+    place.behind = True
+    place.recorder.put([SignalTask(1, WHITE)], skipped=0)
+    assert place.journaled() == []
+    assert place.counts() == (0, 0, 1)
+    place.behind = False
+    place.recorder = place.made(1)
+
+    def refuse(_) -> None:
+        raise JournalError("expected room, got none")
+
+    monkeypatch.setattr(place.journal, "append", refuse)
+    place.recorder.put([SignalTask(1, WHITE)], skipped=0)
+    place.recorder.close()
+    assert place.counts() == (0, 0, 1)
+
+
+def test_images_that_come_too_fast_are_chosen_at_random_and_as_often_as_wanted(
+    place: Place, monkeypatch
+) -> None:
+    random.seed(5)
+    now_s = [0.0]
+    monkeypatch.setattr(signal_worker.time, "monotonic", lambda: now_s[0])
+    recorder = place.made(10)
+    chosen: list[int] = []
+    for number in range(40_000):  # of four cameras in turn, 40 images a second
+        now_s[0] = number / 40
+        chosen += [number for _ in recorder.choose("m", 1)]
+    assert len(chosen) == pytest.approx(10_000, rel=0.05)
+    turns = Counter(number % 4 for number in chosen)
+    assert all(count == pytest.approx(2500, rel=0.1) for count in turns.values())
+    now_s[0] += 60
+    (batch,) = [recorder.choose("m", 1000)]
+    assert 3 < len(batch) < 40
+    assert max(batch) > 200
+
+
+@pytest.mark.parametrize(("per_s", "expected"), [(0, 0), (1e6, 1000), (10, 1000), (0.5, 500)])
+def test_all_are_chosen_up_to_the_rate(place: Place, monkeypatch, per_s, expected) -> None:
+    random.seed(5)
+    now_s = [0.0]
+    monkeypatch.setattr(signal_worker.time, "monotonic", lambda: now_s[0])
+    recorder = place.made(per_s)
+    count = 0
+    for number in range(1000):
+        now_s[0] = float(number)
+        count += len(recorder.choose("m", 1))
+    assert count == pytest.approx(expected, rel=0.08)
+
+
+def test_models_have_rates_of_their_own(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr(signal_worker.time, "monotonic", lambda: 0.0)
+    recorder = place.made(0.1)
+    assert [list(recorder.choose(name, 1)) for name in ("a", "b")] == [[0], [0]]
+    assert [sum(len(recorder.choose(name, 1)) for _ in range(99)) < 9 for name in "ab"] == [
+        True, True
+    ]  # fmt: skip

@@ -56,23 +56,23 @@ def moment(server: ServerProcess) -> str:
 
 
 def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
-    status, made = server.call("PUT", BASELINE, {})
-    assert (status, made["state"]) == (200, "building")
-    ended(server, made["job"])
-    (found,) = server.call("GET", BASELINE)[1]["baselines"]
-    assert (found["state"], found["n"], found["task"]) == ("ready", 60, "OBJECT_DETECTION")
+    status, submitted = server.call("PUT", BASELINE, {})
+    assert (status, submitted["state"]) == (200, "building")
+    ended(server, submitted["job"])
+    (baseline,) = server.call("GET", BASELINE)[1]["baselines"]
+    assert (baseline["state"], baseline["n"], baseline["task"]) == ("ready", 60, "OBJECT_DETECTION")
     for light, expected in ((1.0, "ok"), (0.3, "drift")):
         since = moment(server)
         send(server, 40, light, 2)
         until = moment(server)
-        asked = {"model": "shapes-detector", "from": since, "to": until, "signals": SURE}
-        status, job = server.call("POST", "/api/drift", asked)
+        request = {"model": "shapes-detector", "from": since, "to": until, "signals": SURE}
+        status, job = server.call("POST", "/api/drift", request)
         assert status == 202, job
         ended(server, job["id"])
         report = server.call("GET", f"/api/reports/{job['id']}")[1]
         assert (report["kind"], report["status"]) == ("drift", expected)
         assert (report["data"]["baseline"]["n"], report["data"]["current"]["n"]) == (60, 40)
-    alarms = {one["name"] for one in report["signals"] if one["alarm"]}
+    alarms = {signal["name"] for signal in report["signals"] if signal["alarm"]}
     assert "image.brightness" in alarms
     page = server.request("GET", f"/api/reports/{job['id']}/page")[2].decode()
     assert "image.brightness" in page
@@ -86,9 +86,9 @@ def commands(title: str) -> list[str]:
 
 @pytest.mark.parametrize("title", ["Baselines", "Drift of what is stored"])
 def test_commands_of_the_page_are_answered(server, title: str) -> None:
-    known = [*commands(title)]
-    assert len(known) >= 3
-    for command in known:
+    page_commands = [*commands(title)]
+    assert len(page_commands) >= 3
+    for command in page_commands:
         finished = subprocess.run(
             ["bash", "-c", COMMANDS + command.replace("localhost:8080", server.host)],
             capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,

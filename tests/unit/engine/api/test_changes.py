@@ -386,7 +386,7 @@ def test_what_is_only_journaled_is_waited_for(
     add(idle, 1)
     status, answer = idle.call(method, f"inferences/1/{what}", body)
     assert status == 503
-    assert "bytes behind" in answer["error"]
+    assert "bytes are waiting" in answer["error"]
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
     with in_background(idle.place.writer.run):
         idle.ok(method, f"inferences/1/{what}", body)

@@ -18,10 +18,10 @@ Kind = Literal["numeric", "count", "categorical", "embedding"]
 EMBEDDING = "embedding"
 """The column of embeddings, where there is one."""
 
-LARGEST = 1e150
+MAX_NUMBER = 1e150
 """Numbers beyond, either way, count as this: their squares would be infinite."""
 
-MOST_COUNTS = 32
+MAX_COUNT_VALUES = 32
 """Integers with no more distinct values than this are counts."""
 
 
@@ -58,12 +58,12 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
         """Return a column by its name."""
         return next((one for one in self.columns if one.name == name), None)
 
-    def of(self, columns: Iterable[Column]) -> "Sample":
+    def with_columns(self, columns: Iterable[Column]) -> "Sample":
         """Return these rows with other columns."""
         return replace(self, columns=tuple(columns))
 
 
-def sample(
+def build_sample(
     columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]],
     *,
     kinds: Mapping[str, Kind] | None = None,
@@ -86,14 +86,16 @@ def sample(
         if length != n:
             raise DriftError(f"expected {n} rows of {name}, got {length}")
     given = [""] * n if sources is None else sources
-    names, codes = _coded(["" if one is None else str(one) for one in given])
+    names, codes = _encode_labels(["" if one is None else str(one) for one in given])
     placed = np.arange(n) if order is None else np.asarray(order, np.int64)
-    made = (_column(name, values, (kinds or {}).get(name)) for name, values in columns.items())
+    made = (
+        _build_column(name, values, (kinds or {}).get(name)) for name, values in columns.items()
+    )
     whole = Sample(tuple(made), placed, codes, () if sources is None else names)
-    return take(whole, np.lexsort((codes, placed)))
+    return take_rows(whole, np.lexsort((codes, placed)))
 
 
-def take(one: Sample, rows: Int64Array) -> Sample:
+def take_rows(one: Sample, rows: Int64Array) -> Sample:
     """Return these rows (positions, each once) of a sample, in the order given."""
     place = np.full(len(one.order), -1, np.int64)
     place[rows] = np.arange(len(rows))
@@ -106,7 +108,7 @@ def take(one: Sample, rows: Int64Array) -> Sample:
     return replace(one, columns=tuple(columns), order=one.order[rows], sources=one.sources[rows])
 
 
-def alike(
+def merge_names(
     coded: Sequence[tuple[tuple[str, ...], Int64Array]],
 ) -> tuple[tuple[str, ...], list[Int64Array]]:
     """Return positions in several lists of names as positions in one list of all of them."""
@@ -117,13 +119,15 @@ def alike(
     ]
 
 
-def used(names: Sequence[str], codes: Int64Array) -> tuple[tuple[str, ...], Int64Array]:
+def drop_unused_names(
+    names: Sequence[str], codes: Int64Array
+) -> tuple[tuple[str, ...], Int64Array]:
     """Leave out names that no position names."""
     there, codes = np.unique(codes, return_inverse=True)
     return tuple(names[at] for at in there), codes.astype(np.int64)
 
 
-def differ(before: Column, now: Column) -> tuple[str, str] | None:
+def kind_conflict(before: Column, now: Column) -> tuple[str, str] | None:
     """Say what two columns are that cannot be compared; integers may be few on one side only."""
     if not len(before.rows) or not len(now.rows):
         return None
@@ -133,7 +137,7 @@ def differ(before: Column, now: Column) -> tuple[str, str] | None:
     return None if length == other else (f"of length {length[0]}", f"{other[0]}")
 
 
-def kind_of(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
+def infer_kind(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
     """Infer what a column holds: numbers, counts (few distinct integers), categories or embeddings."""
     if _is_typed(values):
         if np.ndim(values) == 2:
@@ -154,18 +158,18 @@ def _is_typed(values: Sequence[Any] | npt.NDArray[Any]) -> bool:
 
 def _number_kind(values: npt.NDArray[Any]) -> Kind:
     distinct = np.unique(values[np.isfinite(values)].astype(np.float64))
-    few = 0 < len(distinct) <= MOST_COUNTS and bool((distinct == np.round(distinct)).all())
+    few = 0 < len(distinct) <= MAX_COUNT_VALUES and bool((distinct == np.round(distinct)).all())
     return "count" if few else "numeric"
 
 
-def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | None) -> Column:
-    kind = kind or kind_of(values)
+def _build_column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | None) -> Column:
+    kind = kind or infer_kind(values)
     rows = np.arange(len(values))
     if not _is_typed(values):
         rows = np.flatnonzero([one is not None for one in values])
     present = values if len(rows) == len(values) else [values[at] for at in rows.tolist()]
     if kind == "categorical":
-        labels, codes = _coded([_text(one) for one in present])
+        labels, codes = _encode_labels([_label_text(one) for one in present])
         return Column(name, kind, rows, codes, labels)
     is_embedding = kind == "embedding"
     try:
@@ -177,25 +181,27 @@ def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | No
     if numbers.ndim != 1 + is_embedding:
         raise DriftError(f"expected {name} to hold {kind} values, got shape {numbers.shape}")
     finite = np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
-    kept = numbers[finite] if is_embedding else np.clip(numbers[finite], -LARGEST, LARGEST)
+    kept = numbers[finite] if is_embedding else np.clip(numbers[finite], -MAX_NUMBER, MAX_NUMBER)
     return Column(name, kind, rows[finite], kept)
 
 
-def label_of(value: Any) -> str | None:
+def value_label(value: Any) -> str | None:
     """Return the text of a value, the same for 7 and 7.0; None where there is none."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return None
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else _text(value)
+    return (
+        str(int(value)) if isinstance(value, float) and value.is_integer() else _label_text(value)
+    )
 
 
-def _text(value: Any) -> str:
+def _label_text(value: Any) -> str:
     """Return a label's text: booleans and numbers as JSON writes them."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     return str(value)
 
 
-def _coded(texts: list[str]) -> tuple[tuple[str, ...], Int64Array]:
+def _encode_labels(texts: list[str]) -> tuple[tuple[str, ...], Int64Array]:
     labels = sorted(set(texts))
     codes = {label: code for code, label in enumerate(labels)}
     return tuple(labels), np.array([codes[text] for text in texts], np.int64)

@@ -5,23 +5,23 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.comparison import bounded, compare
-from quadriga.monitor.drift.samples import Sample, take
-from quadriga.monitor.drift.significance.decision import Settings, decide
+from quadriga.monitor.drift.comparison import as_summary, compare
+from quadriga.monitor.drift.samples import Sample, take_rows
+from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.report.schema import Metric, Signal, Slice, by_effect, times_least
 from quadriga.tasks.arrays import Int64Array
 
-MOST_VALUES = 50
+MAX_VALUES = 50
 """Columns with more values than this are no slices."""
 
 
-def slices(
+def find_drift_slices(
     baseline: Summary | Sample,
     current: Summary | Sample,
     moved: Sequence[str],
     by: Sequence[str],
-    settings: Settings | None = None,
+    settings: ComparisonSettings | None = None,
 ) -> list[Slice]:
     """Return the parts of the current rows in which a signal moved, by an alarm of their own, largest first.
 
@@ -36,18 +36,18 @@ def slices(
         by: Names of columns with categories.
         settings: As compared; alpha is dealt out among the slices of one column.
     """
-    settings = replace(settings or Settings(), windows=1)
-    sides = bounded(baseline, settings), bounded(current, settings)
+    settings = replace(settings or ComparisonSettings(), windows=1)
+    sides = as_summary(baseline, settings), as_summary(current, settings)
     made = [
         found
         for name in by
-        for found in _by(sides, [one for one in moved if one != name], name, settings)
+        for found in _slices_by_column(sides, [one for one in moved if one != name], name, settings)
     ]
     return [one for _, one in sorted(made, key=lambda each: -each[0])]
 
 
-def _by(
-    sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: Settings
+def _slices_by_column(
+    sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: ComparisonSettings
 ) -> Iterator[tuple[float, Slice]]:
     """Yield the slices of a column that moved, each with how many times the least effect."""
     columns = [one.sample.column(name) for one in sides]
@@ -55,13 +55,13 @@ def _by(
     if not moved or len(found) < 2:
         return
     values = sorted({*found[0].labels} & {*found[1].labels})
-    if len(values) > MOST_VALUES:
+    if len(values) > MAX_VALUES:
         return
     finer = replace(settings, windows=max(len(values), 1))
     parts = [[one.rows[one.values == one.labels.index(value)] for one in found] for value in values]
 
     def look(rows: list[Int64Array]) -> list[Signal]:
-        before, now = (_part(*one, moved) for one in zip(sides, rows, strict=True))
+        before, now = (_slice_summary(*one, moved) for one in zip(sides, rows, strict=True))
         return compare(before, now, finer).signals
 
     looks = [look(rows) for rows in parts]
@@ -75,16 +75,16 @@ def _by(
                 for side, inside in zip(sides, rows, strict=True)
             ]
             rest = {one.name: one for one in look(others)}
-            metrics = [_metric(one, rest[one.name]) for one in there]
+            metrics = [_slice_metric(one, rest[one.name]) for one in there]
             yield times_least(there[0]), Slice(name, value, len(rows[1]), metrics)
 
 
-def _part(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:
+def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:
     """Return the signals that moved, of these rows."""
     columns = [column for column in side.sample.columns if column.name in moved]
-    return replace(side, sample=take(side.sample.of(columns), rows), n=len(rows))
+    return replace(side, sample=take_rows(side.sample.with_columns(columns), rows), n=len(rows))
 
 
-def _metric(signal: Signal, other: Signal) -> Metric:
+def _slice_metric(signal: Signal, other: Signal) -> Metric:
     about = {"signal": signal.name, "p_adjusted": signal.p_adjusted, "other": other.effect.value}
     return Metric(signal.effect.name, signal.effect.value, about, n=signal.n[1])

@@ -13,11 +13,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.array_packing import pack, unpack
-from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, take, used
+from quadriga.monitor.drift.samples import (
+    Column,
+    DriftError,
+    Kind,
+    Sample,
+    drop_unused_names,
+    merge_names,
+    take_rows,
+)
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
-_RUN_ROWS = 50
-_DENSE, _DENSEST = 10, 0.02
+_TARGET_RUN_ROWS = 50
+_MAX_RUN_RATIO, _DENSEST_SHARE = 10, 0.02
 """A run has no more times as many rows, but for the densest share of all."""
 
 
@@ -41,7 +49,7 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
     """Smallest key that was left out; None if all rows are kept."""
     first_embedding_left: int | None = None
 
-    def drawn(self, kind: Kind) -> bool:
+    def is_sampled(self, kind: Kind) -> bool:
         """Tell whether values were left out."""
         left = self.first_embedding_left if kind == "embedding" else self.first_left
         return left is not None
@@ -49,11 +57,11 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
     def without(self, names: Container[str]) -> "Summary":
         """Return these rows without some columns."""
         kept = (one for one in self.sample.columns if one.name not in names)
-        return replace(self, sample=self.sample.of(kept))
+        return replace(self, sample=self.sample.with_columns(kept))
 
-    def with_embeddings(self, most: int = 2_000) -> "Summary":
+    def with_max_embeddings(self, most: int = 2_000) -> "Summary":
         """Return this with no more embeddings than so many."""
-        return _cut(replace(self, embeddings=min(most, self.embeddings)))
+        return _limit_rows(replace(self, embeddings=min(most, self.embeddings)))
 
 
 def summarise(
@@ -76,13 +84,13 @@ def summarise(
             in a video, stay together. Shards need the same. None: one of about 50 rows of a source.
         seed: Of the draw.
         n: Rows that there were, if the sample was drawn of more; its labels are all that are counted then.
-        left: As `drawn` returned it for all rows, and for those that have an embedding.
+        left: As `draw_rows` returned it for all rows, and for those that have an embedding.
 
     Raises:
         DriftError: The run is none.
     """
     if run is None:
-        run = usual_run(sample.order, sample.sources)
+        run = typical_run_length(sample.order, sample.sources)
     if run < 1:
         raise DriftError(f"expected run to be 1 or more, got {run}")
     n = len(sample.order) if n is None else n
@@ -95,40 +103,40 @@ def summarise(
         for one in sample.columns
         if one.kind == "categorical"
     }
-    return _cut(Summary(sample, n, labels, rows, embeddings, run, seed, *left))
+    return _limit_rows(Summary(sample, n, labels, rows, embeddings, run, seed, *left))
 
 
-def usual_run(order: Int64Array, sources: Int64Array) -> int:
+def typical_run_length(order: Int64Array, sources: Int64Array) -> int:
     """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source (N,).
 
     Where many came at once it has less: otherwise the most frequent source, or the busiest hour, would come in
     few long runs, of which a draw holds too many or none.
     """
     sizes = np.bincount(sources).astype(np.float64)
-    together = int(_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))
+    together = int(_TARGET_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))
     if len(order) <= together:
         return max(int(order[-1]) - int(order[0]), 1) if len(order) else 1
     span = float(np.median(order[together:] - order[:-together]))
-    dense = _DENSE * together
+    dense = _MAX_RUN_RATIO * together
     if len(order) > dense:
-        span = min(span, float(np.quantile(order[dense:] - order[:-dense], _DENSEST)))
+        span = min(span, float(np.quantile(order[dense:] - order[:-dense], _DENSEST_SHARE)))
     return max(int(span), 1)
 
 
-def drawn(of: Sample, most: int, *, run: int, seed: int = 0) -> tuple[Int64Array, int | None]:
+def draw_rows(of: Sample, most: int, *, run: int, seed: int = 0) -> tuple[Int64Array, int | None]:
     """Draw rows as summaries do, by their order and sources alone.
 
     Returns:
         Positions of the rows in the order of their draw, and the smallest key that was left out; None if all
         rows are drawn.
     """
-    keys = _keys(of, run, seed)
-    left = _first_left(keys, most, None)
+    keys = _row_keys(of, run, seed)
+    left = _first_excluded_key(keys, most, None)
     order = np.argsort(keys, kind="stable")
-    return order[_before(keys[order], left)], left
+    return order[_is_included(keys[order], left)], left
 
 
-def merge(summaries: Iterable[Summary]) -> Summary:
+def merge_summaries(summaries: Iterable[Summary]) -> Summary:
     """Put summaries of shards together, one at least, made with the same settings.
 
     Raises:
@@ -138,32 +146,34 @@ def merge(summaries: Iterable[Summary]) -> Summary:
     first = parts[0]
     labels: dict[str, Counter[str]] = {}
     for part in parts:
-        if _settings(part) != _settings(first):
-            raise DriftError(f"expected summaries alike, {_settings(first)}, got {_settings(part)}")
+        if _merge_key(part) != _merge_key(first):
+            raise DriftError(
+                f"expected summaries alike, {_merge_key(first)}, got {_merge_key(part)}"
+            )
         for name, counts in part.labels.items():
             labels.setdefault(name, Counter()).update(counts)
     merged = replace(
         first,
-        sample=_joined([part.sample for part in parts]),
+        sample=_concatenate_samples([part.sample for part in parts]),
         n=sum(part.n for part in parts),
         labels={name: dict(sorted(counts.items())) for name, counts in labels.items()},
-        first_left=_least(part.first_left for part in parts),
-        first_embedding_left=_least(part.first_embedding_left for part in parts),
+        first_left=_smallest_key(part.first_left for part in parts),
+        first_embedding_left=_smallest_key(part.first_embedding_left for part in parts),
     )
-    return _cut(merged)
+    return _limit_rows(merged)
 
 
-def _settings(summary: Summary) -> tuple[object, ...]:
+def _merge_key(summary: Summary) -> tuple[object, ...]:
     kinds = tuple((column.name, column.kind) for column in summary.sample.columns)
     keyed = bool(summary.sample.source_names)
     return (summary.rows, summary.embeddings, summary.run, summary.seed, keyed, kinds)
 
 
-def _least(keys: Iterable[int | None]) -> int | None:
+def _smallest_key(keys: Iterable[int | None]) -> int | None:
     return min((key for key in keys if key is not None), default=None)
 
 
-def _keys(of: Sample, run: int, seed: int) -> UInt64Array:
+def _row_keys(of: Sample, run: int, seed: int) -> UInt64Array:
     """Return what rows are drawn by, smallest first: a hash of source, run and seed."""
     names = [zlib.crc32(name.encode()) for name in of.source_names or ("",)]
     mixed = np.array(names, np.uint64)[of.sources] << np.uint64(32)
@@ -174,57 +184,58 @@ def _keys(of: Sample, run: int, seed: int) -> UInt64Array:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _first_left(keys: UInt64Array, most: int, left: int | None) -> int | None:
+def _first_excluded_key(keys: UInt64Array, most: int, left: int | None) -> int | None:
     """Return the smallest key whose rows do not fit any more; the first always fits."""
     values, counts = np.unique(keys, return_counts=True)
     over = np.flatnonzero(counts.cumsum() > most)
     over = over[over > 0]
-    return _least((int(values[over[0]]) if len(over) else None, left))
+    return _smallest_key((int(values[over[0]]) if len(over) else None, left))
 
 
-def _before(keys: UInt64Array, left: int | None) -> BoolArray:
+def _is_included(keys: UInt64Array, left: int | None) -> BoolArray:
     return np.ones(len(keys), np.bool_) if left is None else keys < np.uint64(left)
 
 
-def _cut(summary: Summary) -> Summary:
+def _limit_rows(summary: Summary) -> Summary:
     """Leave out what is too much."""
     sample = summary.sample
-    keys = _keys(sample, summary.run, summary.seed)
-    left = _first_left(keys, summary.rows, summary.first_left)
+    keys = _row_keys(sample, summary.run, summary.seed)
+    left = _first_excluded_key(keys, summary.rows, summary.first_left)
     embedded = [one.rows for one in sample.columns if one.kind == "embedding"]
     with_one = keys[np.unique(np.concatenate(embedded))] if embedded else keys
-    embedding_left = _first_left(with_one, summary.embeddings, summary.first_embedding_left)
-    embedding_left = _least((embedding_left, left))
-    kept = np.flatnonzero(_before(keys, left))
-    sample, keys = take(sample, kept), keys[kept]
+    embedding_left = _first_excluded_key(with_one, summary.embeddings, summary.first_embedding_left)
+    embedding_left = _smallest_key((embedding_left, left))
+    kept = np.flatnonzero(_is_included(keys, left))
+    sample, keys = take_rows(sample, kept), keys[kept]
     if sample.source_names:
-        names, sources = used(sample.source_names, sample.sources)
+        names, sources = drop_unused_names(sample.source_names, sample.sources)
         sample = replace(sample, source_names=names, sources=sources)
     columns = []
     for column in sample.columns:
         if column.kind == "embedding":
-            held = _before(keys[column.rows], embedding_left)
+            held = _is_included(keys[column.rows], embedding_left)
             values = column.values[held].astype(np.float16)
             columns.append(replace(column, rows=column.rows[held], values=values))
         elif column.kind == "categorical":
-            labels, codes = used(column.labels, column.values)
+            labels, codes = drop_unused_names(column.labels, column.values)
             columns.append(replace(column, values=codes, labels=labels))
         else:
             columns.append(column)
-    sample = sample.of(columns)
+    sample = sample.with_columns(columns)
     return replace(summary, sample=sample, first_left=left, first_embedding_left=embedding_left)
 
 
-def _joined(samples: Sequence[Sample]) -> Sample:
+def _concatenate_samples(samples: Sequence[Sample]) -> Sample:
     """Put samples together, in time order."""
-    names, sources = alike([(one.source_names, one.sources) for one in samples])
+    names, sources = merge_names([(one.source_names, one.sources) for one in samples])
     before = np.cumsum([0, *(len(one.order) for one in samples[:-1])])
     columns = [
-        _column(parts, before) for parts in zip(*(one.columns for one in samples), strict=True)
+        _concatenate_columns(parts, before)
+        for parts in zip(*(one.columns for one in samples), strict=True)
     ]
     order = np.concatenate([one.order for one in samples])
     joined = Sample(tuple(columns), order, np.concatenate(sources), names)
-    made = take(joined, np.lexsort((joined.sources, joined.order)))
+    made = take_rows(joined, np.lexsort((joined.sources, joined.order)))
     twice = np.flatnonzero((np.diff(made.order) == 0) & (np.diff(made.sources) == 0))
     if len(twice):
         raise DriftError(
@@ -233,11 +244,11 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     return made
 
 
-def _column(parts: Sequence[Column], before: Int64Array) -> Column:
+def _concatenate_columns(parts: Sequence[Column], before: Int64Array) -> Column:
     labels: tuple[str, ...] = ()
     values = [part.values for part in parts]
     if parts[0].kind == "categorical":
-        labels, values = alike([(part.labels, part.values) for part in parts])
+        labels, values = merge_names([(part.labels, part.values) for part in parts])
     rows = np.concatenate([part.rows + at for part, at in zip(parts, before, strict=True)])
     filled = [one for one in values if len(one)] or values[:1]
     return replace(parts[0], rows=rows, values=np.concatenate(filled), labels=labels)

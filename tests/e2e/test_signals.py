@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quadriga.monitor.signals import PICTURE
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.inferences import InferenceReader
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
@@ -35,7 +35,7 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         stored = inferences.signals(sent)
         assert {(len(one.embedding), len(one.space)) for one in stored.values()} == {(128, 16)}
         found = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
-        assert all(len(each) == len(PICTURE) and np.isfinite(each).all() for each in found)
+        assert all(len(each) == len(IMAGE_STATISTICS) and np.isfinite(each).all() for each in found)
         assert (found[0] == found[4]).all()
         assert (found[0] != found[1]).any()
         counted = b"quadriga_store_signals_total 5.0"

@@ -14,27 +14,27 @@ from quadriga.monitor.drift.samples import DriftError
 from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks.arrays import Float32Array, Float64Array
 
-MOST_COLUMNS = 4096
-_DEEPEST = 16
+MAX_COLUMNS = 4096
+_MAX_DEPTH = 16
 
-Values = list[Any] | npt.NDArray[Any]
+ColumnValues = list[Any] | npt.NDArray[Any]
 """Of a column, one for each row; None is missing. Numbers are float64 (N,) and lists of one length float32
 (N, D), with NaN for what is missing, where the file tells that all are. Else as the file has them, a list of
 numbers in JSON as float32 (D,)."""
 
 
-class Table(NamedTuple):
+class FileTable(NamedTuple):
     """A file."""
 
     name: str
-    columns: dict[str, Values]
+    columns: dict[str, ColumnValues]
     lines: Sequence[int]
     """(N,) where each row ends; of Parquet, its number from 1."""
     texts: Mapping[str, list[str | None]] = {}
     """Of CSV: the cells of each column."""
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> FileTable:
     """Read a file by its ending: .csv, .jsonl, .ndjson or .parquet.
 
     Raises:
@@ -44,18 +44,18 @@ def read_table(path: Path) -> Table:
     suffix = path.suffix.lower()
     try:
         if suffix == ".csv":
-            return _csv(path)
+            return _read_csv(path)
         if suffix in {".jsonl", ".ndjson"}:
             with path.open("rb") as file:
-                return _json_lines(file, path.name)
+                return _read_json_lines(file, path.name)
     except UnicodeDecodeError as error:
         raise DriftError(f"{path.name}: expected UTF-8, got {error}") from error
     if suffix == ".parquet":
-        return _parquet(path)
+        return _read_parquet(path)
     raise DriftError(f"expected a file .csv, .jsonl, .ndjson or .parquet, got {path.name}")
 
 
-def _csv(path: Path) -> Table:
+def _read_csv(path: Path) -> FileTable:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, strict=True)
         try:
@@ -77,12 +77,12 @@ def _csv(path: Path) -> Table:
         except csv.Error as error:
             raise DriftError(f"{path.name}:{rows.line_num}: expected CSV, got: {error}") from error
     texts = dict(zip(header, columns, strict=True))
-    numbers = {name: parsed(cells) for name, cells in texts.items() if any(cells)}
+    numbers = {name: parse_numbers(cells) for name, cells in texts.items() if any(cells)}
     found = {name: of for name, of in numbers.items() if of is not None}
-    return Table(path.name, texts | found, lines, texts)
+    return FileTable(path.name, texts | found, lines, texts)
 
 
-def parsed(cells: Sequence[str | None]) -> Float64Array | None:
+def parse_numbers(cells: Sequence[str | None]) -> Float64Array | None:
     """Return cells of CSV as numbers (N,), NaN where there is none; None if one is no number."""
     try:
         numbers = np.array([np.nan if one is None else float(one) for one in cells], np.float64)
@@ -102,7 +102,7 @@ def _check_header(header: list[str], name: str) -> None:
         raise DriftError(f"{name}:1: expected each column once, got {twice!r:.80} again")
 
 
-def _json_lines(texts: Iterable[bytes], name: str) -> Table:
+def _read_json_lines(texts: Iterable[bytes], name: str) -> FileTable:
     columns: dict[str, list[Any]] = {}
     lines: list[int] = []
     decode = msgspec.json.Decoder().decode
@@ -110,27 +110,27 @@ def _json_lines(texts: Iterable[bytes], name: str) -> Table:
         if not text.strip():
             continue
         try:
-            flat = _flat(decode(text))
+            flat = _flatten(decode(text))
         except (msgspec.DecodeError, RecursionError, DriftError) as error:
             raise DriftError(f"{name}:{number}: {error}") from error
         for key, value in flat.items():
             column = columns.get(key)
             if column is None:
-                if len(columns) == MOST_COLUMNS:
-                    wanted = f"expected at most {MOST_COLUMNS:,} columns, got {key!r:.80}"
+                if len(columns) == MAX_COLUMNS:
+                    wanted = f"expected at most {MAX_COLUMNS:,} columns, got {key!r:.80}"
                     raise DriftError(f"{name}:{number}: {wanted}")
                 column = columns[key] = []
             if len(column) < len(lines):
                 column.extend([None] * (len(lines) - len(column)))
-            numbers = vector(value) if type(value) is list else None
+            numbers = parse_vector(value) if type(value) is list else None
             column.append(value if numbers is None else numbers)
         lines.append(number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
-    return Table(name, dict(columns), lines)
+    return FileTable(name, dict(columns), lines)
 
 
-def vector(given: Any) -> Float32Array | None:
+def parse_vector(given: Any) -> Float32Array | None:
     """Return a list of numbers, one at least, as float32 (D,); None of anything else."""
     if not isinstance(given, list) or not given or not set(map(type, given)) <= {int, float}:
         return None
@@ -138,31 +138,31 @@ def vector(given: Any) -> Float32Array | None:
         return np.array(given, np.float64).astype(np.float32)
 
 
-def _flat(row: Any) -> dict[str, Any]:
+def _flatten(row: Any) -> dict[str, Any]:
     """Return a nested object by dotted paths, with its lists, without nulls."""
     if not isinstance(row, dict):
         raise DriftError(f"expected a JSON object, got {str(row)!r:.40}")
     if not any(isinstance(value, dict) for value in row.values()):
         return row
     flat: dict[str, Any] = {}
-    for key, value in _walk(row, "", 1):
+    for key, value in _walk_leaves(row, "", 1):
         if key in flat:
             raise DriftError(f"expected {key!r:.80} once, got it twice once flattened")
         flat[key] = value
     return flat
 
 
-def _walk(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    if depth > _DEEPEST:
-        raise DriftError(f"expected objects at most {_DEEPEST} deep, got {prefix[:-1]!r:.80}")
+def _walk_leaves(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth > _MAX_DEPTH:
+        raise DriftError(f"expected objects at most {_MAX_DEPTH} deep, got {prefix[:-1]!r:.80}")
     for key, value in node.items():
         if isinstance(value, dict):
-            yield from _walk(value, f"{prefix}{key}.", depth + 1)
+            yield from _walk_leaves(value, f"{prefix}{key}.", depth + 1)
         elif value is not None:
             yield prefix + key, value
 
 
-def _parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> FileTable:
     if find_spec("pyarrow") is None:
         raise DriftError(PYARROW_MISSING)
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
@@ -173,7 +173,7 @@ def _parquet(path: Path) -> Table:
     try:
         schema = pq.read_schema(path)
         if set(parquet.SCHEMA.names) <= set(schema.names):  # what it nests stands there as JSON
-            return _json_lines(
+            return _read_json_lines(
                 (row for row, _ in parquet.read_parquet(path, images=False)), path.name
             )
         kept = [
@@ -185,15 +185,15 @@ def _parquet(path: Path) -> Table:
         while any(pa.types.is_struct(field.type) for field in table.schema):
             table = table.flatten()
         _check_header([*table.column_names, "-"], path.name)
-        columns = {name: _of_arrow(table[name]) for name in table.column_names}
+        columns = {name: _arrow_values(table[name]) for name in table.column_names}
     except DriftError:
         raise
     except (pa.ArrowException, QueryError, ValueError, OverflowError) as error:
         raise DriftError(f"{path.name}: expected Parquet, got: {error}") from error
-    return Table(path.name, columns, range(1, table.num_rows + 1))
+    return FileTable(path.name, columns, range(1, table.num_rows + 1))
 
 
-def _of_arrow(column: Any) -> Values:
+def _arrow_values(column: Any) -> ColumnValues:
     """Return numbers and lists of numbers of one length as arrays, all else as Python has it."""
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.compute as pc  # noqa: PLC0415 - as above

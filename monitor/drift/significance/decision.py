@@ -8,31 +8,31 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.significance.exchangeable_units import Units
+from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
 from quadriga.monitor.drift.significance.kernels import Kernel
-from quadriga.monitor.drift.significance.permutation import arrangements
+from quadriga.monitor.drift.significance.permutation import log_arrangements
 from quadriga.monitor.report.schema import Signal
 
-LEAST_UNITS = 20
+MIN_UNITS = 20
 """Blocks or sources, of both sides together."""
-LEAST_ON_A_SIDE = 2
+MIN_UNITS_PER_SIDE = 2
 """One alone may differ from all others for what it is, not for when it was seen."""
 
-Status = Literal["ok", "low_power", "insufficient"]
+PowerStatus = Literal["ok", "low_power", "insufficient"]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class ComparisonSettings(msgspec.Struct, frozen=True):
     """How a comparison is made and judged."""
 
     alpha: float = 0.05
     """Share of days with a false alarm, at most, whatever the number of signals and windows."""
     windows: int = 1
     """Windows of a day, among which alpha is dealt out."""
-    least_shift: float = 0.1
+    min_shift: float = msgspec.field(default=0.1, name="least_shift")
     """Smallest shift of a number that matters, as Wasserstein distance over interquartile range."""
-    least_share: float = 0.05
+    min_share: float = msgspec.field(default=0.05, name="least_share")
     """Smallest share of labels that matters, as total variation."""
-    least_distance: float = 0.0005
+    min_distance: float = msgspec.field(default=0.0005, name="least_distance")
     """Smallest distance of embeddings that matters, as a share of the largest possible; about 0.05 standard
     deviations in each dimension."""
     insufficient: float = 30.0
@@ -48,33 +48,35 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-def most_permutations(settings: Settings, signals: int) -> int:
+def max_permutations(settings: ComparisonSettings, signals: int) -> int:
     """Return how many permutations it takes for one signal of many to get below its share of alpha."""
     return max(settings.permutations, math.ceil(2 * settings.windows * signals / settings.alpha))
 
 
-def status(units: Units, settings: Settings, signals: int = 1) -> tuple[Status, str]:
+def power_status(
+    units: ExchangeableUnits, settings: ComparisonSettings, signals: int = 1
+) -> tuple[PowerStatus, str]:
     """Tell whether there is enough to see a change of one signal of many, and if not, what is missing."""
     least = min(units.n_eff)
     if least < settings.insufficient:
         wanted = f"expected {settings.insufficient:g} independent values on each side"
         return "insufficient", f"{wanted}, got {least:.0f} (as {units.kind})"
-    if not units.comparable:
+    if not units.is_comparable:
         return "insufficient", "expected runs of rows as long as blocks, got too few rows of each"
-    count = len(units.current)
-    if units.kind != "rows" and count < LEAST_UNITS:
-        return "insufficient", f"expected {LEAST_UNITS} {units.kind} on both sides, got {count}"
-    now = int(units.current.sum())
-    ways = math.inf if units.kind == "rows" else arrangements(units)
+    count = len(units.is_current)
+    if units.kind != "rows" and count < MIN_UNITS:
+        return "insufficient", f"expected {MIN_UNITS} {units.kind} on both sides, got {count}"
+    now = int(units.is_current.sum())
+    ways = math.inf if units.kind == "rows" else log_arrangements(units)
     coarsest = math.log(settings.windows / settings.alpha)
-    if min(now, count - now) < LEAST_ON_A_SIDE or ways < coarsest:
+    if min(now, count - now) < MIN_UNITS_PER_SIDE or ways < coarsest:
         wanted = f"expected more {units.kind} on each side"
         return "insufficient", f"{wanted}, got {count - now} and {now}: too few to deal out"
     is_weak = least < settings.low_power or ways < coarsest + math.log(signals)
     return ("low_power" if is_weak else "ok"), ""
 
 
-def decide(signals: Sequence[Signal], settings: Settings) -> list[Signal]:
+def decide(signals: Sequence[Signal], settings: ComparisonSettings) -> list[Signal]:
     """Adjust p-values for the number of signals and windows, and raise the alarms.
 
     Inside a window by Benjamini and Hochberg, over the windows of a day by Bonferroni.

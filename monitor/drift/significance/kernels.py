@@ -12,17 +12,17 @@ from typing import Literal
 
 import numpy as np
 
-from quadriga.monitor.drift.significance.exchangeable_units import Units
+from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
 from quadriga.monitor.drift.significance.permutation import SideMatrix
 from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array
 
 Kernel = Literal["energy", "mmd"]
 
-_MEDIAN_ROWS = 500
+_MAX_MEDIAN_ROWS = 500
 """Of no more rows than this is the median distance taken."""
 
 
-def distances(rows: Float32Array) -> Float64Array:
+def pairwise_distances(rows: Float32Array) -> Float64Array:
     """Return the Euclidean distances (N, N) between embeddings (N, D)."""
     centred = rows.astype(np.float64)
     centred -= centred.mean(axis=0)
@@ -33,40 +33,42 @@ def distances(rows: Float32Array) -> Float64Array:
     return apart
 
 
-def kernel_of(apart: Float64Array, kernel: Kernel) -> Float64Array:
+def kernel_matrix(apart: Float64Array, kernel: Kernel) -> Float64Array:
     """Return the kernel (N, N) of distances: them, negative; or a Gaussian as wide as their median."""
     if kernel == "energy":
         return -apart
-    some = apart[:: len(apart) // _MEDIAN_ROWS + 1]
+    some = apart[:: len(apart) // _MAX_MEDIAN_ROWS + 1]
     positive = some[some > 0]
     width = float(np.median(positive)) if len(positive) else 1.0
     gaussian: Float64Array = np.exp(-((apart / width) ** 2) / 2)
     return gaussian
 
 
-def centred(kernel: Float64Array) -> Float64Array:
+def centre_kernel(kernel: Float64Array) -> Float64Array:
     """Return a symmetric kernel whose rows and columns sum up to 0."""
     means = kernel.mean(axis=0)
     made: Float64Array = kernel - means - means[:, None] + means.mean()
     return made
 
 
-def between(kernel: Float64Array, current: BoolArray) -> float:
+def squared_distance(kernel: Float64Array, current: BoolArray) -> float:
     """Return the squared distance of current rows (N,) from the others: energy distance or MMD²."""
     n = int(current.sum())
     return float(kernel[np.ix_(current, current)].sum() * (1 / n + 1 / (len(current) - n)) ** 2)
 
 
-def quadratic(kernel: Float64Array, exchanged: Units) -> Callable[[SideMatrix], Float64Array]:
+def permutation_statistic(
+    kernel: Float64Array, exchanged: ExchangeableUnits
+) -> Callable[[SideMatrix], Float64Array]:
     """Return the statistic of permutations: the distance of the sides under a centred kernel (P, P)."""
-    sizes = np.bincount(exchanged.of)
+    sizes = np.bincount(exchanged.unit_of_row)
     if len(sizes) < len(kernel):
-        order = np.argsort(exchanged.of, kind="stable")
+        order = np.argsort(exchanged.unit_of_row, kind="stable")
         starts = np.cumsum(sizes) - sizes
         sums = np.add.reduceat(kernel[order], starts, axis=0)
         kernel = np.add.reduceat(sums[:, order], starts, axis=1)
-    if exchanged.even:
-        kernel = centred(kernel / sizes / sizes[:, None])
+    if exchanged.has_equal_weights:
+        kernel = centre_kernel(kernel / sizes / sizes[:, None])
         sizes = np.ones_like(sizes)
     matrix = kernel.astype(np.float32)
     every = float(sizes.sum())

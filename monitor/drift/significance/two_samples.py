@@ -12,20 +12,20 @@ import numpy as np
 from quadriga.monitor.report.schema import Reference
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
-LEAST_EXPECTED = 5.0
+MIN_EXPECTED = 5.0
 """Cells of which fewer are expected are put together, as the chi-square distribution asks for."""
-_LEAST_SHARE = 1e-4
+_MIN_SHARE = 1e-4
 """What an empty cell counts as in PSI and its kin."""
 
 
-class Test(NamedTuple):
+class TestResult(NamedTuple):
     """What a test found."""
 
     statistic: float
     p: float
 
 
-def ks(baseline: Float64Array, current: Float64Array) -> Test:
+def ks(baseline: Float64Array, current: Float64Array) -> TestResult:
     """Compare numbers by the largest distance of their distribution functions, two-sided.
 
     The p-value is exact up to 10,000 values on each side, and too large where values are tied.
@@ -37,7 +37,7 @@ def ks(baseline: Float64Array, current: Float64Array) -> Test:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the exact one overflowed: asymptotic then
         found = stats.ks_2samp(baseline, current)
-    return Test(float(found.statistic), float(found.pvalue))
+    return TestResult(float(found.statistic), float(found.pvalue))
 
 
 def wasserstein(baseline: Float64Array, current: Float64Array) -> float:
@@ -60,7 +60,7 @@ def spread(baseline: Float64Array, current: Float64Array) -> float:
     return float(high - low) or float(np.std(np.concatenate([baseline, current]))) or 1.0
 
 
-def chi_square(table: Float64Array) -> Test:
+def chi_square(table: Float64Array) -> TestResult:
     """Compare counts (2, C), baseline first; no cell may be expected to be 0.
 
     Source: scipy.stats.chi2_contingency without Yates's correction.
@@ -68,14 +68,14 @@ def chi_square(table: Float64Array) -> Test:
     from scipy.special import chdtrc  # noqa: PLC0415 - slow to load
 
     if table.shape[1] < 2:
-        return Test(0.0, 1.0)
+        return TestResult(0.0, 1.0)
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
     statistic = float(((table - expected) ** 2 / expected).sum())
-    return Test(statistic, float(chdtrc(table.shape[1] - 1, statistic)))
+    return TestResult(statistic, float(chdtrc(table.shape[1] - 1, statistic)))
 
 
-def pooling(table: Float64Array, *, ordered: bool) -> Int64Array:
-    """Put cells together until `LEAST_EXPECTED` are expected in each, on either side.
+def pool_cells(table: Float64Array, *, ordered: bool) -> Int64Array:
+    """Put cells together until `MIN_EXPECTED` are expected in each, on either side.
 
     Args:
         table: (2, C) counts, baseline first.
@@ -86,7 +86,7 @@ def pooling(table: Float64Array, *, ordered: bool) -> Int64Array:
         int64 (C,) the new cell of each.
     """
     totals = table.sum(axis=0)
-    least = LEAST_EXPECTED * table.sum() / max(float(table.sum(axis=1).min()), 1.0)
+    least = MIN_EXPECTED * table.sum() / max(float(table.sum(axis=1).min()), 1.0)
     order = np.arange(len(totals)) if ordered else np.argsort(totals, kind="stable")
     left = totals[order][::-1].cumsum()[::-1]
     cells = np.zeros(len(totals), np.int64)
@@ -108,9 +108,9 @@ def total_variation(table: Float64Array) -> float:
 
 def psi(table: Float64Array) -> Reference:
     """Return the population stability index of counts (2, C); expected: (C - 1)(1/n + 1/m)."""
-    shares = np.maximum(table / table.sum(axis=1, keepdims=True), _LEAST_SHARE)
+    shares = np.maximum(table / table.sum(axis=1, keepdims=True), _MIN_SHARE)
     value = float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
-    return Reference(value, _noise(table))
+    return Reference(value, _expected_psi(table))
 
 
 def jensen_shannon(table: Float64Array) -> Reference:
@@ -122,9 +122,9 @@ def jensen_shannon(table: Float64Array) -> Reference:
     middle = shares.mean(axis=0)
     ratio = np.divide(shares, middle, out=np.ones_like(shares), where=shares > 0)
     value = float((shares * np.log(ratio)).sum() / 2)
-    return Reference(max(value, 0.0) ** 0.5, (_noise(table) / 8) ** 0.5)
+    return Reference(max(value, 0.0) ** 0.5, (_expected_psi(table) / 8) ** 0.5)
 
 
-def _noise(table: Float64Array) -> float:
+def _expected_psi(table: Float64Array) -> float:
     used = int((table.sum(axis=0) > 0).sum())
     return float((used - 1) * (1 / table.sum(axis=1)).sum())

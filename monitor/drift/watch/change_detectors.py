@@ -14,7 +14,7 @@ WARM_UP = 48
 
 ADWIN_CONFIDENCE: Final = 0.002
 ADWIN_BUCKETS: Final = 5
-ADWIN_SHORTEST: Final = 5
+ADWIN_MIN_VALUES: Final = 5
 PH_ALLOWED: Final = 0.25
 PH_THRESHOLD: Final = 16.0
 
@@ -40,7 +40,7 @@ class Adwin(msgspec.Struct):
         size = 1
         while sum(bucket[0] == size for bucket in self.buckets) > ADWIN_BUCKETS:
             at = next(at for at, bucket in enumerate(self.buckets) if bucket[0] == size)
-            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
+            self.buckets[at : at + 2] = [merge_buckets(self.buckets[at], self.buckets[at + 1])]
             size *= 2
         changed = False
         while (cut := self._cut()) is not None:
@@ -52,17 +52,17 @@ class Adwin(msgspec.Struct):
         """Return where the means on both sides differ most beyond what chance allows, if they do."""
         after: list[Bucket] = [(0, 0.0, 0.0)]
         for bucket in reversed(self.buckets):
-            after.append(joined(bucket, after[-1]))
+            after.append(merge_buckets(bucket, after[-1]))
         n, _, squares = after[-1]
-        if n < 2 * ADWIN_SHORTEST:
+        if n < 2 * ADWIN_MIN_VALUES:
             return None
         doubt = math.log(2 * math.log(n) / ADWIN_CONFIDENCE)
         variance = max(squares / n, 1.0)  # neighbours that are alike vary less than their level
         before: Bucket = (0, 0.0, 0.0)
         cut, most = None, 1.0
         for at, (bucket, rest) in enumerate(zip(self.buckets, after[-2::-1], strict=True), 1):
-            before = joined(before, bucket)
-            if min(before[0], rest[0]) < ADWIN_SHORTEST:
+            before = merge_buckets(before, bucket)
+            if min(before[0], rest[0]) < ADWIN_MIN_VALUES:
                 continue
             share = 1 / before[0] + 1 / rest[0]
             allowed = math.sqrt(2 * share * variance * doubt) + 2 / 3 * share * doubt
@@ -71,7 +71,7 @@ class Adwin(msgspec.Struct):
         return cut
 
 
-def joined(first: Bucket, second: Bucket) -> Bucket:
+def merge_buckets(first: Bucket, second: Bucket) -> Bucket:
     """Return what the values of both are together."""
     n = first[0] + second[0]
     if not n:
@@ -113,7 +113,7 @@ class Series(msgspec.Struct):
     it is larger by as much as that makes their mean less certain.
     """
 
-    least: float = 0.0
+    min_unit: float = msgspec.field(default=0.0, name="least")
     """The unit is no smaller."""
     n: int = 0
     first: list[float] = []
@@ -130,18 +130,18 @@ class Series(msgspec.Struct):
             self.first.append(value)
             if self.n < WARM_UP:
                 return []
-            self.mean, self.unit = usual(self.first)
+            self.mean, self.unit = estimate_level(self.first)
         values, self.first = self.first or [value], []
         said = []
         for each in values:
-            scaled = (each - self.mean) / max(self.unit, self.least, 1e-12)
+            scaled = (each - self.mean) / max(self.unit, self.min_unit, 1e-12)
             adwin, page_hinkley = self.adwin.update(scaled), self.page_hinkley.update(scaled)
             found = {"adwin": adwin, "page_hinkley": page_hinkley}
             said = [name for name, changed in found.items() if changed]
         return said
 
 
-def usual(values: list[float]) -> tuple[float, float]:
+def estimate_level(values: list[float]) -> tuple[float, float]:
     """Return the mean of values, and their standard deviation, larger where neighbours are alike."""
     mean = sum(values) / len(values)
     away = [value - mean for value in values]

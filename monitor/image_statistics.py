@@ -51,13 +51,13 @@ def measure_image(
     _, edges = cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_32F, scale=255))
     rgb = _shrink(rgb, _SIDE_PX // 2)
     lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)
-    (brightness, a, b), (contrast, _, _) = (each.ravel() for each in cv2.meanStdDev(lab))
+    (brightness, a, b), (contrast, _, _) = (columns.ravel() for columns in cv2.meanStdDev(lab))
     light = cv2.extractChannel(lab, 0)
     saturation = cv2.mean(cv2.extractChannel(cv2.cvtColor(rgb, cv2.COLOR_RGB2HSV), 1))[0]
     blur = -np.log1p(edges.item() ** 2)
     dark, burnt = (light < _DARK).mean(), (light > _BURNT).mean()
-    found = (brightness, contrast, blur, saturation, a, b, dark, burnt)
-    return np.array(found, np.float32)
+    statistics = (brightness, contrast, blur, saturation, a, b, dark, burnt)
+    return np.array(statistics, np.float32)
 
 
 def _shrink(pixels: npt.NDArray[Any], side_px: int) -> npt.NDArray[Any]:

@@ -108,7 +108,7 @@ class Baseline(msgspec.Struct, frozen=True):
     def window_info(self) -> WindowInfo:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return WindowInfo(model, **{one: getattr(self, one) for one in _INFO_FIELDS})
+        return WindowInfo(model, **{name: getattr(self, name) for name in _INFO_FIELDS})
 
 
 _INFO_FIELDS = ("task", "window", "source_key", "space", "excluded", "left_out")
@@ -121,18 +121,18 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
     Raises:
         QueryError: It is none.
     """
-    asked = decode_body(body, BaselineRequest)
-    if _NAME_PATTERN.fullmatch(asked.name) is None:
+    request = decode_body(body, BaselineRequest)
+    if _NAME_PATTERN.fullmatch(request.name) is None:
         raise QueryError(
-            f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
+            f"expected name to be up to 64 of letters, digits, _, - and ., got {request.name!r:.80}"
         )
-    parse(asked.where, 0)
-    moments = fixed_window(model, asked.window, now_us)
-    if asked.rolling is not None:
-        parse_span_s(asked.rolling, "rolling")
-        if (asked.start, asked.end, asked.dataset) != (None, None, None):
+    parse(request.where, 0)
+    window = fixed_window(model, request.window, now_us)
+    if request.rolling is not None:
+        parse_span_s(request.rolling, "rolling")
+        if (request.start, request.end, request.dataset) != (None, None, None):
             raise QueryError("expected rolling without from, to and dataset, got one of them")
-    return replace(asked, start=moments.start, end=moments.end)
+    return replace(request, start=window.start, end=window.end)
 
 
 class BaselineStore:
@@ -150,18 +150,22 @@ class BaselineStore:
         paths = sorted(
             model_folder(self.directory, model).glob("*.json"), key=lambda path: path.stem
         )
-        return [one for path in paths if (one := read_model_file(path, Baseline)) is not None]
+        return [
+            baseline for path in paths if (baseline := read_model_file(path, Baseline)) is not None
+        ]
 
     def get(self, model: str, name: str) -> Baseline:
         """Return one."""
         path = self._path(model, name, "json")
-        found = None if _NAME_PATTERN.fullmatch(name) is None else read_model_file(path, Baseline)
-        if found is None:
+        baseline = (
+            None if _NAME_PATTERN.fullmatch(name) is None else read_model_file(path, Baseline)
+        )
+        if baseline is None:
             raise NotFoundError(
                 f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
                 " PUT on the model's /baseline, says what is usual"
             )
-        return found
+        return baseline
 
     def save_pending(self, baseline: Baseline) -> Baseline:
         """Keep one that is to be read, or moves along, in place of what had its name.
@@ -174,39 +178,39 @@ class BaselineStore:
         """
         model, name = baseline.model, baseline.name
         with translate_disk_errors("keep the baseline"), self._locked(model):
-            known = read_model_file(self._path(model, name, "json"), Baseline)
-            if known is not None and baseline.job and known.order_key >= baseline.order_key:
-                return known
+            existing = read_model_file(self._path(model, name, "json"), Baseline)
+            if existing is not None and baseline.job and existing.order_key >= baseline.order_key:
+                return existing
             self._clear(model, name)
             write_model_file(self._path(model, name, "json"), baseline)
         return baseline
 
-    def save_ready(self, baseline: Baseline, found: WindowSummary) -> Baseline | None:
+    def save_ready(self, baseline: Baseline, window: WindowSummary) -> Baseline | None:
         """Keep what was read; None where a newer one took its place meanwhile.
 
         Raises:
             OSError: It could not be kept.
         """
-        about = found.info
+        info = window.info
         model, name = baseline.model, baseline.name
         with self._locked(model):
-            known = read_model_file(self._path(model, name, "json"), Baseline)
-            if known is not None and known.order_key > baseline.order_key:
+            existing = read_model_file(self._path(model, name, "json"), Baseline)
+            if existing is not None and existing.order_key > baseline.order_key:
                 return None
             self._clear(model, name)
-            made = replace(
+            saved = replace(
                 baseline,
                 state="ready",
-                version=about.model.version,
-                sha256=about.model.sha256,
-                n=about.window.n,
-                references=_write_references(self._path(model, name, "similarity"), found),
-                **{one: getattr(about, one) for one in _INFO_FIELDS},
+                version=info.model.version,
+                sha256=info.model.sha256,
+                n=info.window.n,
+                references=_write_references(self._path(model, name, "similarity"), window),
+                **{one: getattr(info, one) for one in _INFO_FIELDS},
             )
-            summary = encode_summary(found.summary.with_max_embeddings())
+            summary = encode_summary(window.summary.with_max_embeddings())
             write_atomically(self._path(model, name, "summary"), summary)
-            write_model_file(self._path(model, name, "json"), made)
-            return made
+            write_model_file(self._path(model, name, "json"), saved)
+            return saved
 
     def read_summary(self, model: str, name: str) -> WindowSummary:
         """Return a baseline to compare with.
@@ -240,8 +244,8 @@ class BaselineStore:
         if parameters.start is None:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
         start_ms = parse_moment_us(parameters.start, 0) // 1000
-        before_ms = max(start_ms - parse_span_s(baseline.rolling) * 1000, 0)
-        start, end = timestamp_text(before_ms), timestamp_text(start_ms)
+        baseline_start_ms = max(start_ms - parse_span_s(baseline.rolling) * 1000, 0)
+        start, end = timestamp_text(baseline_start_ms), timestamp_text(start_ms)
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
         return replace(parameters, baseline=window)
 
@@ -272,12 +276,12 @@ class BaselineStore:
             yield
 
 
-def _write_references(path: Path, found: WindowSummary) -> int:
+def _write_references(path: Path, window: WindowSummary) -> int:
     """Write what the semantic score compares with, and return how many; of too few there is no score."""
-    sample = found.summary.sample
+    sample = window.summary.sample
     column = sample.column(EMBEDDING)
     with suppress(DriftError):
         if column is not None:
             ids = sample.order[column.rows]
-            return similarity.write_references(path, column.values, ids, found.info.space)
+            return similarity.write_references(path, column.values, ids, window.info.space)
     return 0

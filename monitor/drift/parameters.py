@@ -109,18 +109,21 @@ def fixed_window(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
         QueryError: Its filter or a time means nothing, or it begins after its end.
     """
     parse(window.where, 0)
-    given = {"from": window.start, "to": window.end}
-    moments = (moment_us(text, now_us, name) for name, text in given.items())
+    limits = {"from": window.start, "to": window.end}
+    moments = (moment_us(text, now_us, name) for name, text in limits.items())
     try:
-        start, end = (None if at is None else timestamp_text(-(-at // 1000)) for at in moments)
+        start, end = (
+            None if moment_us_ is None else timestamp_text(-(-moment_us_ // 1000))
+            for moment_us_ in moments
+        )
     except OverflowError as error:
         got = f"{window.start} and {window.end}"
         raise QueryError(f"expected from and to in UTC's years 1 to 9999, got {got}") from error
-    made = replace(window, start=start, end=end)
-    parse(window_filter(model, made), 0)
+    resolved = replace(window, start=start, end=end)
+    parse(window_filter(model, resolved), 0)
     if start is not None and end is not None and start >= end:
         raise QueryError(f"expected from to be before to, got {start} and {end}")
-    return made
+    return resolved
 
 
 def moment_us(text: str | None, now_us: int, name: str) -> int | None:
@@ -141,23 +144,23 @@ def parse_span_s(text: str, name: str = "") -> int:
     Raises:
         QueryError: The text is none.
     """
-    found = _SPAN_PATTERN.fullmatch(text)
-    if found is None:
+    match = _SPAN_PATTERN.fullmatch(text)
+    if match is None:
         raise QueryError(
             f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
         )
-    return int(found[1]) * _SECONDS_BY_UNIT[found[2]]
+    return int(match[1]) * _SECONDS_BY_UNIT[match[2]]
 
 
 def window_filter(model: str, window: StoredWindow) -> dict[str, Any]:
     """Return the filter that finds a window of a model."""
-    time = {"ge": window.start, "lt": window.end}
-    asked = [
+    limits = {"ge": window.start, "lt": window.end}
+    conditions = [
         {"model": {"eq": model}},
         None if window.version is None else {"version": {"eq": window.version}},
-        {"ts": {op: at for op, at in time.items() if at is not None}}
-        if any(time.values())
+        {"ts": {op: moment for op, moment in limits.items() if moment is not None}}
+        if any(limits.values())
         else None,
         window.where,
     ]
-    return {"and": [one for one in asked if one is not None]}
+    return {"and": [condition for condition in conditions if condition is not None]}

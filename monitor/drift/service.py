@@ -84,9 +84,9 @@ class DriftService:
             return self._baselines.save_pending(
                 replace(baseline, created=job.created_at, job=job.id)
             )
-        now = timestamp_text(time.time_ns() // 1_000_000)
+        created = timestamp_text(time.time_ns() // 1_000_000)
         return self._baselines.save_pending(
-            replace(baseline, state="ready", created=now, rolling=request.rolling)
+            replace(baseline, state="ready", created=created, rolling=request.rolling)
         )
 
     def _cancel(self, baseline: Baseline) -> None:

@@ -167,7 +167,7 @@ def count_other_labels(
     reader: InferenceReader,
     model: str,
     ids: Int64Array,
-    known: Iterable[str],
+    known_labels: Iterable[str],
     *,
     best: bool = False,
 ) -> dict[str, int]:
@@ -175,7 +175,9 @@ def count_other_labels(
 
     With `best`, a label counts where none has a larger score.
     """
-    rows = labelled_ids(reader, model, int(ids[0]), int(ids[-1]), exclude=set(known), best=best)
+    rows = labelled_ids(
+        reader, model, int(ids[0]), int(ids[-1]), exclude=set(known_labels), best=best
+    )
     labelled = np.array([id_ for _, id_ in rows], np.int64)
     is_counted = ids[np.minimum(np.searchsorted(ids, labelled), len(ids) - 1)] == labelled
     counts = Counter(label for (label, _), counted in zip(rows, is_counted, strict=True) if counted)

@@ -54,7 +54,9 @@ class References:
         self.space = space
         self._units = _normalise(embeddings)
         self.neighbour_distances = (
-            _neighbour_distances(self._units, self._units, others=True) if apart is None else apart
+            _neighbour_distances(self._units, self._units, exclude_self=True)
+            if apart is None
+            else apart
         )
         """float32 (N, NEIGHBOURS)."""
         self._mean_distances = self.neighbour_distances.mean(axis=1)
@@ -70,10 +72,12 @@ class References:
             DriftError: It is not finite in float16, or of another length.
         """
         distances = self._distances(embedding)
-        own = np.partition(distances, NEIGHBOURS - 1)[:NEIGHBOURS].mean()
-        nearer = np.minimum(distances - self._farthest, 0)
-        at_least = int(np.count_nonzero(self._mean_distances + nearer / NEIGHBOURS >= own))
-        return (1 + at_least) / (1 + len(self.ids))
+        own_distance = np.partition(distances, NEIGHBOURS - 1)[:NEIGHBOURS].mean()
+        changes = np.minimum(distances - self._farthest, 0)
+        at_least_as_far = int(
+            np.count_nonzero(self._mean_distances + changes / NEIGHBOURS >= own_distance)
+        )
+        return (1 + at_least_as_far) / (1 + len(self.ids))
 
     def mean_neighbour_distance(self, embeddings: Float16Array) -> Float32Array:
         """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
@@ -154,23 +158,23 @@ def write_references(
         rounded = np.ascontiguousarray(embeddings, np.float16)
     rounded = rounded + np.float16(0)  # -0 is 0
     finite = np.flatnonzero(np.isfinite(rounded).all(axis=1))
-    _, first = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
-    kept = finite[np.sort(first)]
-    if not MIN_REFERENCES <= len(kept) <= MAX_REFERENCES:
+    _, first_positions = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
+    distinct = finite[np.sort(first_positions)]
+    if not MIN_REFERENCES <= len(distinct) <= MAX_REFERENCES:
         raise DriftError(
-            f"expected {MIN_REFERENCES} to {MAX_REFERENCES} different embeddings of a baseline, got {len(kept)}"
+            f"expected {MIN_REFERENCES} to {MAX_REFERENCES} different embeddings of a baseline, got {len(distinct)}"
         )
-    references = References(rounded[kept], np.asarray(ids, np.int64)[kept], space)
+    references = References(rounded[distinct], np.asarray(ids, np.int64)[distinct], space)
     file = BytesIO()
     np.savez(
         file,
-        embeddings=rounded[kept],
+        embeddings=rounded[distinct],
         ids=references.ids,
         apart=references.neighbour_distances,
         space=np.array(space),
     )
     write_atomically(path, file.getvalue(), is_synced=True)
-    return len(kept)
+    return len(distinct)
 
 
 def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
@@ -178,46 +182,55 @@ def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]
 
     Both have embeddings of this space, and inferences as their order; where one has none, there are no images.
     """
-    before, now = (one.column(EMBEDDING) for one in (baseline, current))
-    if before is None or now is None or len(before.rows) <= NEIGHBOURS or not len(now.rows):
+    baseline_column, current_column = (side.column(EMBEDDING) for side in (baseline, current))
+    if (
+        baseline_column is None
+        or current_column is None
+        or len(baseline_column.rows) <= NEIGHBOURS
+        or not len(current_column.rows)
+    ):
         return []
-    references = References(before.values.astype(np.float16), baseline.order[before.rows], space)
-    rows, ids = now.values.astype(np.float16), current.order[now.rows]
-    found = []
-    for at in np.argsort(-references.mean_neighbour_distance(rows), kind="stable")[
+    references = References(
+        baseline_column.values.astype(np.float16), baseline.order[baseline_column.rows], space
+    )
+    rows, ids = current_column.values.astype(np.float16), current.order[current_column.rows]
+    images = []
+    for row in np.argsort(-references.mean_neighbour_distance(rows), kind="stable")[
         :MAX_UNLIKE
     ].tolist():
-        near = zip(
-            *(each.tolist() for each in references.nearest(rows[at], MAX_NEIGHBOURS_SHOWN)),
+        neighbours = zip(
+            *(values.tolist() for values in references.nearest(rows[row], MAX_NEIGHBOURS_SHOWN)),
             strict=True,
         )
-        nearest = [Neighbour(str(one), distance) for one, distance in near]
-        score = float(references.score(rows[at]))
-        found.append(Unlike(str(ids[at]), score, nearest=nearest))
-    return found
+        nearest = [Neighbour(str(side), distance) for side, distance in neighbours]
+        score = float(references.score(rows[row]))
+        images.append(Unlike(str(ids[row]), score, nearest=nearest))
+    return images
 
 
 def _normalise(embeddings: Float16Array) -> Float32Array:
     """Scale embeddings (..., D) to length 1, each by itself; those of length 0 stay."""
-    found = embeddings.astype(np.float32)
-    lengths = np.linalg.norm(found, axis=-1, keepdims=True)
-    np.divide(found, lengths, out=found, where=lengths > 0)
-    return found
+    units = embeddings.astype(np.float32)
+    lengths = np.linalg.norm(units, axis=-1, keepdims=True)
+    np.divide(units, lengths, out=units, where=lengths > 0)
+    return units
 
 
 def _neighbour_distances(
-    rows: Float32Array, units: Float32Array, *, others: bool = False
+    rows: Float32Array, units: Float32Array, *, exclude_self: bool = False
 ) -> Float32Array:
     """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
-    found = np.empty((len(rows), NEIGHBOURS), np.float32)
+    nearest = np.empty((len(rows), NEIGHBOURS), np.float32)
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = rows[start : start + _BLOCK_ROWS]
         distances = _cosines_to_distances(block @ units.T)
-        if others:
-            at = np.arange(len(block))
-            distances[at, start + at] = np.inf
-        found[start : start + _BLOCK_ROWS] = np.partition(distances, NEIGHBOURS - 1)[:, :NEIGHBOURS]
-    return found
+        if exclude_self:
+            positions = np.arange(len(block))
+            distances[positions, start + positions] = np.inf
+        nearest[start : start + _BLOCK_ROWS] = np.partition(distances, NEIGHBOURS - 1)[
+            :, :NEIGHBOURS
+        ]
+    return nearest
 
 
 def _cosines_to_distances(cosines: Float32Array) -> Float32Array:

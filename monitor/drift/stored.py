@@ -136,10 +136,10 @@ def _check_model_answered(
             raise DriftError(f"expected inferences of {query.model!r:.80}, got none")
 
 
-def _comparable_query(query: WindowQuery, other: WindowInfo) -> WindowQuery:
+def _comparable_query(query: WindowQuery, compared: WindowInfo) -> WindowQuery:
     """Restrict a query to what can be compared with another window."""
-    keys = query.source_keys if other.source_key is None else [other.source_key]
-    return replace(query, task=other.task or query.task, space=other.space, source_keys=keys)
+    keys = query.source_keys if compared.source_key is None else [compared.source_key]
+    return replace(query, task=compared.task or query.task, space=compared.space, source_keys=keys)
 
 
 def _baseline_query(parameters: DriftParameters, current: WindowQuery) -> WindowQuery:
@@ -162,11 +162,11 @@ def _comparable_signals(
             listed = ", ".join(sorted(names)[:20]) or "none"
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
     for column in sides[0].sample.columns:
-        other = sides[1].sample.column(column.name)
-        if other is not None and (kinds := kind_conflict(column, other)):
+        current_column = sides[1].sample.column(column.name)
+        if current_column is not None and (kinds := kind_conflict(column, current_column)):
             left_out[column.name] = f"{kinds[0]} in the baseline, {kinds[1]} in the window"
     comparable = sides[0].without(left_out), sides[1].without(left_out)
-    reasons = {name: why for name, why in left_out.items() if name not in parameters.ignore}
+    reasons = {name: reason for name, reason in left_out.items() if name not in parameters.ignore}
     return comparable, dict(sorted(reasons.items()))
 
 

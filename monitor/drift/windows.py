@@ -107,11 +107,11 @@ def read_window(
     Raises:
         StoreError: The database does not answer, or a filter means nothing.
     """
-    where = {
+    filter_tree = {
         "and": [window_filter(query.model, query.window), {"id": {"le": str(query.newest_id)}}]
     }
     ids = np.concatenate(
-        [np.array(page, np.int64) for page in reader.matching_ids(where, query.now_us)]
+        [np.array(page, np.int64) for page in reader.matching_ids(filter_tree, query.now_us)]
     )
     filter_ = query.window.where
     if not len(ids):
@@ -130,17 +130,17 @@ def read_window(
     spaces = shard.embedding_spaces
     counts = Counter(space for space in spaces if space)
     space = (query.space or counts.most_common(1)[0][0]) if counts else ""
-    embeddings_left = None
+    first_excluded_embedding = None
     if space:
         excluded["no_signals"] = spaces.count(None)
         excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
         embedded = np.flatnonzero([row_space == space for row_space in spaces])
         query = replace(query, space=space)
-        column, embeddings_left = _embeddings(reader, rows, embedded, query, run)
+        column, first_excluded_embedding = _embeddings(reader, rows, embedded, query, run)
         rows = rows.with_columns((*rows.columns, column))
     n = round(len(ids) * len(read_ids) / len(drawn_rows.ids))
-    left = (drawn_rows.left, embeddings_left)
-    summary = summarise(rows, **_sizes(query), run=run, n=n, left=left)
+    first_excluded = (drawn_rows.left, first_excluded_embedding)
+    summary = summarise(rows, **_sizes(query), run=run, n=n, first_excluded=first_excluded)
     labels = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
     if drawn_rows.left is not None:
@@ -165,22 +165,24 @@ def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> 
     looked_up = read_sources(reader, ids, query.source_keys)
     key, names, sources = looked_up or (None, (), np.zeros(len(ids), np.int64))
     run = typical_run_length(ids, sources)
-    rows, left = draw_rows(
+    rows, first_excluded = draw_rows(
         Sample((), ids, sources, names), query.max_rows, run=run, seed=query.seed
     )
     rows.sort()
     row_sources = [names[code] for code in sources[rows].tolist()] if names else None
-    return _DrawnRows(ids[rows], left, run, key, row_sources)
+    return _DrawnRows(ids[rows], first_excluded, run, key, row_sources)
 
 
 def _read_shards(
     task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
 ) -> SignalShard:
     """Read the signals of inferences (N,) in shards, and merge these."""
-    parts = [ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)]
+    shard_ids = [
+        ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)
+    ]
     shards: list[SignalShard] = []
     on_progress(0, len(ids))
-    for shard in executor.map(partial(read_signal_shard, task), parts):
+    for shard in executor.map(partial(read_signal_shard, task), shard_ids):
         shards.append(shard)
         on_progress(min(len(shards) * SHARD_SIZE, len(ids)), len(ids))
     return merge_shards(shards)
@@ -253,13 +255,13 @@ def _embeddings(
     """Draw among the rows (N,) with an embedding and read those; return what `draw_rows` says was left, too."""
     order = sample_.order[rows]
     embedded = Sample((), order, sample_.sources[rows], sample_.source_names)
-    chosen, left = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
+    chosen, first_excluded = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
     chosen.sort()
     embeddings = read_embeddings(reader, order[chosen].tolist(), query.space)
     chosen = chosen[np.isin(order[chosen], [*embeddings])]
     values = np.array([embeddings[id_] for id_ in order[chosen].tolist()], np.float32)
     values = values.reshape(len(chosen), -1 if len(chosen) else 0)
-    return Column(EMBEDDING, "embedding", rows[chosen], values), left
+    return Column(EMBEDDING, "embedding", rows[chosen], values), first_excluded
 
 
 def _model(query: WindowQuery, models: Sequence[ModelReference]) -> ReportedModel:

@@ -66,7 +66,7 @@ Tables = tuple[FileTable, FileTable]
 def compare_files(
     baseline: Path,
     current: Path,
-    asked: ColumnOptions = ColumnOptions(),  # noqa: B008 - it is immutable
+    options: ColumnOptions = ColumnOptions(),  # noqa: B008 - it is immutable
     settings: ComparisonSettings | None = None,
 ) -> Report:
     """Compare two files, CSV, JSON lines or Parquet, not necessarily of the same format.
@@ -77,79 +77,81 @@ def compare_files(
         OSError: A file cannot be read.
     """
     started = time.monotonic()
-    tables = (_read_with_vectors(baseline, asked), _read_with_vectors(current, asked))
-    _check_options(tables, asked)
-    paths = [prefix + one for prefix in ("", "metadata.") for one in SOURCE_KEYS]
-    when = asked.time or _first_shared_column(tables, TIME_COLUMNS, asked)
-    source = asked.source_key or _first_shared_column(tables, paths, asked)
-    columns, kinds, left_out = _columns(tables, asked, {when, source})
+    tables = (_read_with_vectors(baseline, options), _read_with_vectors(current, options))
+    _check_options(tables, options)
+    paths = [prefix + key for prefix in ("", "metadata.") for key in SOURCE_KEYS]
+    time_column = options.time or _first_shared_column(tables, TIME_COLUMNS, options)
+    source_key = options.source_key or _first_shared_column(tables, paths, options)
+    columns, kinds, left_out = _columns(tables, options, {time_column, source_key})
     samples, windows = [], []
     for table, values in zip(tables, columns, strict=True):
-        order, (start, end) = time_order(table, when)
-        sources = None if source is None else as_labels(table, source)
+        order, (start, end) = time_order(table, time_column)
+        sources = None if source_key is None else as_labels(table, source_key)
         try:
             samples.append(build_sample(values, kinds=kinds, sources=sources, order=order))
         except DriftError as error:
             raise DriftError(f"{table.name}: {error}") from error
         windows.append({"start": start, "end": end})
     report = compare(samples[0], samples[1], settings)
-    seen = report.data
-    read = {
+    data = report.data
+    shown_parameters = {
         "baseline": _json_path(baseline),
         "current": _json_path(current),
-        "time": when,
-        "source_key": source,
+        "time": time_column,
+        "source_key": source_key,
         "left_out": left_out,
     }
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
         data=Data(
-            replace(seen.current, **windows[1]), replace(seen.baseline or Window(), **windows[0])
+            replace(data.current, **windows[1]), replace(data.baseline or Window(), **windows[0])
         ),
-        parameters=read | report.parameters,
+        parameters=shown_parameters | report.parameters,
         provenance=provenance(started),
     )
 
 
 def _column_names(tables: Tables) -> list[str]:
     """Return the columns of both, in the order of the files."""
-    return list(dict.fromkeys(name for one in tables for name in one.columns))
+    return list(dict.fromkeys(name for table in tables for name in table.columns))
 
 
-def _first_shared_column(tables: Tables, names: Iterable[str], asked: ColumnOptions) -> str | None:
+def _first_shared_column(
+    tables: Tables, names: Iterable[str], options: ColumnOptions
+) -> str | None:
     """Return the first of these columns that both have, and that is not ignored."""
-    there = tables[0].columns.keys() & tables[1].columns.keys() - {*asked.ignore}
-    return next((one for one in names if one in there), None)
+    shared = tables[0].columns.keys() & tables[1].columns.keys() - {*options.ignore}
+    return next((name for name in names if name in shared), None)
 
 
-def _read_with_vectors(path: Path, asked: ColumnOptions) -> FileTable:
+def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
     """Read a file; columns NAME_0, NAME_1 and so on become NAME where that is an embedding."""
     table = read_table(path)
-    for name in asked.embedding:
+    for name in options.embedding:
         if name in table.columns:
             continue
-        parts: list[Any] = []
-        while f"{name}_{len(parts)}" in table.columns:
-            part = f"{name}_{len(parts)}"
-            parts.append(as_numbers(table, part))
-            del table.columns[part]
-        if parts:
-            table.columns[name] = np.stack(parts, axis=1)
+        columns: list[Any] = []
+        while f"{name}_{len(columns)}" in table.columns:
+            column = f"{name}_{len(columns)}"
+            columns.append(as_numbers(table, column))
+            del table.columns[column]
+        if columns:
+            table.columns[name] = np.stack(columns, axis=1)
     return table
 
 
-def _check_options(tables: Tables, asked: ColumnOptions) -> None:
+def _check_options(tables: Tables, options: ColumnOptions) -> None:
     """See that what was named is there, and once."""
     names = _column_names(tables)
     files = " or ".join(one.name for one in tables)
-    counts = Counter((*asked.numeric, *asked.categorical, *asked.embedding, *asked.ignore))
+    counts = Counter((*options.numeric, *options.categorical, *options.embedding, *options.ignore))
     for name, count in counts.items():
         if name not in names:
             raise DriftError(f"expected a column {name!r:.80} in {files}, got {_join_names(names)}")
         if count > 1:
             raise DriftError(f"expected to be told once what {name!r:.80} is, got it {count} times")
-    for name in filter(None, (asked.source_key, asked.time)):
+    for name in filter(None, (options.source_key, options.time)):
         for table in tables:
             if name not in table.columns:
                 got = _join_names(list(table.columns))
@@ -157,50 +159,50 @@ def _check_options(tables: Tables, asked: ColumnOptions) -> None:
 
 
 def _join_names(names: list[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return (", ".join(f"{name:.80}" for name in names[:20]) or "none") + more
+    rest = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return (", ".join(f"{name:.80}" for name in names[:20]) or "none") + rest
 
 
 def _columns(
-    tables: Tables, asked: ColumnOptions, used: set[str | None]
+    tables: Tables, options: ColumnOptions, used_names: set[str | None]
 ) -> tuple[
     tuple[dict[str, ColumnValues], dict[str, ColumnValues]], dict[str, Kind], dict[str, str]
 ]:
     """Return the columns of both sides, their kinds where these are sure, and why others are left out."""
-    made: tuple[dict[str, ColumnValues], dict[str, ColumnValues]] = ({}, {})
-    named, kinds, left_out = asked.kinds(), dict[str, Kind](), dict[str, str]()
+    columns_by_side: tuple[dict[str, ColumnValues], dict[str, ColumnValues]] = ({}, {})
+    named_kinds, kinds, left_out = options.kinds(), dict[str, Kind](), dict[str, str]()
     for name in _column_names(tables):
-        if name in asked.ignore or (name in used and name not in named):
+        if name in options.ignore or (name in used_names and name not in named_kinds):
             continue
-        if name in _ID_COLUMNS and name not in named:
+        if name in _ID_COLUMNS and name not in named_kinds:
             left_out[name] = "names inferences"
             continue
         try:
-            kind = named.get(name) or _infer_kind(tables, name)
+            kind = named_kinds.get(name) or _infer_kind(tables, name)
             sides = [_column_values(table, name, kind) for table in tables]
         except ColumnTypeError as error:
-            if name in named:
+            if name in named_kinds:
                 raise
             left_out[name] = str(error)
             continue
-        if kind == "categorical" and name not in named and _are_identifiers(sides):
+        if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
             left_out[name] = "hardly any text is there twice"
             continue
-        for columns, values in zip(made, sides, strict=True):
+        for columns, values in zip(columns_by_side, sides, strict=True):
             columns[name] = values
-        if name in named or kind != "numeric":
+        if name in named_kinds or kind != "numeric":
             kinds[name] = kind
-    return made, kinds, left_out
+    return columns_by_side, kinds, left_out
 
 
 def _infer_kind(tables: Tables, name: str) -> Kind:
     """Infer what a column holds; few integers are told from other numbers later."""
-    found = {infer_content(one, name) for one in tables} - {None}
-    if found <= {"number"}:
+    contents = {infer_content(table, name) for table in tables} - {None}
+    if contents <= {"number"}:
         return "numeric"
-    if found == {"list"}:
+    if contents == {"list"}:
         return "embedding"
-    if found & {"list", "other"}:
+    if contents & {"list", "other"}:
         raise ColumnTypeError(
             "expected numbers, labels, or lists of numbers of one length, got others"
         )

@@ -75,7 +75,7 @@ class Outbox:
         self._directory = directory
         self._folder = directory / OUTBOX_FOLDER
 
-    def queue(self, model: str, event: str, about: dict[str, Any]) -> None:
+    def queue(self, model: str, event: str, fields: dict[str, Any]) -> None:
         """Let the webhooks of a model's schedule know of a report.
 
         What is queued again has the same ids, so that it is delivered once if the first still waits, and can
@@ -84,11 +84,11 @@ class Outbox:
         Raises:
             OSError: It could not be kept.
         """
-        body = msgspec.json.encode({"event": event, "model": model, **about}).decode()
-        report = about["report"].rpartition("/")[2]
+        body = msgspec.json.encode({"event": event, "model": model, **fields}).decode()
+        report = fields["report"].rpartition("/")[2]
         for url in self._webhooks(model):
-            place = hashlib.sha256(url.encode()).hexdigest()[:8]
-            delivery = Delivery(f"{report}-{event}-{place}", model, url, body)
+            url_hash = hashlib.sha256(url.encode()).hexdigest()[:8]
+            delivery = Delivery(f"{report}-{event}-{url_hash}", model, url, body)
             self._folder.mkdir(parents=True, exist_ok=True)
             write_model_file(self._folder / f"{delivery.id}.json", delivery)
 
@@ -100,20 +100,20 @@ class Outbox:
         """
         failed: set[str] = set()
         for path, delivery in self._pending():
-            now = time.time() if now_s is None else now_s
-            if delivery.due_s > now or delivery.url in failed:
+            time_s = time.time() if now_s is None else now_s
+            if delivery.due_s > time_s or delivery.url in failed:
                 continue
             hook = self._webhooks(delivery.model).get(delivery.url)
             if hook is None:  # it is told no more
                 path.unlink(missing_ok=True)
                 continue
-            error = post_delivery(hook, delivery, now)
+            error = post_delivery(hook, delivery, time_s)
             if error is None:
-                self._update_status(delivery, delivered_at=_timestamp(now))
+                self._update_status(delivery, delivered_at=_timestamp(time_s))
                 path.unlink(missing_ok=True)
             else:
                 failed.add(delivery.url)
-                self._reschedule(path, delivery, error, now)
+                self._reschedule(path, delivery, error, time_s)
 
     def delivery_status(self, model: str) -> dict[str, DeliveryStatus]:
         """Return how deliveries to the webhooks of a model went, by URL."""
@@ -124,7 +124,7 @@ class Outbox:
 
     def waiting(self, model: str) -> dict[str, int]:
         """Return how many deliveries of a model wait, by URL."""
-        return Counter(one.url for _, one in self._pending() if one.model == model)
+        return Counter(delivery.url for _, delivery in self._pending() if delivery.model == model)
 
     def _pending(self) -> Iterator[tuple[Path, Delivery]]:
         for path in sorted(self._folder.glob("*.json")):
@@ -138,25 +138,25 @@ class Outbox:
             return {hook.url: hook for hook in self._schedules.get(model).schedule.webhooks}
         return {}
 
-    def _reschedule(self, path: Path, delivery: Delivery, error: str, now: float) -> None:
+    def _reschedule(self, path: Path, delivery: Delivery, error: str, now_s: float) -> None:
         tries = delivery.tries + 1
-        ended = tries >= MAX_TRIES
-        if ended:
+        is_given_up = tries >= MAX_TRIES
+        if is_given_up:
             path.unlink(missing_ok=True)
         else:
-            due = now + min(MIN_PAUSE_S * 3 ** (tries - 1), MAX_PAUSE_S)
-            write_model_file(path, replace(delivery, tries=tries, due_s=due))
-        if ended or tries == 1:
-            place = urlsplit(delivery.url).netloc  # the path may be a secret
-            end = "given up" if ended else "tried again"
-            _log.warning("alert of %s to %s is %s: %s", delivery.model, place, end, error)
-        self._update_status(delivery, ended, failed_at=_timestamp(now), error=error)
+            due_s = now_s + min(MIN_PAUSE_S * 3 ** (tries - 1), MAX_PAUSE_S)
+            write_model_file(path, replace(delivery, tries=tries, due_s=due_s))
+        if is_given_up or tries == 1:
+            host = urlsplit(delivery.url).netloc  # the path may be a secret
+            outcome = "given up" if is_given_up else "tried again"
+            _log.warning("alert of %s to %s is %s: %s", delivery.model, host, outcome, error)
+        self._update_status(delivery, is_given_up, failed_at=_timestamp(now_s), error=error)
 
     def _update_status(self, delivery: Delivery, given_up: int = 0, **changed: str) -> None:
         urls = self.delivery_status(delivery.model)
-        before = urls.get(delivery.url, DeliveryStatus())
-        given_up += before.given_up
-        urls[delivery.url] = replace(before, given_up=given_up, **changed)
+        previous = urls.get(delivery.url, DeliveryStatus())
+        given_up += previous.given_up
+        urls[delivery.url] = replace(previous, given_up=given_up, **changed)
         write_model_file(
             model_file_path(self._directory, delivery.model, STATUS_SUFFIX), _StatusByUrl(urls)
         )
@@ -184,8 +184,8 @@ def post_delivery(hook: Webhook, delivery: Delivery, now_s: float) -> str | None
     try:
         with urllib.request.build_opener(_NoRedirect).open(
             request, timeout=DELIVERY_TIMEOUT_S
-        ) as answer:
-            status = answer.status
+        ) as response:
+            status = response.status
     except urllib.error.HTTPError as error:
         status = error.code
         error.close()

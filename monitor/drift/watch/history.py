@@ -94,15 +94,16 @@ _decoder = msgspec.json.Decoder(HistoryEntry)
 
 def with_history(directory: Path, report: Report, parameters: DriftParameters) -> Report:
     """Return a report with its window, and the last before it that had the same baseline, or failed."""
-    own = _history_entry(report, parameters)
-    before = [
-        one
-        for one in _read_entries(
+    entry = _history_entry(report, parameters)
+    previous = [
+        past
+        for past in _read_entries(
             model_file_path(directory, parameters.model, HISTORY_SUFFIX), _TAIL_BYTES
         )
-        if (one.baseline == own.baseline or one.status == "error") and one.report != own.report
+        if (past.baseline == entry.baseline or past.status == "error")
+        and past.report != entry.report
     ]
-    return replace(report, history=[_past_window(one) for one in [*before, own][-MAX_SHOWN:]])
+    return replace(report, history=[_past_window(past) for past in [*previous, entry][-MAX_SHOWN:]])
 
 
 def record_window(directory: Path, report: Report, parameters: DriftParameters) -> None:
@@ -111,27 +112,29 @@ def record_window(directory: Path, report: Report, parameters: DriftParameters) 
     Raises:
         OSError: That could not be kept.
     """
-    own, model = _history_entry(report, parameters), parameters.model
+    entry, model = _history_entry(report, parameters), parameters.model
     path = model_file_path(directory, model, WATCH_SUFFIX)
     watch = read_model_file(path, WatchState) or WatchState()
-    if watch.last == own.report:
+    if watch.last == entry.report:
         return
-    _append_entry(directory, model, own)
-    if watch.baseline != own.baseline:
-        watch.baseline, watch.followed = own.baseline, {}
-    for one in report.signals:
-        if one.status != "insufficient" and one.effect.value is not None:
-            followed = watch.followed.setdefault(one.name, SignalSeries(Series(min_unit=MIN_UNIT)))
-            for name in followed.series.update(times_least(one)):
-                ends = [*followed.changes.get(name, []), own.end or ""]
+    _append_entry(directory, model, entry)
+    if watch.baseline != entry.baseline:
+        watch.baseline, watch.followed = entry.baseline, {}
+    for signal in report.signals:
+        if signal.status != "insufficient" and signal.effect.value is not None:
+            followed = watch.followed.setdefault(
+                signal.name, SignalSeries(Series(min_unit=MIN_UNIT))
+            )
+            for name in followed.series.update(times_least(signal)):
+                ends = [*followed.changes.get(name, []), entry.end or ""]
                 followed.changes[name] = ends[-MAX_CHANGES:]
-    alarms = [one for one in by_effect(report.signals) if one.alarm]
+    alarms = [signal for signal in by_effect(report.signals) if signal.alarm]
     if alarms:
-        _log_alarms(model, own, alarms)
-    event, told = _alert_event(watch, report.signals, alarms)
+        _log_alarms(model, entry, alarms)
+    event, event_signals = _alert_event(watch, report.signals, alarms)
     if event:
-        Outbox(directory).queue(model, event, _alert_fields(own, told))
-    watch.last = own.report
+        Outbox(directory).queue(model, event, _alert_fields(entry, event_signals))
+    watch.last = entry.report
     write_model_file(path, watch)
 
 
@@ -167,30 +170,30 @@ def read_history(
     Raises:
         QueryError: That cannot be the name of a model.
     """
-    first, after = start_us or 0, math.inf if end_us is None else end_us
+    from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
     windows = [
-        _past_window(one, signal)
-        for one in _read_entries(model_file_path(directory, model, HISTORY_SUFFIX))
-        if first <= parse_moment_us(one.start or EPOCH, 0) < after
+        _past_window(entry, signal)
+        for entry in _read_entries(model_file_path(directory, model, HISTORY_SUFFIX))
+        if from_us <= parse_moment_us(entry.start or EPOCH, 0) < until_us
     ]
     watch = (
         read_model_file(model_file_path(directory, model, WATCH_SUFFIX), WatchState) or WatchState()
     )
     detectors = {
-        name: Detectors(each.series.n, each.series.n < WARM_UP, each.changes)
-        for name, each in watch.followed.items()
+        name: Detectors(followed.series.n, followed.series.n < WARM_UP, followed.changes)
+        for name, followed in watch.followed.items()
         if signal in {None, name}
     }
     return DriftHistory(windows, detectors)
 
 
 def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
-    before, baseline = report.data.baseline, ""
-    if before is not None and isinstance(parameters.baseline, str):
-        baseline = f"{before.start}/{before.end}/{before.n}"
+    baseline_window, baseline = report.data.baseline, ""
+    if baseline_window is not None and isinstance(parameters.baseline, str):
+        baseline = f"{baseline_window.start}/{baseline_window.end}/{baseline_window.n}"
     signals = {
-        one.name: PastSignal(one.p_adjusted, one.effect.value, one.alarm, one.status)
-        for one in report.signals
+        signal.name: PastSignal(signal.p_adjusted, signal.effect.value, signal.alarm, signal.status)
+        for signal in report.signals
     }
     n, status = report.data.current.n, report.status
     return HistoryEntry(parameters.start, parameters.end, n, status, report.id, signals, baseline)
@@ -199,46 +202,47 @@ def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
 def _past_window(window: HistoryEntry, signal: str | None = None) -> PastWindow:
     signals = window.signals
     if signal is not None:
-        signals = {name: one for name, one in signals.items() if name == signal}
+        signals = {name: past_signal for name, past_signal in signals.items() if name == signal}
     return PastWindow(window.start, window.end, window.n, window.status, window.report, signals)
 
 
-def _log_alarms(model: str, own: HistoryEntry, alarms: Sequence[Signal]) -> None:
-    first = ", ".join(
-        f"{one.name} ({one.effect.name} {one.effect.value:.3g})" for one in alarms[:MAX_LOGGED]
+def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> None:
+    listed = ", ".join(
+        f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g})"
+        for signal in alarms[:MAX_LOGGED]
     )
     more = f" and {len(alarms) - MAX_LOGGED} more" if len(alarms) > MAX_LOGGED else ""
-    text = "drift of %s from %s to %s: %s%s, report %s"
-    _log.warning(text, model, own.start, own.end, first, more, own.report)
+    message = "drift of %s from %s to %s: %s%s, report %s"
+    _log.warning(message, model, entry.start, entry.end, listed, more, entry.report)
 
 
 def _alert_event(
     watch: WatchState, signals: Sequence[Signal], alarms: Sequence[Signal]
 ) -> tuple[str, Sequence[Signal]]:
     """Say what there is to tell: signals that had no alarm in the window before, and when all are over."""
-    names, before = [one.name for one in alarms], watch.alarmed
-    silent = {one.name for one in signals if one.status == "insufficient"}
-    still = [name for name in before if name in silent]
-    watch.alarmed = [*names, *still]
-    if set(names) - set(before):
+    names, previous = [signal.name for signal in alarms], watch.alarmed
+    insufficient = {signal.name for signal in signals if signal.status == "insufficient"}
+    still_alarmed = [name for name in previous if name in insufficient]
+    watch.alarmed = [*names, *still_alarmed]
+    if set(names) - set(previous):
         return "drift", alarms
-    if before and not watch.alarmed:
-        return "recovered", [one for one in signals if one.name in before]
+    if previous and not watch.alarmed:
+        return "recovered", [signal for signal in signals if signal.name in previous]
     return "", []
 
 
-def _alert_fields(own: HistoryEntry, told: Sequence[Signal]) -> dict[str, Any]:
+def _alert_fields(entry: HistoryEntry, told: Sequence[Signal]) -> dict[str, Any]:
     signals = [
         {
-            "name": one.name,
-            "effect": one.effect.value,
-            "least_effect": one.effect.minimum,
-            "p_adjusted": one.p_adjusted,
+            "name": signal.name,
+            "effect": signal.effect.value,
+            "least_effect": signal.effect.minimum,
+            "p_adjusted": signal.p_adjusted,
         }
-        for one in told
+        for signal in told
     ]
-    window = {"from": own.start, "to": own.end, "n": own.n}
-    return {"window": window, "signals": signals, "report": f"/api/reports/{own.report}"}
+    window = {"from": entry.start, "to": entry.end, "n": entry.n}
+    return {"window": window, "signals": signals, "report": f"/api/reports/{entry.report}"}
 
 
 def _read_entries(path: Path, last_bytes: int | None = None) -> Iterator[HistoryEntry]:
@@ -258,15 +262,15 @@ def _read_entries(path: Path, last_bytes: int | None = None) -> Iterator[History
             continue
 
 
-def _append_entry(directory: Path, model: str, noted: HistoryEntry) -> None:
+def _append_entry(directory: Path, model: str, entry: HistoryEntry) -> None:
     """Add a line, unless it is among the last ones already."""
     directory.mkdir(parents=True, exist_ok=True)
     path = model_file_path(directory, model, HISTORY_SUFFIX)
-    if any(one.report == noted.report for one in _read_entries(path, _TAIL_BYTES)):
+    if any(past.report == entry.report for past in _read_entries(path, _TAIL_BYTES)):
         return
     with path.open("ab") as file:
-        begun = file.tell()
-        file.write((b"\n" if begun else b"") + msgspec.json.encode(noted))
-    if begun > MAX_BYTES:
+        size_bytes = file.tell()
+        file.write((b"\n" if size_bytes else b"") + msgspec.json.encode(entry))
+    if size_bytes > MAX_BYTES:
         lines = path.read_bytes().split(b"\n")
         write_atomically(path, b"\n".join(lines[len(lines) // 2 :]))

@@ -127,14 +127,14 @@ class ScheduleStore:
             JournalError: It could not be kept, as on a full disk.
         """
         schedule = decode_schedule(model, body)
-        since = int(time.time() if now_s is None else now_s)
+        since_s = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
-            since = self.get(model).since_s
+            since_s = self.get(model).since_s
         with translate_disk_errors("keep the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
             write_model_file(
                 model_file_path(self.directory, model, SCHEDULE_SUFFIX),
-                SavedSchedule(schedule, since),
+                SavedSchedule(schedule, since_s),
             )
 
     def get(self, model: str) -> SavedSchedule:
@@ -143,12 +143,12 @@ class ScheduleStore:
         Raises:
             NotFoundError: It has none.
         """
-        found = read_model_file(
+        saved = read_model_file(
             model_file_path(self.directory, model, SCHEDULE_SUFFIX), SavedSchedule
         )
-        if found is None:
+        if saved is None:
             raise NotFoundError(f"expected a drift schedule of {model!r}, got none")
-        return found
+        return saved
 
     def remove(self, model: str) -> None:
         """End a model's schedule; its history stays.
@@ -168,10 +168,10 @@ class ScheduleStore:
 
     def done_until_s(self, model: str) -> int | None:
         """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
-        found = read_model_file(
+        progress = read_model_file(
             model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress
         )
-        return None if found is None else found.done_s
+        return None if progress is None else progress.done_s
 
     def mark_done(self, model: str, done_s: int) -> None:
         """Note that all windows until then were submitted or skipped."""
@@ -179,15 +179,15 @@ class ScheduleStore:
             model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress(done_s)
         )
 
-    def next_s(self, model: str, kept: SavedSchedule) -> int:
+    def next_s(self, model: str, saved: SavedSchedule) -> int:
         """Return where the first window starts that is not done yet, in seconds since 1970."""
-        length = kept.schedule.every_s
-        shift = MONDAY_OFFSET_S if length == WEEK_S else 0
-        first = (kept.since_s - shift) // length
-        done = self.done_until_s(model)
-        if done is not None:
-            first = max(first, -((shift - done) // length))
-        return first * length + shift
+        length_s = saved.schedule.every_s
+        shift_s = MONDAY_OFFSET_S if length_s == WEEK_S else 0
+        first = (saved.since_s - shift_s) // length_s
+        done_s = self.done_until_s(model)
+        if done_s is not None:
+            first = max(first, -((shift_s - done_s) // length_s))
+        return first * length_s + shift_s
 
 
 def decode_schedule(model: str, body: bytes) -> Schedule:
@@ -205,8 +205,8 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
     if parse_span_s(schedule.delay, "delay") > MAX_DELAY_S:
         raise QueryError(f"expected delay to be at most 1d, got {schedule.delay!r}")
     urls = [hook.url for hook in schedule.webhooks]
-    for at, url in enumerate(urls):
-        _check_url(url, f"webhooks[{at}].url")
+    for position, url in enumerate(urls):
+        _check_url(url, f"webhooks[{position}].url")
     if len(set(urls)) < len(urls):
         raise QueryError("expected each URL of webhooks once, got one twice")
     resolve_times(schedule.parameters(model, 0), 0)
@@ -252,30 +252,37 @@ class Scheduler:
                     _log.warning("the drift schedule of %s waits: %s", model, error)
                 self._failing[model] = str(error)
 
-    def _submit_due(self, model: str, kept: SavedSchedule, now_s: float) -> None:
-        length = kept.schedule.every_s
-        start = self._schedules.next_s(model, kept)
-        due = int(now_s - kept.schedule.delay_s - start) // length
-        if due > MAX_MISSED:
-            skipped = due - MAX_MISSED
-            texts = [timestamp_text(at * 1000) for at in (start, start + skipped * length)]
+    def _submit_due(self, model: str, saved: SavedSchedule, now_s: float) -> None:
+        length_s = saved.schedule.every_s
+        start_s = self._schedules.next_s(model, saved)
+        due_count = int(now_s - saved.schedule.delay_s - start_s) // length_s
+        if due_count > MAX_MISSED:
+            skipped_count = due_count - MAX_MISSED
+            texts = [
+                timestamp_text(window_start_s * 1000)
+                for window_start_s in (start_s, start_s + skipped_count * length_s)
+            ]
             _log.warning(
-                "drift of %s: %d windows from %s to %s are skipped", model, skipped, *texts
+                "drift of %s: %d windows from %s to %s are skipped", model, skipped_count, *texts
             )
-            start += skipped * length
-        for at in range(start, start + min(due, MAX_MISSED) * length, length):
-            self._submit(model, kept, at)
+            start_s += skipped_count * length_s
+        for window_start_s in range(
+            start_s, start_s + min(due_count, MAX_MISSED) * length_s, length_s
+        ):
+            self._submit(model, saved, window_start_s)
 
-    def _submit(self, model: str, kept: SavedSchedule, start_s: int) -> None:
-        parameters = kept.schedule.parameters(model, start_s)
+    def _submit(self, model: str, saved: SavedSchedule, start_s: int) -> None:
+        parameters = saved.schedule.parameters(model, start_s)
         if self._submitted is None:
             scheduled = [job.parameters for job in self._jobs.all() if job.kind == "drift"]
             self._submitted = {
-                (one["model"], one.get("from")) for one in scheduled if one.get("schedule")
+                (parameters_["model"], parameters_.get("from"))
+                for parameters_ in scheduled
+                if parameters_.get("schedule")
             }
         if (model, parameters.start) not in self._submitted:
             self._jobs.submit("drift", parameters)
-        self._schedules.mark_done(model, start_s + kept.schedule.every_s)
+        self._schedules.mark_done(model, start_s + saved.schedule.every_s)
 
 
 def run_scheduler(schedules: ScheduleStore, jobs: Jobs, stop: threading.Event) -> None:

@@ -35,7 +35,7 @@ from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.stored import open_stored
-from quadriga.monitor.drift.baselines import Baselines
+from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.proto import table
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
@@ -181,7 +181,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
     changes = ChangeService(inferences, journal, ids, parse_metadata_value)
     jobs = Jobs(settings.jobs_directory)
-    drift = DriftService(jobs, inferences, Baselines(settings.baselines_directory))
+    drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     return recorder, [
         *inference_routes(inferences),
         *change_routes(changes),

@@ -15,7 +15,7 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
-from quadriga.monitor.drift.parameters import DEFAULT, DriftParameters
+from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.store.jobs import Job
 
@@ -62,7 +62,9 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
         return await to_thread(drift.put_baseline, name, body)
 
     @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
-    async def delete_baseline(name: FromPath[str], baseline: FromQuery[str] = DEFAULT) -> Baseline:
+    async def delete_baseline(
+        name: FromPath[str], baseline: FromQuery[str] = DEFAULT_BASELINE
+    ) -> Baseline:
         """Remove what was usual of a model, and answer what it was."""
         return await to_thread(drift.delete_baseline, name, baseline)
 

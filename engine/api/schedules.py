@@ -19,9 +19,9 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.monitor.drift.parameters import moment_us
-from quadriga.monitor.drift.watch.alerts import Outbox, Told
-from quadriga.monitor.drift.watch.history import History, history
-from quadriga.monitor.drift.watch.schedules import Schedule, Schedules
+from quadriga.monitor.drift.watch.alerts import DeliveryStatus, Outbox
+from quadriga.monitor.drift.watch.history import DriftHistory, read_history
+from quadriga.monitor.drift.watch.schedules import Schedule, ScheduleStore
 from quadriga.store.records import timestamp_text
 
 _UNREADABLE = error_response("The body, a filter or a time cannot be understood")
@@ -76,7 +76,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
     Args:
         directory: The folder of schedules, beside the store.
     """
-    schedules, outbox = Schedules(directory), Outbox(directory)
+    schedules, outbox = ScheduleStore(directory), Outbox(directory)
     path = "/api/models/{name:str}/drift-schedule"
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
@@ -104,11 +104,11 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         start: Annotated[str | None, QueryParameter(name="from")] = None,
         end: Annotated[str | None, QueryParameter(name="to")] = None,
         signal: FromQuery[str | None] = None,
-    ) -> History:
+    ) -> DriftHistory:
         """Answer the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
         start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
-        return history(directory, name, start_us=start_us, end_us=end_us, signal=signal)
+        return read_history(directory, name, start_us=start_us, end_us=end_us, signal=signal)
 
     return [
         options_route(path, "GET", "PUT", "DELETE"),
@@ -119,17 +119,17 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
     ]
 
 
-def _schedule_state(schedules: Schedules, outbox: Outbox, model: str) -> ScheduleState:
+def _schedule_state(schedules: ScheduleStore, outbox: Outbox, model: str) -> ScheduleState:
     """Describe a model's schedule, its next window and the deliveries to its webhooks."""
     saved = schedules.get(model)
     schedule, start_s = saved.schedule, schedules.next_s(model, saved)
-    statuses, waiting = outbox.told(model), outbox.waiting(model)
+    statuses, waiting = outbox.delivery_status(model), outbox.waiting(model)
     webhooks = [
         WebhookState(
             url=webhook.url,
             signed=webhook.secret is not None,
             waiting=waiting.get(webhook.url, 0),
-            **asdict(statuses.get(webhook.url, Told())),
+            **asdict(statuses.get(webhook.url, DeliveryStatus())),
         )
         for webhook in schedule.webhooks
     ]

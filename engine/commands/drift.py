@@ -121,12 +121,12 @@ def drift_command(**given: Any) -> None:
 
 
 def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.monitor.drift.files.compare_files import Asked, compare_files
-    from quadriga.monitor.drift.significance.decision import Settings
+    from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
+    from quadriga.monitor.drift.significance.decision import ComparisonSettings
 
     columns = (options.numeric, options.categorical, options.embedding, options.ignore)
-    asked = Asked(*columns, options.source_key, options.time)
-    settings = Settings(
+    asked = ColumnOptions(*columns, options.source_key, options.time)
+    settings = ComparisonSettings(
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
     report = compare_files(Path(options.baseline), options.current, asked, settings)
@@ -140,19 +140,19 @@ def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
 
 def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     from quadriga.engine.stored import open_stored
-    from quadriga.monitor.drift.baselines import Baselines
-    from quadriga.monitor.drift.parameters import DriftParameters, absolute
+    from quadriga.monitor.drift.baselines import BaselineStore
+    from quadriga.monitor.drift.parameters import DriftParameters, resolve_times
     from quadriga.monitor.drift.stored import compare_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_parameters(options), DriftParameters)
     now_us = time.time_ns() // 1000
     settings = store_settings(options.data, options.database)
-    baselines = Baselines(settings.baselines_directory)
-    parameters = baselines.resolved(absolute(parameters, now_us))
+    baselines = BaselineStore(settings.baselines_directory)
+    parameters = baselines.resolve_rolling(resolve_times(parameters, now_us))
     inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
     named = parameters.baseline
-    baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
+    baseline = baselines.read_summary(parameters.model, named) if isinstance(named, str) else None
     with closing(inferences), places(options.on, settings.database_url) as there:
         report = compare_stored(
             inferences, parameters, baseline, _show, executor=there, now_us=now_us

@@ -137,14 +137,14 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from quadriga.monitor.drift.watch.alerts import Outbox, keep_delivering
-    from quadriga.monitor.drift.watch.schedules import Schedules, keep_scheduled
+    from quadriga.monitor.drift.watch.alerts import Outbox, run_deliveries
+    from quadriga.monitor.drift.watch.schedules import ScheduleStore, run_scheduler
     from quadriga.store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)
-    alerts = threading.Thread(target=keep_delivering, args=(outbox, stop), daemon=True)
+    alerts = threading.Thread(target=run_deliveries, args=(outbox, stop), daemon=True)
     alerts.start()  # it ends with the process: a receiver may take long to answer
-    keep_scheduled(Schedules(settings.drift_directory), Jobs(settings.jobs_directory), stop)
+    run_scheduler(ScheduleStore(settings.drift_directory), Jobs(settings.jobs_directory), stop)
 
 
 if __name__ == "__main__":

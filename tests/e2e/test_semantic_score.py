@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from quadriga.engine.model import Model
-from quadriga.monitor.drift.similarity import References, write
+from quadriga.monitor.drift.similarity import References, write_references
 from quadriga.proto.grpc_messages import message
 from quadriga.tasks.image import decode
 from tests.e2e.test_grpc import Client
@@ -27,7 +27,7 @@ def test_every_protocol_tells_the_score_that_is_stored(data, shape):
     ]
     rng = np.random.default_rng(0)
     like = np.concatenate([vector + rng.normal(0, 0.1, (120, len(vector))) for vector in usual])
-    write(path, like, np.arange(len(like)), model.embedding_space)
+    write_references(path, like, np.arange(len(like)), model.embedding_space)
     image = shape[0]
     score = round(References.read(path).score(model.embed(decode(image))), 6)
     request = {"inputs": [image_input(image, semantic_score=True)]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quadriga.monitor.signals import PICTURE
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.inferences import InferenceReader
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
@@ -38,7 +38,7 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         }
         pictures = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
         assert all(
-            len(picture) == len(PICTURE) and np.isfinite(picture).all() for picture in pictures
+            len(picture) == len(IMAGE_STATISTICS) and np.isfinite(picture).all() for picture in pictures
         )
         assert (pictures[0] == pictures[4]).all()
         assert (pictures[0] != pictures[1]).any()

@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.engine.processes import worker
 from quadriga.engine.settings import Settings
-from quadriga.monitor.drift.watch.schedules import Schedules
+from quadriga.monitor.drift.watch.schedules import ScheduleStore
 
 pytest.importorskip("clickhouse_connect")
 
@@ -73,18 +73,18 @@ def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> 
     told = []
     begun = threading.Event()
 
-    def keep_scheduled(schedules: Schedules, *_: object) -> None:
+    def keep_scheduled(schedules: ScheduleStore, *_: object) -> None:
         assert schedules.models() == ["one"]
         begun.set()
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("quadriga.monitor.drift.watch.schedules.keep_scheduled", keep_scheduled)
+    monkeypatch.setattr("quadriga.monitor.drift.watch.schedules.run_scheduler", keep_scheduled)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()
     assert not begun.wait(0.05)
-    Schedules(settings.drift_directory).put("one", b'{"every": "1h"}')
+    ScheduleStore(settings.drift_directory).put("one", b'{"every": "1h"}')
     assert begun.wait(20)
     told[0]()
     child.join(20)

@@ -24,7 +24,7 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.embedding import Vector
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.readiness import ReadinessFlags
@@ -34,7 +34,7 @@ from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.signal_worker import Embed
-from quadriga.engine.stored import open_stored
+from quadriga.engine.store_access import open_reader
 from quadriga.monitor.drift.baselines import Baselines
 from quadriga.monitor.drift.service import DriftService
 from quadriga.proto import table
@@ -53,7 +53,7 @@ from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
-LATEST_SEQ_S = 5.0
+LATEST_ID_TIMEOUT_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,9 @@ class Application:
     ) -> None:
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
-        recorder, handlers = _store(settings, worker, self._embed) if settings.store else (None, [])
+        recorder, handlers = (
+            _open_store(settings, worker, self._embed) if settings.store else (None, [])
+        )
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -103,18 +105,20 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
-        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.counters)))
+        handlers.append(
+            metrics_route(PrometheusMetrics(self.pipeline, VERSION, self._control.counters))
+        )
         app = Litestar(
             handlers,
             exception_handlers=EXCEPTION_HANDLERS,
             openapi_config=OpenAPIConfig(
-                "Quadriga", VERSION, render_plugins=[_Document(operations)]
+                "Quadriga", VERSION, render_plugins=[_OpenApiDocument(operations)]
             ),
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
         )
         protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
-        self.asgi = _Front(app, protocols)
+        self.asgi = _AsgiFront(app, protocols)
 
     def _served(self) -> set[str]:
         return {each.name for each in self.repository.statuses() if each.state != "UNLOADED"}
@@ -164,19 +168,19 @@ class Application:
         self.pipeline.close()
 
 
-def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
+def _open_store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
     """Open what inferences are kept in: what records them, and the routes that find and change them.
 
     Raises:
         quadriga.engine.session.LoadError: The place for images is none.
     """
     try:
-        inferences, blobs = open_stored(settings)
+        inferences, blobs = open_reader(settings)
     except StoreError as error:
         raise LoadError(str(error)) from error
     directory = settings.journal_directory
     number = settings.first_worker + worker
-    ids = IdSource(number, latest_seq(inferences, directory))
+    ids = IdSource(number, latest_id(inferences, directory))
     journal = Journal(directory, number)
     recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
     changes = ChangeService(inferences, journal, ids, parse_metadata_value)
@@ -192,13 +196,13 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     ]
 
 
-def latest_seq(inferences: InferenceReader, journal_directory: Path) -> int:
+def latest_id(inferences: InferenceReader, journal_directory: Path) -> int:
     """Return the largest id that is kept, or that is journaled while the database is away.
 
     A new database does not answer before its first migration. One that stays away stops no worker:
     its ids repeat no others as long as the clock was not set back.
     """
-    until = time.monotonic() + LATEST_SEQ_S
+    until = time.monotonic() + LATEST_ID_TIMEOUT_S
     while True:
         try:
             return inferences.latest_seq()
@@ -211,7 +215,7 @@ def latest_seq(inferences: InferenceReader, journal_directory: Path) -> int:
         time.sleep(0.05)
 
 
-class _Front:
+class _AsgiFront:
     """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
     def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
@@ -221,7 +225,7 @@ class _Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
-            send = _closing(send)
+            send = _close_after_response(send)
         method = str(scope.get("method"))
         whole = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(whole)
@@ -236,7 +240,7 @@ class _Front:
         await self._routes(inner, receive, send)
 
 
-class _Document(JsonRenderPlugin):
+class _OpenApiDocument(JsonRenderPlugin):
     """The OpenAPI document, with the protocols' endpoints beside the routes."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -248,7 +252,7 @@ class _Document(JsonRenderPlugin):
         return super().render(request, add_operations(openapi_schema, self._operations))
 
 
-def _closing(send: Send) -> Send:
+def _close_after_response(send: Send) -> Send:
     async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", []), (b"connection", b"close")]

@@ -17,7 +17,7 @@ from quadriga.engine.commands.output import fail
 from quadriga.engine.commands.store import migrate, store
 from quadriga.engine.settings import Settings
 
-_TOLD = {
+_EXPECTED_ERRORS = {
     "builtins.OSError",
     "quadriga.engine.session.LoadError",
     "quadriga.engine.session.RunError",
@@ -41,7 +41,7 @@ class _Commands(click.RichGroup):
             return super().invoke(ctx)
         except Exception as error:
             kinds = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
-            if kinds.isdisjoint(_TOLD) or isinstance(error, BrokenPipeError):
+            if kinds.isdisjoint(_EXPECTED_ERRORS) or isinstance(error, BrokenPipeError):
                 raise
             fail(error)
 

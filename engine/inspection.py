@@ -70,14 +70,14 @@ def inspect_model(path: Path) -> Inspection:
         batch=batch if model.image_predictor else "as the graph says",
         task=recognition.task,
         family=recognition.family,
-        preprocessing=in_words(model.spec.input) if model.spec else "",
+        preprocessing=describe_input(model.spec.input) if model.spec else "",
         labels=model.spec.labels if model.spec else (),
         embedding=model.embedding,
         decisions=recognition.decisions,
     )
 
 
-def show(inspection: Inspection, console: Console) -> None:
+def print_inspection(inspection: Inspection, console: Console) -> None:
     """Print an inspection for a person."""
     opsets = ", ".join(f"{name} {version}" for name, version in inspection.opsets.items())
     facts = Table.grid(padding=(0, 2))
@@ -91,8 +91,8 @@ def show(inspection: Inspection, console: Console) -> None:
         ("batch", inspection.batch),
         ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
         ("image", inspection.preprocessing or "none: tensors as they are"),
-        ("labels", _labels(inspection)),
-        ("embedding", _embedding(inspection.embedding)),
+        ("labels", _labels_text(inspection)),
+        ("embedding", _embedding_text(inspection.embedding)),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}", value)
@@ -104,7 +104,7 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(decided)
 
 
-def _embedding(embedding: Embedding) -> str:
+def _embedding_text(embedding: Embedding) -> str:
     if embedding.other:
         return f"that of the model {embedding.other} ({embedding.reason})"
     if embedding.tensor is None:
@@ -114,7 +114,7 @@ def _embedding(embedding: Embedding) -> str:
     return f"{embedding.tensor}{pooled}{length} ({embedding.reason})"
 
 
-def _labels(inspection: Inspection) -> str:
+def _labels_text(inspection: Inspection) -> str:
     reason = next((d.reason for d in inspection.decisions if d.field == "labels"), "")
     names = ", ".join(inspection.labels[:20]) + (", ..." if len(inspection.labels) > 20 else "")
     return f"{len(inspection.labels)} ({reason}): {names}" if inspection.labels else "none"
@@ -132,7 +132,7 @@ _RESIZES = {
 }
 
 
-def in_words(spec: InputSpec) -> str:
+def describe_input(spec: InputSpec) -> str:
     """Say in one sentence how an image becomes the input."""
     width, height = spec.size_wh
     sides = {"size": f"{width} x {height}", "width": width, "height": height}

@@ -15,7 +15,7 @@ from quadriga.proto.messages import Duration, ModelStatistics, Serving
 _LABELS = ("model", "version")
 
 
-class Metrics(Collector):
+class PrometheusMetrics(Collector):
     """The state of a server, of all its workers together, as metrics.
 
     `store` gives the store's numbers by name, without prefix; those that end in `_total` only rise.
@@ -37,14 +37,14 @@ class Metrics(Collector):
         yield build
         ready = self._serving.unready_reason() is None
         yield GaugeMetricFamily("quadriga_ready", "Whether requests are answered.", float(ready))
-        yield from _of_models(self._serving.statistics(None, None))
+        yield from _model_metrics(self._serving.statistics(None, None))
         for name, value in self._store().items():
             text = "Of the inference store; see the page on the store."
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield kind(f"quadriga_store_{name}", text, value)
 
 
-def _of_models(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
+def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
     images = CounterMetricFamily("quadriga_images", "Images, or rows of tensors.", labels=_LABELS)
     runs = CounterMetricFamily("quadriga_executions", "Runs of a model's graph.", labels=_LABELS)
     requests = SummaryMetricFamily(

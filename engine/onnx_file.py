@@ -15,17 +15,17 @@ import msgspec
 Shape = tuple[int, ...]
 """Sizes of a tensor's axes, -1 where one is open."""
 
-_PASSING = {
+_VALUE_PRESERVING = {
     *("Identity", "Cast", "Clip", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"),
     *("QuantizeLinear", "DequantizeLinear"),
 }
 """Operators that leave the kind of value as it is."""
-_SAME = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
+_UNQUANTISED = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
 """Operators of quantised graphs, and what they are there for."""
-_LFS = b"version https://git-lfs"
+_LFS_POINTER = b"version https://git-lfs"
 _INT64 = 7
 _EXTERNAL = 1
-_FEW = 8
+_MAX_CONSTANTS = 8
 """Whole numbers of a constant that are read; longer ones are weights."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -92,12 +92,12 @@ def read_onnx(path: Path) -> tuple[OnnxHeader, Graph]:
     """
     try:
         with path.open("rb") as file:
-            return _read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            return _parse(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except OSError as error:
         reason = error.strerror
         raise OnnxFileError(f"expected an ONNX file at {path.name}, got: {reason}") from error
     except (ValueError, IndexError) as error:
-        if path.read_bytes()[: len(_LFS)] == _LFS:
+        if path.read_bytes()[: len(_LFS_POINTER)] == _LFS_POINTER:
             raise OnnxFileError(
                 f"expected {path.name} to be an ONNX model, got a pointer of Git LFS: run `git lfs pull`"
             ) from error
@@ -127,17 +127,17 @@ def check_external_data(path: Path, header: OnnxHeader) -> None:
             )
 
 
-def with_output(model: bytes, tensor: str, average: str = "") -> bytes:
+def add_output(model: bytes, tensor: str, average: str = "") -> bytes:
     """Make a tensor of a serialized model's graph one of its outputs.
 
     `average` names the output, where it is to be the average of a map (N, C, H, W) over its places.
     """
     added = b""
     if average:
-        named = _bytes(1, tensor.encode()), _bytes(2, average.encode())
-        added = _bytes(_NODE, b"".join([*named, _bytes(4, b"GlobalAveragePool")]))
-    output = _bytes(_OUTPUT, _bytes(1, (average or tensor).encode()))
-    return model + _bytes(_GRAPH, added + output)
+        named = _encode_bytes(1, tensor.encode()), _encode_bytes(2, average.encode())
+        added = _encode_bytes(_NODE, b"".join([*named, _encode_bytes(4, b"GlobalAveragePool")]))
+    output = _encode_bytes(_OUTPUT, _encode_bytes(1, (average or tensor).encode()))
+    return model + _encode_bytes(_GRAPH, added + output)
 
 
 class _Message:
@@ -145,7 +145,7 @@ class _Message:
 
     def __init__(self, data: memoryview) -> None:
         self._fields: dict[int, list[int | memoryview]] = {}
-        for number, value in _fields(data):
+        for number, value in _read_fields(data):
             self._fields.setdefault(number, []).append(value)
 
     def parts(self, number: int) -> list[memoryview]:
@@ -172,7 +172,7 @@ class _Message:
                 continue
             position = 0
             while position < len(value):
-                one, position = _varint(value, position)
+                one, position = _read_varint(value, position)
                 found.append(one)
         return tuple(found)
 
@@ -184,7 +184,7 @@ class _Message:
         return {entry.text(1): entry.text(2) for entry in self.messages(number)}
 
 
-def _read(data: memoryview) -> tuple[OnnxHeader, Graph]:
+def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
     model = _Message(data)
     opsets = {each.text(1): each.integer(2) for each in model.messages(8)}
     if not model.integer(1) or not opsets:
@@ -193,19 +193,19 @@ def _read(data: memoryview) -> tuple[OnnxHeader, Graph]:
     tensors = [tensor for each in graphs for tensor in each.messages(5)]
     sparse = [tensor for each in graphs for tensor in each.messages(15, 1)]
     weights = {each.text(8): each.integers(1) for each in (*tensors, *sparse)}
-    constants = {each.text(8): _few(each) for each in tensors}
+    constants = {each.text(8): _small_constant(each) for each in tensors}
     nodes: list[Node] = []
     for each in (node for graph in graphs for node in graph.messages(_NODE)):
-        numbers = {part.text(1): _numbers(part) for part in each.messages(5)}
+        numbers = {part.text(1): _attribute_integers(part) for part in each.messages(5)}
         numbers = {name: given for name, given in numbers.items() if given}
         nodes.append(Node(each.text(4), each.texts(1), each.texts(2), numbers))
         if nodes[-1].operator == "Constant" and nodes[-1].outputs:
             constants[nodes[-1].outputs[0]] = next(iter(numbers.values()), ())
-    inputs = dict(_value(each) for graph in graphs for each in graph.messages(11))
+    inputs = dict(_name_and_shape(each) for graph in graphs for each in graph.messages(11))
     graph = Graph(
-        nodes=_ordered(nodes),
+        nodes=_sort_nodes(nodes),
         inputs={name: shape for name, shape in inputs.items() if name not in weights},
-        outputs=dict(_value(each) for graph in graphs for each in graph.messages(_OUTPUT)),
+        outputs=dict(_name_and_shape(each) for graph in graphs for each in graph.messages(_OUTPUT)),
         weights=weights,
         constants=constants,
     )
@@ -225,29 +225,29 @@ def _read(data: memoryview) -> tuple[OnnxHeader, Graph]:
     return header, graph
 
 
-def _numbers(attribute: _Message) -> tuple[int, ...]:
+def _attribute_integers(attribute: _Message) -> tuple[int, ...]:
     """Read the whole numbers of an attribute: one, several, or those of a tensor."""
-    tensors = [number for tensor in attribute.messages(5) for number in _few(tensor)]
+    tensors = [number for tensor in attribute.messages(5) for number in _small_constant(tensor)]
     return (*attribute.integers(3), *tensors, *attribute.integers(8))
 
 
-def _few(tensor: _Message) -> tuple[int, ...]:
+def _small_constant(tensor: _Message) -> tuple[int, ...]:
     """Read the values of a weight or constant, where they are a few whole numbers."""
     if tensor.integer(2) != _INT64:
         return ()
-    raw = [part for part in tensor.parts(9) if len(part) <= 8 * _FEW]
+    raw = [part for part in tensor.parts(9) if len(part) <= 8 * _MAX_CONSTANTS]
     words = [part[at : at + 8] for part in raw for at in range(0, len(part), 8)]
     values = (*tensor.integers(7), *(int.from_bytes(word, "little") for word in words))
-    return values if len(values) <= _FEW else ()
+    return values if len(values) <= _MAX_CONSTANTS else ()
 
 
-def _value(value: _Message) -> tuple[str, Shape]:
+def _name_and_shape(value: _Message) -> tuple[str, Shape]:
     """Read name and shape of an input or output; no axes where the file does not say them."""
     sizes = [axis.integer(1, -1) for axis in value.messages(2, 1, 2, 1)]
     return value.text(1), tuple(size if size < 2**63 else -1 for size in sizes)
 
 
-def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
+def _sort_nodes(nodes: list[Node]) -> tuple[Node, ...]:
     """Sort nodes so that each stands after those that it reads; some exporters write them otherwise."""
     makers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
     if len(makers) < sum(name != "" for node in nodes for name in node.outputs):
@@ -263,38 +263,38 @@ def _producers(graph: Graph) -> dict[str, str]:
     made_by = {name: node for node in graph.nodes for name in node.outputs if name}
     producers = {}
     for name in graph.outputs:
-        node = _behind(name, made_by)
+        node = _source_node(name, made_by)
         operator = node.operator
         if operator == "Div" and len(node.inputs) == 2:
-            above, below = (_behind(each, made_by) for each in node.inputs)
+            above, below = (_source_node(each, made_by) for each in node.inputs)
             parts = above.operator, below.operator, below.inputs[:1]
             operator = "Softmax" if parts == ("Exp", "ReduceSum", node.inputs[:1]) else operator
-        producers[name] = _SAME.get(operator, operator)
+        producers[name] = _UNQUANTISED.get(operator, operator)
     return producers
 
 
-def _behind(name: str, made_by: Mapping[str, Node]) -> Node:
+def _source_node(name: str, made_by: Mapping[str, Node]) -> Node:
     """Find the node that gives the values of a tensor."""
     node = made_by.get(name, _NO_NODE)
-    while node.operator in _PASSING and node.inputs and node.inputs[0] in made_by:
+    while node.operator in _VALUE_PRESERVING and node.inputs and node.inputs[0] in made_by:
         node = made_by[node.inputs[0]]
     return node
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def _read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Walk the fields of one message: number with an integer or with the bytes."""
     position, end = 0, len(data)
     while position < end:
-        key, position = _varint(data, position)
+        key, position = _read_varint(data, position)
         number, kind = key >> 3, key & 7
         if number == 0:
             raise OnnxFileError("a field numbered 0")
         if kind == _VARINT:
-            value, position = _varint(data, position)
+            value, position = _read_varint(data, position)
             yield number, value
             continue
         if kind == _BYTES:
-            length, position = _varint(data, position)
+            length, position = _read_varint(data, position)
         else:
             length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
         if length < 0 or position + length > end:
@@ -303,7 +303,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         position += length
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
     """Read a number of variable length: its value, and the position after it."""
     value = shift = 0
     while True:
@@ -317,11 +317,11 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
             raise OnnxFileError(f"a number too long at byte {position}")
 
 
-def _bytes(number: int, payload: bytes) -> bytes:
-    return bytes([*_written(number << 3 | _BYTES), *_written(len(payload))]) + payload
+def _encode_bytes(number: int, payload: bytes) -> bytes:
+    return bytes([*_encode_varint(number << 3 | _BYTES), *_encode_varint(len(payload))]) + payload
 
 
-def _written(value: int) -> list[int]:
+def _encode_varint(value: int) -> list[int]:
     found = []
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

@@ -28,7 +28,7 @@ _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
-Kept = Any
+DeviceArray = Any
 """An output that stays where the model runs: an array on a CPU, elsewhere a value of onnxruntime."""
 
 onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
@@ -63,8 +63,8 @@ class Session:
         stopwatch: Stopwatch | None = None,
         *,
         header: OnnxHeader | None = None,
-        changed: bytes | None = None,
-        hidden: str = "",
+        modified_model: bytes | None = None,
+        hidden_output: str = "",
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch or Stopwatch()
@@ -84,14 +84,16 @@ class Session:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent.resolve()))
         try:
             self._session = onnxruntime.InferenceSession(
-                changed or str(path), options, providers=list(providers)
+                modified_model or str(path), options, providers=list(providers)
             )
         except Exception as error:
             raise LoadError(_load_advice(str(error), path)) from error
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
         outputs = [_tensor_info(node) for node in self._session.get_outputs()]
-        self.outputs = [tensor for tensor in outputs if tensor.name != hidden]
-        self.hidden = next((tensor for tensor in outputs if tensor.name == hidden), None)
+        self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
+        self.hidden_output = next(
+            (tensor for tensor in outputs if tensor.name == hidden_output), None
+        )
         """The output that is not the model's own: it runs where its name is asked for."""
 
     def run(
@@ -119,9 +121,9 @@ class Session:
             raise RunError(_first_line(str(error))) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
-    def run_keeping(
-        self, feeds: Mapping[str, Kept], fetch: str, keep: Sequence[str]
-    ) -> tuple[npt.NDArray[Any], dict[str, Kept]]:
+    def run_on_device(
+        self, feeds: Mapping[str, DeviceArray], fetch: str, keep: Sequence[str]
+    ) -> tuple[npt.NDArray[Any], dict[str, DeviceArray]]:
         """Run once: give the output `fetch`, and leave the outputs `keep` where they are for the next run.
 
         On a CPU they are arrays, which onnxruntime takes and gives without a copy: over a cache of two
@@ -149,7 +151,7 @@ class Session:
             raise RunError(_first_line(str(error))) from error
         return fetched.numpy(), dict(zip(keep, kept, strict=True))
 
-    def take_rows(self, kept: Kept, rows: npt.NDArray[np.int64]) -> Kept:
+    def select_rows(self, kept: DeviceArray, rows: npt.NDArray[np.int64]) -> DeviceArray:
         """Choose rows of what was kept, in any order and number."""
         if isinstance(kept, np.ndarray):
             return kept[rows]

@@ -7,10 +7,10 @@ from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 
 
-def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
+def metrics_route(metrics: PrometheusMetrics) -> HTTPRouteHandler:
     """Return the handler that answers Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)

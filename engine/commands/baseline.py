@@ -9,21 +9,21 @@ from quadriga.engine.commands.options import (
     DEFAULT_SERVER,
     PATH,
     dataset_options,
-    filter_of,
     name_and_version,
     option,
+    parse_filter,
 )
-from quadriga.engine.commands.output import echo_json, tell
-from quadriga.engine.commands.server_client import ServerClient, done, model_path
+from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.server_client import ServerClient, model_path, wait_for_job
 from quadriga.monitor.report import metric_texts
 
-_DEFAULT = "default"
+_DEFAULT_NAME = "default"
 """Name of the one that the semantic score compares with."""
 
 
 @click.command("baseline")
 @option("--model", "Whose it is.", "NAME[@VERSION]", required=True)
-@option("--name", "What it is called.", default=_DEFAULT)
+@option("--name", "What it is called.", default=_DEFAULT_NAME)
 @option("--from start", "Since when: RFC 3339, or as -7d.", "TIME")
 @option("--to end", "Until when. [default: now]", "TIME")
 @option("--where", "Which inferences, as of a query.", "FILTER")
@@ -45,8 +45,8 @@ def baseline_command(**given: Any) -> None:
     windows = (options.start, options.end, options.rolling)
     if options.dataset is not None and (windows != (None, None, None) or options.where):
         raise click.UsageError("expected --dataset without a window, got both")
-    made = _made(options)
-    tell("")
+    made = _put_baseline(options)
+    print_progress("")
     if options.as_json:
         echo_json(made)
         return
@@ -57,7 +57,7 @@ def baseline_command(**given: Any) -> None:
     click.echo(f"{named}, {made['n']:,} images")
     for count, reason in metric_texts.left_out(made["excluded"]):
         click.echo(f"left out: {count} {reason}")
-    if made["name"] == _DEFAULT:
+    if made["name"] == _DEFAULT_NAME:
         references = (
             f"{made['references']:,} embeddings"
             if made["references"]
@@ -66,13 +66,13 @@ def baseline_command(**given: Any) -> None:
         click.echo(f"semantic score: {references}")
 
 
-def _made(options: SimpleNamespace) -> dict[str, Any]:
+def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
     """Have the baseline made, and return it."""
     server = ServerClient(options.server)
     model, version = name_and_version(options.model)
-    where = filter_of(options.where, "--where")
+    where = parse_filter(options.where, "--where")
     if options.dataset is not None:
-        model, version, where = _run(server, (model, version), options)
+        model, version, where = _run_over_dataset(server, (model, version), options)
     asked = {
         "name": options.name,
         "version": version,
@@ -82,25 +82,34 @@ def _made(options: SimpleNamespace) -> dict[str, Any]:
         "rolling": options.rolling,
     }
     path = f"/api/models/{model_path(model, None)}/baseline"
-    made = server.call("PUT", path, asked)
+    made = server.request_json("PUT", path, asked)
     if made["job"] is not None:
-        job = server.call("GET", f"/api/jobs/{made['job']}")
-        done(server, job, lambda read, total: tell(f"read {read} of {total or '?'} inferences"))
-    listed = server.call("GET", path)["baselines"]
+        job = server.request_json("GET", f"/api/jobs/{made['job']}")
+        wait_for_job(
+            server,
+            job,
+            lambda read, total: print_progress(f"read {read} of {total or '?'} inferences"),
+        )
+    listed = server.request_json("GET", path)["baselines"]
     found: dict[str, Any] = next((one for one in listed if one["name"] == options.name), made)
     return found
 
 
-def _run(
+def _run_over_dataset(
     server: ServerClient, named: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from quadriga.engine.commands.datasets import Job, model_of, run, snapshot_of
+    from quadriga.engine.commands.datasets import (
+        DatasetRun,
+        resolve_model,
+        run_model,
+        snapshot_hash,
+    )
     from quadriga.monitor.evaluation.files.datasets import read_dataset
 
-    model, version, task = model_of(server, *named)
+    model, version, task = resolve_model(server, *named)
     images = read_dataset(options.dataset, task)
-    snapshot = options.snapshot or snapshot_of(images, options.threads)
-    job = Job(model, version, task, snapshot, {}, options.threads)
-    run(server, job, images)
+    snapshot = options.snapshot or snapshot_hash(images, options.threads)
+    job = DatasetRun(model, version, task, snapshot, {}, options.threads)
+    run_model(server, job, images)
     return model, version, job.of_snapshot

@@ -19,14 +19,14 @@ from quadriga.engine.commands.output import echo_json
 @option("--json as_json", "Print JSON.", is_flag=True)
 def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
     """Say what MODEL is, what will be done with it, and why. MODEL is a folder or an ONNX file."""
-    from quadriga.engine.inspection import inspect_model, show
+    from quadriga.engine.inspection import inspect_model, print_inspection
 
     prepare_models(extensions)
     inspection = inspect_model(model)
     if as_json:
         echo_json(inspection)
     else:
-        show(inspection, Console())
+        print_inspection(inspection, Console())
 
 
 @click.command()

@@ -20,16 +20,16 @@ import rich_click as click
 from blake3 import blake3
 
 from quadriga.engine.commands.options import DEFAULT_SERVER, name_and_version
-from quadriga.engine.commands.output import Page, tell
+from quadriga.engine.commands.output import RenderPage, print_progress
 from quadriga.engine.commands.server_client import (
-    PATIENCE_S,
-    POLL_S,
-    Refused,
+    BUSY_TIMEOUT_S,
+    POLL_INTERVAL_S,
     ServerClient,
     ServerError,
+    ServerRefused,
     model_path,
     own_server,
-    reported,
+    wait_for_report,
 )
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -37,15 +37,15 @@ from quadriga.monitor.report.schema import Report
 from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.store.blobs.interface import blob_key
 
-AT_ONCE = 500
+STATEMENTS_PER_REQUEST = 500
 """Statements of ground truth in one request."""
 
-_NAMED = 10
-_LOST = {404, 429, 503}
+_MAX_FAILURES_SHOWN = 10
+_FATAL_STATUSES = {404, 429, 503}
 """Answers after which no other image needs to be tried."""
 
 
-class Job(NamedTuple):
+class DatasetRun(NamedTuple):
     """What is run over what."""
 
     model: str
@@ -84,7 +84,7 @@ class Job(NamedTuple):
         return image.metadata | {key: value for key, value in own.items() if value}
 
 
-class _Answer(NamedTuple):
+class _StoredPrediction(NamedTuple):
     """One that is stored."""
 
     inference_id: str
@@ -92,25 +92,25 @@ class _Answer(NamedTuple):
     """As it is stored; None for none."""
 
 
-def model_of(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
+def resolve_model(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
     """Return the name, the version that answers, and the task of a model.
 
     Raises:
         ServerError: It is not there, or does not load.
     """
     _wait_until_loaded(server, name)
-    info = server.call("GET", f"/v2/models/{model_path(name, version)}")
+    info = server.request_json("GET", f"/v2/models/{model_path(name, version)}")
     if version is None:
-        index = server.call("POST", "/v2/repository/index", {"ready": True})
+        index = server.request_json("POST", "/v2/repository/index", {"ready": True})
         ready = (one["version"] for one in index if one["name"] == info["name"])
         version = next(ready, info["versions"][0])
     return info["name"], version, info["properties"]["task"]
 
 
 def _wait_until_loaded(server: ServerClient, name: str) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + BUSY_TIMEOUT_S
     while True:
-        index = server.call("POST", "/v2/repository/index", {})
+        index = server.request_json("POST", "/v2/repository/index", {})
         versions = [one for one in index if one["name"] == name]  # none of an alias
         states = {one["state"] for one in versions}
         if not versions or "READY" in states:
@@ -118,11 +118,11 @@ def _wait_until_loaded(server: ServerClient, name: str) -> None:
         if "LOADING" not in states or time.monotonic() > until:
             why = "; ".join(f"{one['state']}: {one.get('reason', '')}" for one in versions)
             raise ServerError(f"expected {name} to be loaded, got {why}")
-        tell(f"waiting for {name}")
-        time.sleep(POLL_S)
+        print_progress(f"waiting for {name}")
+        time.sleep(POLL_INTERVAL_S)
 
 
-def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
+def snapshot_hash(images: Sequence[DatasetImage], threads: int) -> str:
     """Return a hash of the names and the bytes of images; it does not depend on their order."""
 
     def line(image: DatasetImage) -> str:
@@ -136,54 +136,60 @@ def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
-def run(server: ServerClient, job: Job, images: Sequence[DatasetImage]) -> None:
+def run_model(server: ServerClient, job: DatasetRun, images: Sequence[DatasetImage]) -> None:
     """Run a model over images, some at once, state what is true of them, and say which failed.
 
     Raises:
         ServerError: The server is away; what was done is kept, and what is under way is finished.
     """
-    answers = dict(_stored(server, job))
+    answers = dict(_stored_predictions(server, job))
     left = [image for image in images if image.path not in answers]
     before = len(images) - len(left)
     failed: dict[str, str] = {}
     pool = ThreadPoolExecutor(job.threads)
     try:
-        answered = pool.map(partial(_infer, server, job), left)
+        answered = pool.map(partial(_infer_image, server, job), left)
         for image, answer in zip(left, answered, strict=True):
             if isinstance(answer, str):
                 failed[image.path] = answer
             else:
                 answers[image.path] = answer
-            tell(f"{job.model}: {len(answers)} of {len(images)} images, {len(failed)} failed")
+            print_progress(
+                f"{job.model}: {len(answers)} of {len(images)} images, {len(failed)} failed"
+            )
     finally:
         pool.shutdown(cancel_futures=True)
         server.close()
-    _state_truths(server, images, answers)
-    tell("")
+    _add_ground_truth(server, images, answers)
+    print_progress("")
     said = f"{job.model} {job.version}: {len(left) - len(failed)} images sent"
     said += f", {before} before" if before else ""
     click.echo(said + (f", {len(failed)} failed" if failed else ""), err=True)
-    for path, why in sorted(failed.items())[:_NAMED]:
+    for path, why in sorted(failed.items())[:_MAX_FAILURES_SHOWN]:
         click.echo(f"  {path}: {why}", err=True)
-    if len(failed) > _NAMED:
-        click.echo(f"  and {len(failed) - _NAMED} more", err=True)
+    if len(failed) > _MAX_FAILURES_SHOWN:
+        click.echo(f"  and {len(failed) - _MAX_FAILURES_SHOWN} more", err=True)
 
 
-def _stored(server: ServerClient, job: Job) -> Iterator[tuple[str, _Answer]]:
+def _stored_predictions(
+    server: ServerClient, job: DatasetRun
+) -> Iterator[tuple[str, _StoredPrediction]]:
     """Return the answers that are stored already, by path."""
     body: dict[str, Any] = {"where": job.where, "limit": 1000, "consistency": "journal"}
     while True:
-        page = server.call("POST", "/api/inferences/query", body)
+        page = server.request_json("POST", "/api/inferences/query", body)
         for record in page["inferences"]:
             if record["status"] == 200:
                 path = record["metadata"].get("dataset_path", "")
-                yield path, _Answer(record["id"], record["ground_truth"])
+                yield path, _StoredPrediction(record["id"], record["ground_truth"])
         if page["cursor"] is None:
             return
         body["cursor"] = page["cursor"]
 
 
-def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str:
+def _infer_image(
+    server: ServerClient, job: DatasetRun, image: DatasetImage
+) -> _StoredPrediction | str:
     """Send an image; return the answer, or why there is none."""
     parameters = {**job.parameters, "metadata": json.dumps(job.metadata(image))}
     if job.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
@@ -196,16 +202,20 @@ def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str
         return f"expected the image, got: {error}"
     try:
         answer = server.infer(model_path(job.model, job.version), data, name, parameters)
-    except Refused as error:
-        if error.status in _LOST:
+    except ServerRefused as error:
+        if error.status in _FATAL_STATUSES:
             raise
         return str(error)
     inference_id = answer["outputs"][0]["parameters"].get("inference_id")
-    return _Answer(inference_id, None) if inference_id else "expected it to be stored, got no id"
+    return (
+        _StoredPrediction(inference_id, None)
+        if inference_id
+        else "expected it to be stored, got no id"
+    )
 
 
-def _state_truths(
-    server: ServerClient, images: Sequence[DatasetImage], answers: dict[str, _Answer]
+def _add_ground_truth(
+    server: ServerClient, images: Sequence[DatasetImage], answers: dict[str, _StoredPrediction]
 ) -> None:
     """State what is true of the answers, where that is not stored yet."""
     items = []
@@ -213,34 +223,38 @@ def _state_truths(
         answer = answers.get(image.path)
         if answer is not None and image.truth not in (None, answer.truth):
             items.append({"value": answer.inference_id, "annotations": image.truth})
-    for first in range(0, len(items), AT_ONCE):
-        body = {"join": "id", "source": "dataset", "items": items[first : first + AT_ONCE]}
-        server.call("POST", "/api/ground-truth", body)
-        tell(f"{first} of {len(items)} ground truths")
+    for first in range(0, len(items), STATEMENTS_PER_REQUEST):
+        body = {
+            "join": "id",
+            "source": "dataset",
+            "items": items[first : first + STATEMENTS_PER_REQUEST],
+        }
+        server.request_json("POST", "/api/ground-truth", body)
+        print_progress(f"{first} of {len(items)} ground truths")
 
 
-def evaluate_dataset(options: SimpleNamespace, asked: dict[str, Any]) -> tuple[Report, Page]:
+def evaluate_dataset(options: SimpleNamespace, asked: dict[str, Any]) -> tuple[Report, RenderPage]:
     """Evaluate a model over a dataset, as `asked` of what is stored; returns report and page.
 
     Raises:
         EvaluationError: The dataset is none, or not of the model's task.
         ServerError: The server does not answer, or refuses; what was done is kept.
     """
-    parameters = _parameters(options.parameters)
-    with _server(options) as (server, model):
+    parameters = _parse_parameters(options.parameters)
+    with _open_server(options) as (server, model):
         names = [name_and_version(one) for one in (model, *options.compare)]
-        found = [model_of(server, *one) for one in names]
-        images, has_splits = _images(options, found[0][2])
-        _check_truths(images, found[0][2])
-        snapshot = options.snapshot or snapshot_of(images, options.threads)
-        jobs = [Job(*one, snapshot, parameters, options.threads) for one in found]
+        found = [resolve_model(server, *one) for one in names]
+        images, has_splits = _read_images(options, found[0][2])
+        _check_annotations(images, found[0][2])
+        snapshot = options.snapshot or snapshot_hash(images, options.threads)
+        jobs = [DatasetRun(*one, snapshot, parameters, options.threads) for one in found]
         for job in jobs:
-            run(server, job, images)
-        job = _evaluation(server, asked, jobs, options.split if has_splits else None)
-        return reported(server, job, _show)
+            run_model(server, job, images)
+        job = _submit_evaluation(server, asked, jobs, options.split if has_splits else None)
+        return wait_for_report(server, job, _print_read)
 
 
-def _parameters(text: str) -> dict[str, Any]:
+def _parse_parameters(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text)
     except json.JSONDecodeError:
@@ -251,7 +265,7 @@ def _parameters(text: str) -> dict[str, Any]:
     return given
 
 
-def _images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bool]:
+def _read_images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bool]:
     """Return the images of the split that was asked for, and whether the dataset itself names splits."""
     images = read_dataset(options.dataset, task)
     wanted = options.split
@@ -267,7 +281,7 @@ def _images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bo
     return found, True
 
 
-def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
+def _check_annotations(images: Sequence[DatasetImage], task: str) -> None:
     """See that what is true of the images is of the model's task, before any is sent."""
     from quadriga.monitor.evaluation.evaluators import evaluator, state_of
 
@@ -283,8 +297,8 @@ def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
     state_of(evaluator(task), truths, ())
 
 
-def _evaluation(
-    server: ServerClient, asked: dict[str, Any], jobs: Sequence[Job], split: str | None
+def _submit_evaluation(
+    server: ServerClient, asked: dict[str, Any], jobs: Sequence[DatasetRun], split: str | None
 ) -> Any:
     """Have the server evaluate what the jobs have answered."""
     narrowed = [jobs[0].of_snapshot, asked["where"]]
@@ -296,15 +310,15 @@ def _evaluation(
     asked["compare"] = [
         {"model": one.model, "version": one.version, "where": one.of_snapshot} for one in jobs[1:]
     ]
-    return server.call("POST", "/api/evaluations", asked)
+    return server.request_json("POST", "/api/evaluations", asked)
 
 
-def _show(read: int, total: int | None) -> None:
-    tell(f"read {read} of {total or '?'} answers" + ", computing" * (read == total))
+def _print_read(read: int, total: int | None) -> None:
+    print_progress(f"read {read} of {total or '?'} answers" + ", computing" * (read == total))
 
 
 @contextmanager
-def _server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
+def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
     """Give a server and the name of the model there: one of its own where the model is a folder."""
     model, place = options.model, Path(options.model)
     is_model = place.suffix == ".onnx" or (place.is_dir() and any(place.rglob("*.onnx")))
@@ -323,7 +337,7 @@ def _server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
         own_server(place, options.data or made, log) as (url, _),
     ):
         server = ServerClient(url)
-        names = server.call("GET", "/v2/models")["models"]
+        names = server.request_json("GET", "/v2/models")["models"]
         if len(names) != 1:
             raise EvaluationError(f"expected a folder of one model, got {', '.join(names)}")
         yield server, names[0]

@@ -12,30 +12,37 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     PATH,
-    filter_of,
-    form_of,
     name_and_version,
     option,
-    places,
+    parse_filter,
     report_options,
+    select_form,
+    shard_executor,
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from quadriga.engine.commands.server_client import ServerClient, reported
+from quadriga.engine.commands.output import (
+    RenderPage,
+    image_from_folder,
+    image_from_store,
+    page_writer,
+    print_progress,
+    write_report,
+)
+from quadriga.engine.commands.server_client import ServerClient, wait_for_report
 from quadriga.monitor.report.schema import Report
 
-_ALWAYS = {
+_COMMON_OPTIONS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
     "output", "fail_on_drift",
 }  # fmt: skip
-_OF_STORE = _ALWAYS | {
+_STORE_OPTIONS = _COMMON_OPTIONS | {
     "model", "start", "end", "where", "baseline_start", "baseline_end", "by",
 }  # fmt: skip
-_READ = {
-    "current": _ALWAYS | {"current", "numeric", "categorical", "embedding", "time"},
-    "model": _OF_STORE | {"data", "database", "on"},
-    "server": _OF_STORE | {"server"},
+_OPTIONS_BY_FORM = {
+    "current": _COMMON_OPTIONS | {"current", "numeric", "categorical", "embedding", "time"},
+    "model": _STORE_OPTIONS | {"data", "database", "on"},
+    "server": _STORE_OPTIONS | {"server"},
 }
 """What is read where this is compared."""
 
@@ -112,15 +119,15 @@ def drift_command(**given: Any) -> None:
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    form = form_of(options, _READ, {"current": "baseline"}, more="server")
+    form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, more="server")
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
         raise click.UsageError("expected --baseline, or --baseline-from and -to, got both")
     report, page = _COMPARE[form](options)
-    put_out(report, page, options)
+    write_report(report, page, options)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 
-def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
+def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.drift.files.compare_files import Asked, compare_files
     from quadriga.monitor.drift.significance.decision import Settings
 
@@ -130,44 +137,46 @@ def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
     report = compare_files(Path(options.baseline), options.current, asked, settings)
-    return report, page_with(in_folder(None))
+    return report, page_writer(image_from_folder(None))
 
 
-def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
+def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     server = ServerClient(options.server)
-    return reported(server, server.call("POST", "/api/drift", _parameters(options)), _show)
+    return wait_for_report(
+        server, server.request_json("POST", "/api/drift", _to_parameters(options)), _print_read
+    )
 
 
-def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.engine.stored import open_stored
+def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.store_access import open_reader
     from quadriga.monitor.drift.baselines import Baselines
     from quadriga.monitor.drift.parameters import DriftParameters, absolute
     from quadriga.monitor.drift.stored import compare_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    parameters = msgspec.convert(_parameters(options), DriftParameters)
+    parameters = msgspec.convert(_to_parameters(options), DriftParameters)
     now_us = time.time_ns() // 1000
     settings = store_settings(options.data, options.database)
     baselines = Baselines(settings.baselines_directory)
     parameters = baselines.resolved(absolute(parameters, now_us))
-    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     named = parameters.baseline
     baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
-    with closing(inferences), places(options.on, settings.database_url) as there:
+    with closing(inferences), shard_executor(options.on, settings.database_url) as there:
         report = compare_stored(
-            inferences, parameters, baseline, _show, executor=there, now_us=now_us
+            inferences, parameters, baseline, _print_read, executor=there, now_us=now_us
         )
-    return report, page_with(in_store(blobs))
+    return report, page_writer(image_from_store(blobs))
 
 
-def _show(read: int, total: int | None) -> None:
-    tell(f"read {read} of {total} inferences" if total else "choosing")
+def _print_read(read: int, total: int | None) -> None:
+    print_progress(f"read {read} of {total} inferences" if total else "choosing")
 
 
-def _parameters(options: SimpleNamespace) -> dict[str, Any]:
+def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
     """Return what is asked of a drift report of stored inferences, as its API takes it."""
     model, version = name_and_version(options.model)
-    where = filter_of(options.where, "--where")
+    where = parse_filter(options.where, "--where")
     same = ("ignore", "by", "alpha", "windows", "kernel", "seed")
     asked: dict[str, Any] = {name: getattr(options, name) for name in same}
     asked |= {"model": model, "version": version, "where": where}
@@ -182,4 +191,4 @@ def _parameters(options: SimpleNamespace) -> dict[str, Any]:
     return asked
 
 
-_COMPARE = {"current": _of_files, "model": _of_store, "server": _by_server}
+_COMPARE = {"current": _compare_files, "model": _compare_stored, "server": _compare_on_server}

@@ -13,30 +13,37 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     PATH,
-    cluster,
     dataset_options,
-    filter_of,
-    form_of,
     name_and_version,
     option,
-    places,
+    parse_filter,
+    ray_cluster,
     report_options,
+    select_form,
+    shard_executor,
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
+from quadriga.engine.commands.output import (
+    RenderPage,
+    image_from_folder,
+    image_from_store,
+    page_writer,
+    print_progress,
+    write_report,
+)
 from quadriga.monitor.report.schema import Report
 
-_ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
-_OF_STORE = _ALWAYS | {"model", "where", "compare", "slices", "data"}
-_READ = {
-    "records": _ALWAYS | {"records", "task", "images", "on"},
-    "truth": _ALWAYS | {"truth", "predictions", "task", "images"},
-    "model": _OF_STORE | {"database", "on"},
-    "dataset": _OF_STORE | {"dataset", "server", "split", "snapshot", "parameters", "threads"},
+_COMMON_OPTIONS = {"by", "resamples", "seed", "as_json", "output"}
+_STORE_OPTIONS = _COMMON_OPTIONS | {"model", "where", "compare", "slices", "data"}
+_OPTIONS_BY_FORM = {
+    "records": _COMMON_OPTIONS | {"records", "task", "images", "on"},
+    "truth": _COMMON_OPTIONS | {"truth", "predictions", "task", "images"},
+    "model": _STORE_OPTIONS | {"database", "on"},
+    "dataset": _STORE_OPTIONS | {"dataset", "server", "split", "snapshot", "parameters", "threads"},
 }
 """What is read where this is evaluated."""
-_NEEDS = {"records": "task", "truth": "predictions"}
+_REQUIRED = {"records": "task", "truth": "predictions"}
 
 
 @click.command("evaluate")
@@ -119,21 +126,21 @@ def evaluate_command(**given: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    form = form_of(options, _READ, _NEEDS, more="dataset")
+    form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, more="dataset")
     report, page = _EVALUATE[form](options)
-    put_out(report, page, options)
+    write_report(report, page, options)
 
 
-def _records(options: SimpleNamespace) -> tuple[Report, Page]:
+def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
     def show(lines: int) -> None:
-        tell(f"{lines} images")
+        print_progress(f"{lines} images")
 
-    place, page = options.records, page_with(in_folder(options.images))
-    asked: dict[str, Any] = {"by": options.by, "asked": _asked(options), "tell": show}
+    place, page = options.records, page_writer(image_from_folder(options.images))
+    asked: dict[str, Any] = {"by": options.by, "asked": _evaluation_options(options), "tell": show}
     if place.suffix == ".parquet":
-        with cluster(options.on) as found:
+        with ray_cluster(options.on) as found:
             each = map if found is None else found.map
             return evaluate_parquet(place.absolute(), options.task, each=each, **asked), page
     if options.on is not None:
@@ -147,60 +154,60 @@ def _records(options: SimpleNamespace) -> tuple[Report, Page]:
         return evaluate_records(file, options.task, name="standard input", **asked), page
 
 
-def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
+def _evaluate_coco(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
-    files, asked = (options.truth, options.predictions), _asked(options)
+    files, asked = (options.truth, options.predictions), _evaluation_options(options)
     report = evaluate_coco(*files, options.task, by=options.by, asked=asked)
-    return report, page_with(in_folder(options.images))
+    return report, page_writer(image_from_folder(options.images))
 
 
-def _asked(options: SimpleNamespace) -> Any:
+def _evaluation_options(options: SimpleNamespace) -> Any:
     from quadriga.monitor.evaluation.reporting import Asked
 
     return Asked(options.resamples, options.seed)
 
 
-def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.engine.stored import open_stored
+def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.store_access import open_reader
     from quadriga.monitor.evaluation.parameters import EvaluationParameters, check
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    parameters = msgspec.convert(_parameters(options), EvaluationParameters)
+    parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
     check(parameters)
     settings = store_settings(options.data, options.database)
-    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
 
     def show(done: int, total: int | None) -> None:
         computing = ", computing" * (done == total)
-        tell(f"read {done} of {total} answers{computing}" if total else "choosing")
+        print_progress(f"read {done} of {total} answers{computing}" if total else "choosing")
 
-    with closing(inferences), places(options.on, settings.database_url) as there:
+    with closing(inferences), shard_executor(options.on, settings.database_url) as there:
         report = evaluate_stored(inferences, parameters, show, executor=there)
-    return report, page_with(in_store(blobs))
+    return report, page_writer(image_from_store(blobs))
 
 
-def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
+def _evaluate_dataset(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.engine.commands.datasets import evaluate_dataset
 
-    return evaluate_dataset(options, _parameters(options))
+    return evaluate_dataset(options, _to_parameters(options))
 
 
-def _parameters(options: SimpleNamespace) -> dict[str, Any]:
+def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
     """Return what is asked of an evaluation of stored inferences, as its API takes it."""
     slices = {}
     for text in options.slices:
         name, _, where = text.partition("=")
         if not name or not where:
             raise click.BadParameter(f"expected NAME=FILTER, got {text}", param_hint="--slice")
-        slices[name] = filter_of(where, "--slice")
+        slices[name] = parse_filter(where, "--slice")
     model, version = name_and_version(options.model)
     others = [name_and_version(one) for one in options.compare]
     return {
         "model": model,
         "version": version,
-        "where": filter_of(options.where, "--where"),
+        "where": parse_filter(options.where, "--where"),
         "by": options.by,
         "slices": slices,
         "compare": [{"model": name, "version": version} for name, version in others],
@@ -209,4 +216,9 @@ def _parameters(options: SimpleNamespace) -> dict[str, Any]:
     }
 
 
-_EVALUATE = {"records": _records, "truth": _coco, "model": _stored, "dataset": _dataset}
+_EVALUATE = {
+    "records": _evaluate_records,
+    "truth": _evaluate_coco,
+    "model": _evaluate_stored,
+    "dataset": _evaluate_dataset,
+}

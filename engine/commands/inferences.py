@@ -11,8 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import PATH, filter_of, option, store_options, store_settings
-from quadriga.engine.commands.output import tell
+from quadriga.engine.commands.options import (
+    PATH,
+    option,
+    parse_filter,
+    store_options,
+    store_settings,
+)
+from quadriga.engine.commands.output import print_progress
 
 
 @click.command()
@@ -26,13 +32,13 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from quadriga.engine.stored import open_stored
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.query.request import QueryRequest
 
-    inferences, _ = open_stored(store_settings(**store))
+    inferences, _ = open_reader(store_settings(**store))
     with closing(inferences):
         page = inferences.query(
-            QueryRequest(filter_of(where), limit=limit, order=order, count="capped")
+            QueryRequest(parse_filter(where), limit=limit, order=order, count="capped")
         )
     if as_json:
         for record in page.inferences:
@@ -44,7 +50,7 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
         table.add_column(name, overflow="fold")
     for record in page.inferences:
         predictions = json.loads(bytes(record.predictions))
-        shown = ", ".join(filter(None, map(_in_words, predictions[:4])))
+        shown = ", ".join(filter(None, map(_prediction_text, predictions[:4])))
         more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
         name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
         cells = (name, shown + more, bytes(record.metadata).decode())
@@ -59,7 +65,7 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
         )
 
 
-def _in_words(prediction: dict[str, Any]) -> str:
+def _prediction_text(prediction: dict[str, Any]) -> str:
     if "label" in prediction:
         return f"{prediction['label']} {prediction['score']:.2f}"
     return str(prediction.get("answer", ""))
@@ -86,16 +92,16 @@ def export_command(
     where: str, output: Path, data: str | None, database: str | None, **asked: Any
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
-    from quadriga.engine.stored import open_stored
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_stored(store_settings(data, database), QUERY_TIMEOUT_S)
-    parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
+    inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S)
+    parameters = msgspec.convert({"where": parse_filter(where), **asked}, ExportParameters)
     check_parameters(parameters)
     with closing(inferences):
-        count = export(inferences, blobs, parameters, output.absolute(), _show)
-    tell("")
+        count = export(inferences, blobs, parameters, output.absolute(), _print_count)
+    print_progress("")
     click.echo(f"{count} inferences in {output}")
 
 
@@ -123,24 +129,24 @@ def import_command(file: Path, what: Any, join: str | None, **store: Any) -> Non
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
 
-    if join is not None and (what == "inferences" or not _is_join(join)):
+    if join is not None and (what == "inferences" or not _is_join_field(join)):
         raise click.BadParameter(
             f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
             param_hint="--join",
         )
     settings = store_settings(**store)
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     importer = Importer(settings.journal_directory, settings.database_url, blobs, what, join)
-    imported = importer.run(read(file), _show)
-    tell("")
+    imported = importer.run(read(file), _print_count)
+    print_progress("")
     counts = msgspec.structs.asdict(imported).items()
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
 
 
-def _is_join(text: str) -> bool:
+def _is_join_field(text: str) -> bool:
     return text in {"id", "request_id", "input.hash"} or (text[:5] == "meta." and len(text) > 5)
 
 
-def _show(done: int, total: int | None = None) -> None:
+def _print_count(done: int, total: int | None = None) -> None:
     of = "" if total is None else f" of {total}"
-    tell(f"{done}{of} inferences")
+    print_progress(f"{done}{of} inferences")

@@ -27,7 +27,7 @@ def option(names: str, text: str, metavar: str | None = None, **more: Any) -> De
     return click.option(*names.split(), help=text, metavar=metavar, **shown)
 
 
-def _together(*options: Decorator) -> Decorator:
+def _combine(*options: Decorator) -> Decorator:
     def decorate(command: Any) -> Any:
         for option in reversed(options):
             command = option(command)
@@ -36,7 +36,7 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
-def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
+def _check_output(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
     """See that a report's file is one that can be written, before all the work."""
     if output is None:
         return None
@@ -49,13 +49,13 @@ def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path
     return output
 
 
-store_options = _together(
+store_options = _combine(
     option("--data", "Data folder of the server. [default: data]"),
     option("--database", "SQLAlchemy URL of the store."),
 )
 """Of every command that opens a store; `store_settings` reads them."""
 
-model_options = _together(
+model_options = _combine(
     option(
         "--extensions",
         f"{settings.descriptions()['extensions']} [default: QUADRIGA_EXTENSIONS]",
@@ -64,7 +64,7 @@ model_options = _together(
 )
 """Options of the commands that load a model themselves; `prepare_models` applies them."""
 
-report_options = _together(
+report_options = _combine(
     option(
         "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
     ),
@@ -73,12 +73,12 @@ report_options = _together(
         "--output",
         "Write the report, too: .html for people, .json for programs.",
         type=PATH,
-        callback=_checked,
+        callback=_check_output,
     ),
 )
 """Of every command that makes a report."""
 
-dataset_options = _together(
+dataset_options = _combine(
     option("--snapshot", "What --dataset is called. [default: a hash of its images]", "NAME"),
     option("--threads", "Requests over --dataset at once.", type=click.IntRange(1, 64), default=4),
 )
@@ -87,20 +87,20 @@ dataset_options = _together(
 
 def store_settings(data: str | None, database: str | None) -> Settings:
     """Return the settings of a server with these; what is None is left to it."""
-    return _settings({"data": data, "database": database})
+    return _load_settings({"data": data, "database": database})
 
 
 def prepare_models(extensions: str | None) -> None:
     """Let models name modules of the folder of extensions; None is left to the settings."""
-    settings.add_extensions(_settings({"extensions": extensions}))
+    settings.add_extensions(_load_settings({"extensions": extensions}))
 
 
-def _settings(options: Mapping[str, str | None]) -> Settings:
+def _load_settings(options: Mapping[str, str | None]) -> Settings:
     flags = {name: value for name, value in options.items() if value is not None}
     return settings.load(flags, os.environ)
 
 
-def form_of(
+def select_form(
     options: SimpleNamespace, read: dict[str, set[str]], needs: dict[str, str], more: str
 ) -> str:
     """Tell which of its forms a command was asked for, and see that no option goes unread.
@@ -128,7 +128,7 @@ def form_of(
     return form
 
 
-def filter_of(text: str | None, flag: str | None = None) -> Any:
+def parse_filter(text: str | None, flag: str | None = None) -> Any:
     """Return the filter of a flag, or of the argument FILTER, as a query takes it."""
     if not text:
         return None
@@ -146,7 +146,7 @@ def name_and_version(text: str) -> tuple[str, str | None]:
     return name, version or None
 
 
-def cluster(address: str | None) -> AbstractContextManager[Any]:
+def ray_cluster(address: str | None) -> AbstractContextManager[Any]:
     """Give the Ray cluster of --on, left at the end; None where none is wanted."""
     if address is None:
         return nullcontext()
@@ -156,9 +156,9 @@ def cluster(address: str | None) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def places(address: str | None, database_url: str) -> Iterator[Any]:
+def shard_executor(address: str | None, database_url: str) -> Iterator[Any]:
     """Give the places of --on where a database is read; None for here."""
-    with cluster(address) as found:
+    with ray_cluster(address) as found:
         if found is None:
             yield None
             return

@@ -17,15 +17,15 @@ from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.schema import TIMES, Metric, Report, Signal, Slice, by_effect
 from quadriga.store.blobs.interface import Blobs
 
-_MOST_LABELS = 10
-_MOST_MOVED = 5
-_MOST_SLICES = 24
+_MAX_LABELS = 10
+_MAX_MOVED = 5
+_MAX_SLICES = 24
 
-Page = Callable[[Report], str]
+RenderPage = Callable[[Report], str]
 """Makes the page of a report."""
 
 
-def tell(text: str) -> None:
+def print_progress(text: str) -> None:
     """Show how far it is, on one line, where somebody looks."""
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{text}", err=True, nl=False)
@@ -33,38 +33,38 @@ def tell(text: str) -> None:
 
 def fail(error: Exception) -> NoReturn:
     """End the command with what went wrong."""
-    tell("")
+    print_progress("")
     click.echo(f"quadriga: {error}", err=True)
     sys.exit(2)
 
 
 def echo_json(shown: Any) -> None:
     """Print an object as JSON."""
-    click.echo(_json(shown))
+    click.echo(_to_json(shown))
 
 
-def put_out(report: Report, page: Page, options: SimpleNamespace) -> None:
+def write_report(report: Report, page: RenderPage, options: SimpleNamespace) -> None:
     """Show a report as its options say, and write it to a file if there is one.
 
     Raises:
         OSError: The file cannot be written.
     """
-    tell("")
+    print_progress("")
     output: Path | None = options.output
     if output is not None:
         is_page = output.suffix == ".html"
-        output.write_bytes(page(report).encode() if is_page else _json(report) + b"\n")
+        output.write_bytes(page(report).encode() if is_page else _to_json(report) + b"\n")
     if options.as_json:
         echo_json(report)
         return
     console = Console()
-    for part in drift(report) if report.kind == "drift" else evaluation(report):
+    for part in render_drift(report) if report.kind == "drift" else render_evaluation(report):
         console.print(part)
     if output is not None:
         console.print(f"Report: {output}", soft_wrap=True)
 
 
-def page_with(image_bytes: Callable[[str], bytes | None]) -> Page:
+def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:
     """Return what makes a page with the images that this finds."""
 
     def make(report: Report) -> str:
@@ -75,12 +75,12 @@ def page_with(image_bytes: Callable[[str], bytes | None]) -> Page:
     return make
 
 
-def in_store(blobs: Blobs) -> Callable[[str], bytes | None]:
+def image_from_store(blobs: Blobs) -> Callable[[str], bytes | None]:
     """Return what finds an image by its hash."""
     return lambda key: blobs.get(key) if key.startswith("blake3:") else None
 
 
-def in_folder(folder: Path | None) -> Callable[[str], bytes | None]:
+def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     """Return what finds the image of a name below a folder, with its ending or without."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder else []
     found = {path.stem: path for path in files} | {path.name: path for path in files}
@@ -88,20 +88,20 @@ def in_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     return lambda name: found[name].read_bytes() if name in found else None
 
 
-def _json(shown: Any) -> bytes:
+def _to_json(shown: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(shown))
 
 
-def drift(report: Report) -> Iterator[Table | Text]:
+def render_drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
     yield Text(drift_texts.verdict(report))
     signals = by_effect(report.signals)
     if signals:
-        yield _table(signals)
+        yield _signal_table(signals)
     for one in signals:
         if one.new_labels:
-            named = ", ".join(map(metric_texts.plain, one.new_labels[:_MOST_LABELS]))
-            more = len(one.new_labels) - _MOST_LABELS
+            named = ", ".join(map(metric_texts.plain, one.new_labels[:_MAX_LABELS]))
+            more = len(one.new_labels) - _MAX_LABELS
             rest = f" and {more:,} more" if more > 0 else ""
             yield Text(f"New labels of {metric_texts.plain(one.name)}: {named}{rest}")
     reasons: dict[str, list[str]] = {}
@@ -114,12 +114,12 @@ def drift(report: Report) -> Iterator[Table | Text]:
         yield Text(f"Left out, {metric_texts.plain(name)}: {metric_texts.plain(reason, 200)}")
     for count, reason in metric_texts.left_out(report.data.excluded):
         yield Text(f"Left out: {count} {reason}")
-    yield from map(Text, _moved(report.slices))
-    yield from map(Text, _estimates(report))
-    yield Text(_rows(report))
+    yield from map(Text, _moved_texts(report.slices))
+    yield from map(Text, _estimate_texts(report))
+    yield Text(_rows_text(report))
 
 
-def _table(signals: list[Signal]) -> Table:
+def _signal_table(signals: list[Signal]) -> Table:
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for column in ("signal", "status", "test"):
         table.add_column(column, overflow="fold", min_width=12 if column == "status" else None)
@@ -132,16 +132,16 @@ def _table(signals: list[Signal]) -> Table:
     return table
 
 
-def _moved(slices: list[Slice]) -> Iterator[str]:
+def _moved_texts(slices: list[Slice]) -> Iterator[str]:
     found = drift_texts.moved(slices)
-    for one in found[:_MOST_MOVED]:
+    for one in found[:_MAX_MOVED]:
         where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
         yield f"{where}: {one.effect}, elsewhere {one.other}"
-    if len(found) > _MOST_MOVED:
-        yield f"Moved: {len(found) - _MOST_MOVED:,} more, with smaller effects"
+    if len(found) > _MAX_MOVED:
+        yield f"Moved: {len(found) - _MAX_MOVED:,} more, with smaller effects"
 
 
-def _estimates(report: Report) -> Iterator[str]:
+def _estimate_texts(report: Report) -> Iterator[str]:
     found = drift_texts.estimates(report.metrics)
     for one in found:
         between = "" if one.ci95 is None else f" ({metric_texts.interval(one)})"
@@ -149,7 +149,7 @@ def _estimates(report: Report) -> Iterator[str]:
     yield from drift_texts.valid(found)
 
 
-def _rows(report: Report) -> str:
+def _rows_text(report: Report) -> str:
     before = report.data.baseline
     said = [f"{report.data.current.n:,} rows against {before.n if before else 0:,}"]
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
@@ -159,15 +159,15 @@ def _rows(report: Report) -> str:
     return ", ".join(said)
 
 
-def evaluation(report: Report) -> Iterator[Table | Text]:
+def render_evaluation(report: Report) -> Iterator[Table | Text]:
     """Show the headlines, what was counted, and a table for each thing that is sliced by."""
     if report.data.current.n:
-        yield _headlines(report)
-    yield _counts(report)
-    yield from _slices(report)
+        yield _headline_table(report)
+    yield _counts_text(report)
+    yield from _slice_tables(report)
 
 
-def _numbers(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+def _number_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     """Return a table of which the first column, without a name, says what the numbers are of."""
     table = Table(title=Text(title))
     table.add_column()
@@ -178,7 +178,7 @@ def _numbers(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) 
     return table
 
 
-def _headlines(report: Report) -> Table:
+def _headline_table(report: Report) -> Table:
     name = f"{report.model.name} {report.model.version}".strip()
     differences = [
         {(one.type, str(one.parameters)): one for one in each.differences}
@@ -187,15 +187,15 @@ def _headlines(report: Report) -> Table:
     metrics, rows = metric_texts.headlines(report), []
     for title, metric in zip(metric_texts.titles(metrics), metrics, strict=True):
         key = metric.type, str(metric.parameters)
-        others = [_difference(each.get(key)) for each in differences]
+        others = [_difference_text(each.get(key)) for each in differences]
         rows.append(
             [title, metric_texts.number(metric.value), metric_texts.interval(metric), *others]
         )
     columns = "value", "95 %", *(one.model.name for one in report.comparisons)
-    return _numbers(name or report.task, columns, rows)
+    return _number_table(name or report.task, columns, rows)
 
 
-def _difference(metric: Metric | None) -> str:
+def _difference_text(metric: Metric | None) -> str:
     """Say by how much the model is above another."""
     if metric is None or metric.value is None:
         return metric_texts.UNDEFINED
@@ -204,7 +204,7 @@ def _difference(metric: Metric | None) -> str:
     return f"{sign}{metric_texts.number(metric.value)}{between}"
 
 
-def _counts(report: Report) -> Text:
+def _counts_text(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
     left_out = metric_texts.left_out(report.data.excluded)
     if left_out:
@@ -215,11 +215,11 @@ def _counts(report: Report) -> Text:
     return Text(", ".join(counts))
 
 
-def _slices(report: Report) -> Iterator[Table]:
+def _slice_tables(report: Report) -> Iterator[Table]:
     """Give a table for each thing that is sliced by, with the first headlines."""
     for by in dict.fromkeys(one.by for one in report.slices):
         found = [one for one in report.slices if one.by == by]
-        slices = found[:_MOST_SLICES]
+        slices = found[:_MAX_SLICES]
         if by in TIMES:
             slices.sort(key=lambda one: one.value or "")
         rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
@@ -228,4 +228,6 @@ def _slices(report: Report) -> Iterator[Table]:
             + [metric_texts.number(metric.value) for metric in one.metrics[:4]]
             for one in slices
         ]
-        yield _numbers(by + rest, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows)
+        yield _number_table(
+            by + rest, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows
+        )

@@ -14,28 +14,28 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from quadriga.engine.commands.output import Page
+from quadriga.engine.commands.output import RenderPage
 from quadriga.monitor.report.schema import Report
 
-TIMEOUT_S = 300.0
+RESPONSE_TIMEOUT_S = 300.0
 """That an answer may take."""
 
-PATIENCE_S = 60.0
+BUSY_TIMEOUT_S = 60.0
 """That a server may be busy, or a model not loaded yet."""
 
-POLL_S = 0.2
+POLL_INTERVAL_S = 0.2
 """Between looks at what takes a while."""
 
-_BUSY = {429, 503}
-_STOP_S = 30.0
-_SAID_BYTES = 2000
+_BUSY_STATUSES = {429, 503}
+_STOP_TIMEOUT_S = 30.0
+_MAX_LOG_BYTES = 2000
 
 
 class ServerError(OSError):
     """The server does not answer, or not as expected."""
 
 
-class Refused(ServerError):
+class ServerRefused(ServerError):
     """The server answered a request with an error."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -55,19 +55,19 @@ class ServerClient:
             raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")
         self.url = url
         self._host, self._prefix = parts.netloc, parts.path.rstrip("/")
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connect = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._idle: list[HTTPConnection] = []
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
+    def request_json(self, method: str, path: str, body: Any = None) -> Any:
         """Send JSON, and read the JSON of the answer."""
         sent = None if body is None else json.dumps(body).encode()
-        return json.loads(self.read(method, path, sent))
+        return json.loads(self.read_bytes(method, path, sent))
 
-    def read(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def read_bytes(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send a request on a connection of its own, and return the body of the answer."""
         self.close()
         try:
-            return self._patient(method, path, body, {})
+            return self._send_until_ready(method, path, body, {})
         finally:
             self.close()
 
@@ -82,7 +82,7 @@ class ServerClient:
         text = json.dumps({"inputs": [tensor]}).encode()
         headers = {"Inference-Header-Content-Length": str(len(text))}
         path = f"/v2/models/{model}/infer"
-        return json.loads(self._patient("POST", path, text + size + image, headers))
+        return json.loads(self._send_until_ready("POST", path, text + size + image, headers))
 
     def close(self) -> None:
         """Close the connections that wait."""
@@ -90,16 +90,16 @@ class ServerClient:
             while True:
                 self._idle.pop().close()
 
-    def _patient(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
-        until = time.monotonic() + PATIENCE_S
+    def _send_until_ready(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
+        until = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             status, wait_s, answer = self._send(method, path, body, headers)
-            if status in _BUSY and time.monotonic() + wait_s < until:
+            if status in _BUSY_STATUSES and time.monotonic() + wait_s < until:
                 self.close()  # or the server may close it meanwhile
                 time.sleep(wait_s)
                 continue
             if status >= 400:
-                raise Refused(status, _error(answer))
+                raise ServerRefused(status, _error_text(answer))
             return answer
 
     def _send(
@@ -108,7 +108,7 @@ class ServerClient:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._kind(self._host, timeout=TIMEOUT_S)
+            connection = self._connect(self._host, timeout=RESPONSE_TIMEOUT_S)
         try:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
@@ -129,11 +129,11 @@ def model_path(name: str, version: str | None) -> str:
     return named if version is None else f"{named}/versions/{quote(version, safe='')}"
 
 
-Show = Callable[[int, int | None], None]
+OnProgress = Callable[[int, int | None], None]
 """Is told how far a job is, and of how much."""
 
 
-def done(server: ServerClient, job: Any, show: Show) -> str:
+def wait_for_job(server: ServerClient, job: Any, show: OnProgress) -> str:
     """Wait for a job, as it was answered, and return its id.
 
     Raises:
@@ -141,18 +141,18 @@ def done(server: ServerClient, job: Any, show: Show) -> str:
     """
     while job["state"] in {"queued", "running"}:
         show(job["progress"]["done"], job["progress"]["total"])
-        time.sleep(POLL_S)
-        job = server.call("GET", f"/api/jobs/{job['id']}")
+        time.sleep(POLL_INTERVAL_S)
+        job = server.request_json("GET", f"/api/jobs/{job['id']}")
     if job["state"] != "succeeded":
         raise ServerError(job["error"] or f"the job was {job['state']}")
     return str(job["id"])
 
 
-def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
+def wait_for_report(server: ServerClient, job: Any, show: OnProgress) -> tuple[Report, RenderPage]:
     """Wait for a job, as `done`; return its report, and what answers its page."""
-    path = f"/api/reports/{done(server, job, show)}"
-    report = msgspec.json.decode(server.read("GET", path), type=Report)
-    page = server.read("GET", f"{path}/page").decode()
+    path = f"/api/reports/{wait_for_job(server, job, show)}"
+    report = msgspec.json.decode(server.read_bytes("GET", path), type=Report)
+    page = server.read_bytes("GET", f"{path}/page").decode()
     return report, lambda _: page
 
 
@@ -185,20 +185,20 @@ def own_server(
         try:
             line = process.stdout.readline() if process.stdout else ""
             if "http" not in line:
-                process.wait(_STOP_S)
+                process.wait(_STOP_TIMEOUT_S)
                 log.seek(0)
-                said = log.read()[-_SAID_BYTES:].decode(errors="replace").strip()
+                said = log.read()[-_MAX_LOG_BYTES:].decode(errors="replace").strip()
                 raise ServerError(f"expected a server of {models}, got: {said}")
             yield line.split()[-1], process
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(_STOP_S)
+                process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _error(answer: bytes) -> str:
+def _error_text(answer: bytes) -> str:
     try:
         return str(json.loads(answer)["error"])
     except (ValueError, TypeError, KeyError):

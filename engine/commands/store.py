@@ -10,7 +10,7 @@ import rich_click as click
 from quadriga.engine.commands.options import option, store_options, store_settings
 
 
-def _shown_now_and_then() -> Callable[[str], None]:
+def _progress_printer() -> Callable[[str], None]:
     """Return what shows how far a command is, once a second at most."""
     shown_at = time.monotonic()
 
@@ -54,7 +54,7 @@ def rebuild(**store: Any) -> None:
     """
     from quadriga.store.maintenance.rebuild import rebuild as derive_again
 
-    show, settings = _shown_now_and_then(), store_settings(**store)
+    show, settings = _progress_printer(), store_settings(**store)
     derive_again(
         settings.database_url,
         settings.rebuild_file,
@@ -76,7 +76,7 @@ def copy(source: str, target: str, delete: bool) -> None:
     from quadriga.store.errors import StoreError
     from quadriga.store.replication.copying import CopyProgress, copy_store
 
-    show = _shown_now_and_then()
+    show = _progress_printer()
 
     def report(progress: CopyProgress) -> None:
         show(f"{progress.table} {progress.day}: {progress}")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.image_text.files import TextFiles
-from quadriga.engine.session import Kept, LoadError, Session
+from quadriga.engine.session import DeviceArray, LoadError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.generation import Tokens
@@ -27,10 +27,10 @@ _ENCODER = ".encoder."
 """In the name of a part of the cache that is the encoder's."""
 
 _TOKENS = ("input_ids", "inputs_embeds")
-_ENCODED = ("encoder_hidden_states", "encoder_attention_mask")
+_ENCODER_OUTPUTS = ("encoder_hidden_states", "encoder_attention_mask")
 _MASKS = ("attention_mask", "decoder_attention_mask")
-_FURTHER = ("position_ids", "use_cache_branch", "num_logits_to_keep")
-_KNOWN = (*_TOKENS, *_MASKS, *_ENCODED, *_FURTHER)
+_OTHER_INPUTS = ("position_ids", "use_cache_branch", "num_logits_to_keep")
+_KNOWN_INPUTS = (*_TOKENS, *_MASKS, *_ENCODER_OUTPUTS, *_OTHER_INPUTS)
 
 _POSITIONS_FROM_ONE = ("paligemma", "gemma3")
 """Architectures of config.json, model_type."""
@@ -39,7 +39,7 @@ Embed = Callable[[Tokens], npt.NDArray[Any]]
 """Turns token ids (rows, length) into what the decoder takes for them."""
 
 
-class Decoder:
+class TextDecoder:
     """The graphs that read prompts and give the logits of what follows.
 
     `first` reads a whole prompt, `following` one more token with the cache of those before; both may be the
@@ -54,31 +54,37 @@ class Decoder:
         self.embed = embed
         self.first_position = first_position
         sessions = [first] if following is None else [first, following]
-        self.takes = {s: {info.name: info for info in s.inputs} for s in sessions}
-        self.gives = {s: {info.name for info in s.outputs} for s in sessions}
-        self.pads = all(
+        self.inputs_by_session = {s: {info.name: info for info in s.inputs} for s in sessions}
+        self.outputs_by_session = {s: {info.name for info in s.outputs} for s in sessions}
+        self.can_pad = all(
             "position_ids" in inputs and any(name in inputs for name in _MASKS)
-            for inputs in self.takes.values()
+            for inputs in self.inputs_by_session.values()
         )
         """Whether prompts of different lengths run together and answer as each alone: without positions a
         padded prompt would stand elsewhere."""
-        for session, inputs in self.takes.items():
-            unknown = [name for name in inputs if name not in _KNOWN and not name.startswith(PAST)]
-            if unknown or "logits" not in self.gives[session]:
+        for session, inputs in self.inputs_by_session.items():
+            unknown = [
+                name for name in inputs if name not in _KNOWN_INPUTS and not name.startswith(PAST)
+            ]
+            if unknown or "logits" not in self.outputs_by_session[session]:
                 wrong = f"the input {unknown[0]!r}" if unknown else "no output 'logits'"
                 raise LoadError(
                     f"expected a decoder as Optimum exports it in {session.path.name}, got {wrong}"
                 )
-        takes = self.takes[following] if following is not None else {}
-        self.cached = [name for name in takes if name.startswith(PAST)]
-        if missing := [name for name in self.cached if _present(name) not in self.gives[first]]:
+        takes = self.inputs_by_session[following] if following is not None else {}
+        self.cache_inputs = [name for name in takes if name.startswith(PAST)]
+        if missing := [
+            name
+            for name in self.cache_inputs
+            if _present_name(name) not in self.outputs_by_session[first]
+        ]:
             raise LoadError(
-                f"expected an output {_present(missing[0])!r} in {first.path.name}, as the decoder takes "
+                f"expected an output {_present_name(missing[0])!r} in {first.path.name}, as the decoder takes "
                 f"{missing[0]!r}, got none"
             )
 
 
-class Decoding:
+class DecodingState:
     """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts.
 
     Of each prompt `sequences` has token ids (length,), or embeddings (length, width), of one length unless the
@@ -86,12 +92,12 @@ class Decoding:
     """
 
     def __init__(
-        self, decoder: Decoder, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]
+        self, decoder: TextDecoder, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]
     ) -> None:
         longest = max(map(len, sequences))
         self._decoder = decoder
         self._encoded = encoded
-        self._cache: dict[str, Kept] = {}
+        self._cache: dict[str, DeviceArray] = {}
         self._mask = np.zeros((len(sequences), longest), np.int64)
         shape = *self._mask.shape, *sequences[0].shape[1:]
         self._whole = np.zeros(shape, sequences[0].dtype)
@@ -123,15 +129,15 @@ class Decoding:
             return
         for name, kept in self._cache.items():
             if not (_ENCODER in name and len(rows) == count):
-                self._cache[name] = self._decoder.following.take_rows(kept, rows)
+                self._cache[name] = self._decoder.following.select_rows(kept, rows)
 
     def _run(self, session: Session, read: npt.NDArray[Any]) -> Scores:
         """Read tokens, the last ones of the mask, and give the logits of what follows."""
         decoder = self._decoder
-        takes = decoder.takes[session]
+        takes = decoder.inputs_by_session[session]
         rows, length = read.shape[:2]
         positions = np.maximum(self._mask.cumsum(axis=1)[:, -length:] - 1, 0)
-        given: dict[str, Kept] = {
+        given: dict[str, DeviceArray] = {
             **dict.fromkeys(_TOKENS, read),
             **dict.fromkeys(_MASKS, self._mask),
             "position_ids": positions + decoder.first_position,
@@ -140,36 +146,38 @@ class Decoding:
         if "num_logits_to_keep" in takes:
             rank = len(takes["num_logits_to_keep"].shape)
             given["num_logits_to_keep"] = np.ones([1] * rank, np.int64)
-        if any(name in takes for name in _ENCODED):
+        if any(name in takes for name in _ENCODER_OUTPUTS):
             if len(self._encoded) != rows:
                 self._encoded = np.repeat(self._encoded[:1], rows, axis=0)
             given["encoder_hidden_states"] = self._encoded
             given["encoder_attention_mask"] = np.ones(self._encoded.shape[:2], np.int64)
-        feeds: dict[str, Kept] = {}
+        feeds: dict[str, DeviceArray] = {}
         for name, info in takes.items():
             if name in self._cache:
                 feeds[name] = self._cache[name]
             elif name.startswith(PAST):
-                feeds[name] = _nothing(info, rows)
+                feeds[name] = _empty_cache(info, rows)
             else:
                 feeds[name] = given[name].astype(NUMPY_TYPES[info.datatype], copy=False)
         fresh = [
             name
-            for name in decoder.cached
-            if _present(name) in decoder.gives[session]
+            for name in decoder.cache_inputs
+            if _present_name(name) in decoder.outputs_by_session[session]
             # a step gives dummies for what the encoder's keys and values were at first
             and not (_ENCODER in name and name in self._cache)
         ]
-        logits, kept = session.run_keeping(feeds, "logits", [_present(name) for name in fresh])
-        self._cache |= {name: kept[_present(name)] for name in fresh}
+        logits, kept = session.run_on_device(
+            feeds, "logits", [_present_name(name) for name in fresh]
+        )
+        self._cache |= {name: kept[_present_name(name)] for name in fresh}
         return np.asarray(logits[:, -1], np.float32)
 
 
-def _present(name: str) -> str:
+def _present_name(name: str) -> str:
     return "present." + name.removeprefix(PAST)
 
 
-def _nothing(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
+def _empty_cache(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
     """Make a cache of no tokens: (rows, heads, 0, width)."""
     shape = info.shape
     if len(shape) != 4 or shape[1] < 0 or shape[3] < 0:
@@ -180,7 +188,7 @@ def _nothing(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
     return np.zeros((rows, shape[1], 0, shape[3]), NUMPY_TYPES[info.datatype])
 
 
-class Read(msgspec.Struct, frozen=True, eq=False):
+class TokenizedPrompt(msgspec.Struct, frozen=True, eq=False):
     """One prompt as the decoder reads it."""
 
     tokens: list[int]
@@ -188,27 +196,27 @@ class Read(msgspec.Struct, frozen=True, eq=False):
     """Token ids (length,), or embeddings (length, width)."""
 
 
-class Attending:
+class CrossAttentionReader:
     """A decoder that attends to what an encoder made of the image; it starts with the prompt."""
 
     def __init__(self, files: TextFiles, first: Session, following: Session | None = None) -> None:
         if following is None and any(tensor.name.startswith(PAST) for tensor in first.inputs):
             following = first
-        self.decoder = Decoder(first, following, None, 0)
+        self.decoder = TextDecoder(first, following, None, 0)
         self._files = files
-        self._template = files.template(("prompt",), "{prompt}")
+        self._template = files.prompt_template(("prompt",), "{prompt}")
         self._start = files.decoder_start_token()
 
-    def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:  # noqa: ARG002 - the decoder attends to them
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> TokenizedPrompt:  # noqa: ARG002 - the decoder attends to them
         """Turn a prompt into the tokens with which the decoder begins."""
         text = self._template.replace("{prompt}", prompt)
         tokens = self._files.encode(text, add_special_tokens=False)
         if tokens[:1] != [self._start]:
             tokens = [self._start, *tokens]
-        return Read(tokens, np.array(tokens, np.int64))
+        return TokenizedPrompt(tokens, np.array(tokens, np.int64))
 
 
-class Inserting:
+class ImageTokenReader:
     """A language model that reads the image's features among the embeddings of its tokens.
 
     They take the place of the image token; where the model has none, they stand before the text.
@@ -216,11 +224,13 @@ class Inserting:
 
     def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
         self._files = files
-        self._embed = partial(_embed, embedding)  # not a method: no cycle keeps an unloaded model
+        self._embed = partial(
+            _embed_tokens, embedding
+        )  # not a method: no cycle keeps an unloaded model
         first_position = int(files.config.get("model_type") in _POSITIONS_FROM_ONE)
-        self.decoder = Decoder(decoder, decoder, self._embed, first_position)
+        self.decoder = TextDecoder(decoder, decoder, self._embed, first_position)
         self._image_token = files.image_token()
-        template = files.template(("prompt", "image"), "{image}{prompt}")
+        template = files.prompt_template(("prompt", "image"), "{image}{prompt}")
         before, marked, after = template.rpartition("{image}")
         if self._image_token is None and before:
             raise LoadError(
@@ -238,26 +248,28 @@ class Inserting:
                 f"[text] prompt_template, got {template!r:.200}"
             )
 
-    def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> TokenizedPrompt:
         """Turn a prompt into embeddings with the image's features in their place."""
         tokens = self._tokens(prompt)
         embeddings = self._embed(np.array([tokens], np.int64))[0]
         image = features[0].astype(embeddings.dtype, copy=False)
         if self._image_token is None:
-            return Read(tokens, np.concatenate([image, embeddings]))
+            return TokenizedPrompt(tokens, np.concatenate([image, embeddings]))
         if tokens.count(self._image_token) != 1:
             raise ParameterError(
                 f"expected parameters.prompts without the image token, got {prompt!r:.80}"
             )
         at = tokens.index(self._image_token)
         whole = [*tokens[:at], *[self._image_token] * len(image), *tokens[at + 1 :]]
-        return Read(whole, np.concatenate([embeddings[:at], image, embeddings[at + 1 :]]))
+        return TokenizedPrompt(
+            whole, np.concatenate([embeddings[:at], image, embeddings[at + 1 :]])
+        )
 
     def _tokens(self, prompt: str) -> list[int]:
         text = self._template.replace("{prompt}", prompt)
         return self._files.encode(text, add_special_tokens=True)
 
 
-def _embed(embedding: Session, tokens: Tokens) -> npt.NDArray[Any]:
+def _embed_tokens(embedding: Session, tokens: Tokens) -> npt.NDArray[Any]:
     name, output = embedding.inputs[0].name, embedding.outputs[0].name
     return embedding.run({name: tokens}, [output])[output]

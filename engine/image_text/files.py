@@ -70,7 +70,7 @@ class _GenerationFile(msgspec.Struct, frozen=True):
     decoder_start_token_id: _TokenId | None = None
 
 
-_NOT_FOLLOWED: dict[str, int | None] = {
+_UNSUPPORTED: dict[str, int | None] = {
     **dict.fromkeys(("bad_words_ids", "constraints", "exponential_decay_length_penalty")),
     **dict.fromkeys(("force_words_ids", "forced_decoder_ids", "sequence_bias")),
     **dict.fromkeys(("diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"), 0),
@@ -89,7 +89,7 @@ class TextFiles:
         self.config = read_json(folder / "config.json")
         named = (self.config.get(name) for name in ("decoder", "text_config", "llm_config"))
         self._decoder = next((each for each in named if isinstance(each, dict)), self.config)
-        self._tokenizer = _tokenizer(folder / "tokenizer.json")
+        self._tokenizer = _load_tokenizer(folder / "tokenizer.json")
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {token for token, known in added.items() if known.special}
         templates = (folder / f"chat_template.{ending}" for ending in ("jinja", "json"))
@@ -106,7 +106,7 @@ class TextFiles:
             tokens = tokens[:-1]
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
 
-    def settled(self, tokens: Sequence[int]) -> Sequence[int]:
+    def complete_tokens(self, tokens: Sequence[int]) -> Sequence[int]:
         """Leave out what a further token may change: bytes at the end, and what is no text there."""
         count = len(tokens)
         while count and (
@@ -133,7 +133,7 @@ class TextFiles:
         self.decisions.append(Decision(f"text.{field}", value, reason))
         return value
 
-    def template(self, placeholders: Collection[str], default: str) -> str:
+    def prompt_template(self, placeholders: Collection[str], default: str) -> str:
         """Give the prompt template."""
         written = self.table.prompt_template
         if written is None and self._has_chat_template and "image" in placeholders:
@@ -209,7 +209,7 @@ class TextFiles:
     def _generation_file(self, path: Path) -> _GenerationFile:
         """Read generation_config.json; what older exports keep in config.json where there is none."""
         content = read_json(path)
-        for name, neutral in _NOT_FOLLOWED.items():
+        for name, neutral in _UNSUPPORTED.items():
             value = content.get(name)
             if value not in (None, [], {}, neutral):
                 raise LoadError(
@@ -226,10 +226,10 @@ class TextFiles:
         file = self._generation
         ends = self.decide(
             "eos_token_ids",
-            (_ids(self.table.eos_token_ids), "model.toml"),
-            (_ids(file.eos_token_id), "generation_config.json"),
-            (_ids(self.config.get("eos_token_id")), "config.json"),
-            (_ids(self._decoder.get("eos_token_id")), "config.json, decoder"),
+            (_to_token_ids(self.table.eos_token_ids), "model.toml"),
+            (_to_token_ids(file.eos_token_id), "generation_config.json"),
+            (_to_token_ids(self.config.get("eos_token_id")), "config.json"),
+            (_to_token_ids(self._decoder.get("eos_token_id")), "config.json, decoder"),
         )
         self.decide(
             "max_new_tokens",
@@ -241,7 +241,7 @@ class TextFiles:
         usual = _DEFAULT_NEW_TOKENS if file.max_length is None else None
         new_tokens = self.table.max_new_tokens or file.max_new_tokens or usual
         given = {name: getattr(file, name, None) for name in GenerationConfig.__struct_fields__}
-        given["forced_eos_token_ids"] = _ids(file.forced_eos_token_id)
+        given["forced_eos_token_ids"] = _to_token_ids(file.forced_eos_token_id)
         given |= {"max_new_tokens": new_tokens, "eos_token_ids": ends}
         given["do_sample"] = bool(file.do_sample) and file.temperature != 0
         if file.temperature == 0:
@@ -263,7 +263,7 @@ class TextFiles:
         return found if found is None or found > 0 else None
 
 
-class Growing:
+class IncrementalDetokenizer:
     """The text of an answer that grows by tokens: gives what no later token can change.
 
     Bytes of a character that is not whole yet are held back, and so is space, which an answer does not
@@ -274,9 +274,9 @@ class Growing:
         self._files = files
         self._shown = ""
 
-    def more(self, tokens: Sequence[int], *, ended: bool = False) -> str:
+    def append(self, tokens: Sequence[int], *, ended: bool = False) -> str:
         """Give the text that is new since the call before, of all tokens so far."""
-        text = self._files.decode(tokens if ended else self._files.settled(tokens))
+        text = self._files.decode(tokens if ended else self._files.complete_tokens(tokens))
         if not ended:
             text = text.rstrip("\ufffd").rstrip()
             if not text.startswith(self._shown):
@@ -285,7 +285,7 @@ class Growing:
         return new
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def _load_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise LoadError(
             "expected tokenizer.json beside the model, got no such file: save it with "
@@ -300,7 +300,7 @@ def _tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _ids(value: Any) -> tuple[int, ...] | None:
+def _to_token_ids(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     return tuple(value) if isinstance(value, list | tuple) else (int(value),)

@@ -11,8 +11,13 @@ import numpy.typing as npt
 
 from quadriga.engine.embedding import Vector, encoder_embedding, pool_vectors
 from quadriga.engine.image_graph import decode_image
-from quadriga.engine.image_text.decoding import Attending, Decoding, Inserting, Read
-from quadriga.engine.image_text.files import Growing, TextFiles
+from quadriga.engine.image_text.decoding import (
+    CrossAttentionReader,
+    DecodingState,
+    ImageTokenReader,
+    TokenizedPrompt,
+)
+from quadriga.engine.image_text.files import IncrementalDetokenizer, TextFiles
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.evidence import channels_axis, gather_evidence
 from quadriga.engine.recognition.image_input import decide_image_input
@@ -48,9 +53,9 @@ _LAYOUTS = {
 """The graphs of a layout, by what it is called."""
 
 
-def is_text_package(folder: Path) -> str | None:
+def describe_text_package(folder: Path) -> str | None:
     """Say by which files a folder holds such a package; None where it holds none."""
-    return next((reason for reason, stems in _LAYOUTS.items() if _graphs(folder, stems)), None)
+    return next((reason for reason, stems in _LAYOUTS.items() if _find_graphs(folder, stems)), None)
 
 
 class TextPackage:
@@ -62,14 +67,14 @@ class TextPackage:
         overrides: Mapping[str, Any] | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        reason = is_text_package(folder)
+        reason = describe_text_package(folder)
         if reason is None:
             raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
         stems = _LAYOUTS[reason]
         toml = _read_toml(folder, overrides)
-        self.paths = _graphs(folder, stems)
+        self.paths = _find_graphs(folder, stems)
         """Of the graphs, and of the tokenizer."""
-        if stems == _VISION and _graphs(folder, ("encoder_model",)):
+        if stems == _VISION and _find_graphs(folder, ("encoder_model",)):
             raise LoadError(
                 f"expected {', '.join(stems)} alone, got an encoder_model too: a text encoder between "
                 "image and decoder, as Florence-2 has, is not supported"
@@ -81,14 +86,14 @@ class TextPackage:
         )
         self.paths.append(folder / "tokenizer.json")
         decisions = [Decision("task", TASK, f"files: {reason}")]
-        self._spec = _input(decisions, folder, toml, encoder)
+        self._spec = _decide_input(decisions, folder, toml, encoder)
         self._encoder = encoder
         self.embedding = encoder_embedding(toml, encoder.outputs[0].name)
         """Of its images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
         self._task = ImageTextToText(self._files.search)
-        reader = Inserting if stems == _VISION else Attending
-        self._reader: Inserting | Attending = reader(self._files, *others)
+        reader = ImageTokenReader if stems == _VISION else CrossAttentionReader
+        self._reader: ImageTokenReader | CrossAttentionReader = reader(self._files, *others)
         self.session = self._reader.decoder.first
         decisions.extend(self._files.decisions)
         spec = ModelSpec(task=TASK, input=self._spec)
@@ -135,25 +140,25 @@ class TextPackage:
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
         features, (read,), limits = self._read(image, options)
-        decoding = Decoding(self._reader.decoder, [read.sequence], features)
-        text = Growing(self._files)
+        decoding = DecodingState(self._reader.decoder, [read.sequence], features)
+        text = IncrementalDetokenizer(self._files)
         tokens: list[int] = []
         search = options.search
         for (tokens,) in generate_stepwise(
             [read.tokens], decoding.logits, decoding.step, search, limits
         ):
-            piece = text.more(tokens) if search.num_beams == 1 else ""
+            piece = text.append(tokens) if search.num_beams == 1 else ""
             if piece:
                 yield piece
-        return text.more(tokens, ended=True), self._vector(features)
+        return text.append(tokens, ended=True), self._vector(features)
 
     def _read(
         self, image: Image, options: ImageTextOptions
-    ) -> tuple[npt.NDArray[Any], list[Read], list[int]]:
+    ) -> tuple[npt.NDArray[Any], list[TokenizedPrompt], list[int]]:
         """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
         features = self._encode(image)
         context = self._files.context_length
-        read: list[Read] = []
+        read: list[TokenizedPrompt] = []
         limits: list[int] = []
         for number, prompt in enumerate(options.prompts):
             read.append(self._reader.read(prompt, features))
@@ -185,13 +190,13 @@ class TextPackage:
         answers: dict[int, str] = {}
         groups: dict[int, list[int]] = {}  # of one length, unless the decoder pads
         for index, item in enumerate(read):
-            length = 0 if self._reader.decoder.pads else len(item.sequence)
+            length = 0 if self._reader.decoder.can_pad else len(item.sequence)
             groups.setdefault(length, []).append(index)
         for group in groups.values():
             sequences = [read[index].sequence for index in group]
             tokens = [read[index].tokens for index in group]
             most = [limits[index] for index in group]
-            decoding = Decoding(self._reader.decoder, sequences, features)
+            decoding = DecodingState(self._reader.decoder, sequences, features)
             found = generate(tokens, decoding.logits, decoding.step, options.search, most)
             answers |= zip(group, map(self._files.decode, found), strict=True)
         told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
@@ -207,7 +212,7 @@ class TextPackage:
         return vector
 
 
-def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
+def _find_graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     """Find the graphs of these names, in the folder or in its folder `onnx`; none unless all are there."""
     for place in (folder, folder / "onnx"):
         named = ([place / f"{stem}{end}.onnx" for end in _VARIANTS] for stem in stems)
@@ -229,7 +234,7 @@ def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
     return toml
 
 
-def _input(
+def _decide_input(
     decisions: list[Decision], folder: Path, written: ModelToml, encoder: Session
 ) -> InputSpec:
     """Decide how an image becomes the encoder's input, as for every model of images."""

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from quadriga.proto.http import error_body
 
 MAX_HEADER_BYTES = 64 * 1024
-LINGER_S = 30.0
+LINGER_TIMEOUT_S = 30.0
 """How long the rest of a body is read, and forgotten, that came too late to matter."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
@@ -95,7 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._body_open and not self.transport.is_closing():
             self._closing = True
             self.transport.write_eof()  # a client that reads up to the end need not wait
-            self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
         else:
             self.transport.close()
 
@@ -133,7 +133,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-def limited_to(header_timeout_s: float) -> type[HttpProtocol]:
+def with_header_timeout(header_timeout_s: float) -> type[HttpProtocol]:
     """Give the protocol with a time limit for headers."""
     attributes: dict[str, Any] = {"header_timeout_s": header_timeout_s}
     return type("HttpProtocol", (HttpProtocol,), attributes)

@@ -22,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The address is taken or not ours.
     """
-    listener = _bound(host, port)
+    listener = _bind(host, port)
     try:
         listener.listen(BACKLOG)
     except OSError:
@@ -31,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count
@@ -51,19 +51,19 @@ def reserve(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The address is taken or not ours.
     """
-    taken = _bound(host, port)
+    taken = _bind(host, port)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return taken
 
 
-def address(bound: socket.socket) -> str:
+def format_address(bound: socket.socket) -> str:
     """Give the address of a socket as `host:port`."""
     host, port = bound.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def turn_away(listener: socket.socket) -> None:
+def drop_new_connections(listener: socket.socket) -> None:
     """Drop packets of new connections, where that can be; clients try again until it is closed."""
     program = ctypes.create_string_buffer(_BPF_RETURN_NOTHING)
     header = struct.pack("HP", 1, ctypes.addressof(program))
@@ -71,7 +71,7 @@ def turn_away(listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
 
 
-def waiting(listener: socket.socket) -> Iterator[socket.socket]:
+def accept_waiting(listener: socket.socket) -> Iterator[socket.socket]:
     """Accept every connection that waits now."""
     listener.setblocking(False)
     while True:

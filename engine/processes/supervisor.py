@@ -22,16 +22,16 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.processes.listener import address, listen, reserve
+from quadriga.engine.processes.listener import format_address, listen, reserve
 from quadriga.engine.readiness import ReadinessFlags
 from quadriga.engine.settings import Settings, SettingsError
 
-UNUSABLE = 78
+EXIT_UNUSABLE = 78
 """Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
 
-_POLL_S = 0.1
-_LONGEST_DELAY_S = 10.0
-_STEADY_S = 5.0
+_POLL_INTERVAL_S = 0.1
+_MAX_RESTART_DELAY_S = 10.0
+_STABLE_AFTER_S = 5.0
 
 _log = logging.getLogger("quadriga.supervisor")
 
@@ -92,10 +92,10 @@ class _Child:
         if code is None:
             return
         self._ended()
-        if code == UNUSABLE:
+        if code == EXIT_UNUSABLE:
             raise SettingsError(f"{self._name} cannot start; its reason stands above")
-        steady = now - self._started_at > _STEADY_S
-        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _LONGEST_DELAY_S)
+        steady = now - self._started_at > _STABLE_AFTER_S
+        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _MAX_RESTART_DELAY_S)
         _log.error("%s ended with %d; again in %.1f s", self._name, code, self._delay_s)
         self.tell_to_stop()
         self._process = None
@@ -133,13 +133,15 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     Raises:
         SettingsError: The address is taken, or another server uses the data folder.
     """
-    lock = _lock(Path(settings.data)) if settings.store else None
-    listener = _opened(listen, settings.host, settings.port, hint=" (--port 0 takes a free one)")
+    lock = _lock_data_folder(Path(settings.data)) if settings.store else None
+    listener = _open_socket(
+        listen, settings.host, settings.port, hint=" (--port 0 takes a free one)"
+    )
     grpc, grpc_address = None, ""
     if settings.grpc_port >= 0:
         hint = " (--grpc-port 0 takes a free one, -1 none)"
-        grpc = _opened(reserve, settings.host, settings.grpc_port, " for gRPC", hint)
-        grpc_address = address(grpc)
+        grpc = _open_socket(reserve, settings.host, settings.grpc_port, " for gRPC", hint)
+        grpc_address = format_address(grpc)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopping.append(number))
@@ -159,15 +161,15 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     children = [*storing, *answering]
     for child in children:
         child.start()
-    announce(f"http://{address(listener)}", grpc_address)
+    announce(f"http://{format_address(listener)}", grpc_address)
     try:
         while not stopping:
             for child in children:
                 child.watch()
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
-        clean = [_stop(group, settings.exit_timeout_s) for group in (answering, storing)]
+        clean = [_stop_children(group, settings.exit_timeout_s) for group in (answering, storing)]
         if grpc is not None:
             grpc.close()
         shutil.rmtree(run, ignore_errors=True)
@@ -178,7 +180,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     return 0 if all(clean) else 1
 
 
-def _opened(
+def _open_socket(
     opens: Callable[[str, int], socket.socket], host: str, port: int, what: str = "", hint: str = ""
 ) -> socket.socket:
     """Open a socket, or say why that cannot be."""
@@ -202,7 +204,7 @@ def _run_directory(data: Path) -> Path:
     return directory / own
 
 
-def _stop(children: list[_Child], timeout_s: float) -> bool:
+def _stop_children(children: list[_Child], timeout_s: float) -> bool:
     """End children; tells whether all ended by themselves."""
     until = time.monotonic() + timeout_s
     for child in children:
@@ -211,7 +213,7 @@ def _stop(children: list[_Child], timeout_s: float) -> bool:
     return all(by_itself)
 
 
-def _lock(data: Path) -> int:
+def _lock_data_folder(data: Path) -> int:
     """Take the data folder for this server alone."""
     try:
         data.mkdir(parents=True, exist_ok=True)

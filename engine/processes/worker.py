@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import msgspec
 
-from quadriga.engine.processes.supervisor import UNUSABLE, ChildTask
+from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.engine.settings import Settings, SettingsError, add_extensions
 from quadriga.store.errors import StoreError
 
-_JOBS_POLL_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _log = logging.getLogger("quadriga")
 
 
@@ -43,22 +43,22 @@ def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
     if task.role == "jobs":
-        _do_jobs(task.settings)
+        _run_jobs(task.settings)
     elif task.role == "writer":
         try:
-            _write(task.settings)
+            _run_writer(task.settings)
         except StoreError as error:  # the tables of another version, no driver, another writer
             _end_unusable(error)
     else:
-        _serve(task)
+        _run_worker(task)
 
 
 def _end_unusable(error: Exception) -> NoReturn:
     _log.error("%s", error)
-    sys.exit(UNUSABLE)
+    sys.exit(EXIT_UNUSABLE)
 
 
-def _when_told(stop: Callable[[], object]) -> None:
+def _call_on_stop(stop: Callable[[], object]) -> None:
     """Call `stop` once standard input ends."""
 
     def wait() -> None:
@@ -69,26 +69,26 @@ def _when_told(stop: Callable[[], object]) -> None:
     threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
 
-def _serve(task: ChildTask) -> None:
+def _run_worker(task: ChildTask) -> None:
     from quadriga.engine.processes.serving import serve
     from quadriga.engine.session import LoadError
 
     try:
         add_extensions(task.settings)
-        serve(task, _when_told)
+        serve(task, _call_on_stop)
     except (LoadError, SettingsError) as error:
         _end_unusable(error)
 
 
-def _write(settings: Settings) -> None:
+def _run_writer(settings: Settings) -> None:
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
     from quadriga.store.maintenance.retention import RetentionCleaner
     from quadriga.store.writer import Writer
 
     stop = threading.Event()
-    _when_told(stop.set)
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    _call_on_stop(stop.set)
+    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     upkeep = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
     swept = (blobs, settings.database_url, settings.journal_directory, stop)
     threading.Thread(target=sweep_periodically, args=swept, name="sweep", daemon=True).start()
@@ -115,27 +115,29 @@ def _write(settings: Settings) -> None:
     writer.run(stop)  # removes the segments that ClickHouse had yet to take
 
 
-def _do_jobs(settings: Settings) -> None:
+def _run_jobs(settings: Settings) -> None:
     stop = threading.Event()
-    _when_told(stop.set)
-    watching = threading.Thread(target=_watch, args=(settings, stop), name="watch", daemon=True)
+    _call_on_stop(stop.set)
+    watching = threading.Thread(
+        target=_run_schedules, args=(settings, stop), name="watch", daemon=True
+    )
     watching.start()
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
-        if stop.wait(_JOBS_POLL_S):
+        if stop.wait(_POLL_INTERVAL_S):
             return
     from quadriga.engine.job_kinds import JOB_KINDS
-    from quadriga.engine.stored import open_stored
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.jobs import QUERY_TIMEOUT_S, JobRunner, Jobs
 
-    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
     JobRunner(jobs, JOB_KINDS, inferences, blobs, keep_days=settings.job_days).run(stop)
 
 
-def _watch(settings: Settings, stop: threading.Event) -> None:
+def _run_schedules(settings: Settings, stop: threading.Event) -> None:
     """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
-        if stop.wait(_JOBS_POLL_S):
+        if stop.wait(_POLL_INTERVAL_S):
             return
     from quadriga.monitor.drift.watch.alerts import Outbox, keep_delivering
     from quadriga.monitor.drift.watch.schedules import Schedules, keep_scheduled

@@ -6,13 +6,13 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.inferences import InferenceReader
 
 
-def open_stored(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceReader, Blobs]:
+def open_reader(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceReader, Blobs]:
     """Open the database, of which a query may take so long, and the images; asks neither yet.
 
     Raises:
         quadriga.store.errors.StoreError: They are nowhere that can be read.
     """
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     inferences = InferenceReader(
         settings.database_url,
         settings.journal_directory,

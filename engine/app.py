@@ -54,21 +54,21 @@ from quadriga.tasks.image import Image
 VERSION = version("quadriga")
 
 LATEST_ID_TIMEOUT_S = 5.0
-"""How long a worker's start waits for a database that is there and does not answer."""
+"""Maximum time that a worker's start waits for a database that does not respond."""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """One worker's server; its number is part of every id that it gives.
+    """The server of one worker; the worker's number is part of every id that it creates.
 
     Args:
-        settings: Of the server.
-        worker: Number of the process.
-        run_directory: Where the workers meet; None for a process alone.
+        settings: Settings of the server.
+        worker: Number of the worker process.
+        run_directory: Folder through which workers coordinate; None for a single process.
 
     Raises:
-        quadriga.engine.session.LoadError: There is no model to serve, or no place to keep images.
+        quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Application:
         self.asgi = _AsgiFront(app, protocols)
 
     def _served(self) -> set[str]:
-        return {each.name for each in self.repository.statuses() if each.state != "UNLOADED"}
+        return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
-        """Give the embedding of an image by a model, and its space."""
+        """Return the embedding of an image by a model, and its embedding space."""
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
     def load_models(self, readiness: ReadinessFlags, worker: int) -> None:
-        """Start to load the models, in a thread of their own; the flag of the worker says when it is done."""
+        """Start to load the models in a thread; the worker's readiness flag is set when they are loaded."""
         self.pipeline.readiness = readiness
 
         def load() -> None:
@@ -140,10 +140,10 @@ class Application:
         threading.Thread(target=load, name="load-models", daemon=True).start()
 
     async def serve_grpc(self, address: str) -> GrpcServer:
-        """Answer V2 over gRPC on the running event loop, at the `host:port` that the workers share.
+        """Serve V2 over gRPC on the running event loop, at the `host:port` that the workers share.
 
         Raises:
-            RuntimeError: It cannot be bound.
+            RuntimeError: The address cannot be bound.
         """
         server = GrpcServer(
             self.pipeline,
@@ -155,24 +155,24 @@ class Application:
         return server
 
     async def drain(self, seconds: float) -> None:
-        """Say that the server is going away, and go on serving for a while.
+        """Announce that the server is shutting down, and keep serving for a while.
 
-        Every answer closes its connection from now on, so that no client sends into a closing one.
+        From now on every response closes its connection, so that no client sends into a closing one.
         """
         self.pipeline.draining = True
         self.asgi.closing = True
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
-        """Finish what runs and close the journal."""
+        """Finish running requests and close the journal."""
         self.pipeline.close()
 
 
 def _open_store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
-    """Open what inferences are kept in: what records them, and the routes that find and change them.
+    """Open the store: return the recorder, and the routes that find and change inferences.
 
     Raises:
-        quadriga.engine.session.LoadError: The place for images is none.
+        quadriga.engine.session.LoadError: Images cannot be stored at their location.
     """
     try:
         inferences, blobs = open_reader(settings)
@@ -197,17 +197,17 @@ def _open_store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder
 
 
 def latest_id(inferences: InferenceReader, journal_directory: Path) -> int:
-    """Return the largest id that is kept, or that is journaled while the database is away.
+    """Return the largest stored id, or the largest journaled one while the database is unavailable.
 
-    A new database does not answer before its first migration. One that stays away stops no worker:
-    its ids repeat no others as long as the clock was not set back.
+    A new database does not respond before its first migration. If it stays unavailable, the worker starts
+    anyway: its ids repeat no others as long as the clock was not set back.
     """
-    until = time.monotonic() + LATEST_ID_TIMEOUT_S
+    deadline_s = time.monotonic() + LATEST_ID_TIMEOUT_S
     while True:
         try:
             return inferences.latest_seq()
         except (NotReadyError, QueryTimeoutError) as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline_s:
                 _log.error(
                     "new ids follow the clock alone, the newest stored is unknown: %s", error
                 )
@@ -216,7 +216,7 @@ def latest_id(inferences: InferenceReader, journal_directory: Path) -> int:
 
 
 class _AsgiFront:
-    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
+    """Dispatch in front of the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
     def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
         self._routes = routes
@@ -227,13 +227,13 @@ class _AsgiFront:
         if self.closing:
             send = _close_after_response(send)
         method = str(scope.get("method"))
-        whole = scope["path"].rstrip("/") or "/"
-        path = without_gateway_prefix(whole)
-        found = self._protocols.find(path, method)
-        if path != whole:  # where the prefix names the model
-            found = self._protocols.find(whole, method) or found
-        if found is not None:
-            await self._protocols.answer(found, scope, receive, send)
+        full_path = scope["path"].rstrip("/") or "/"
+        path = without_gateway_prefix(full_path)
+        match = self._protocols.find(path, method)
+        if path != full_path:  # the prefix may name the model
+            match = self._protocols.find(full_path, method) or match
+        if match is not None:
+            await self._protocols.answer(match, scope, receive, send)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}

@@ -1,4 +1,4 @@
-"""What Prometheus asks for: `/metrics`, read off the counters that the workers keep anyway."""
+"""Prometheus metrics, read from the counters that the workers maintain anyway."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -16,9 +16,9 @@ _LABELS = ("model", "version")
 
 
 class PrometheusMetrics(Collector):
-    """The state of a server, of all its workers together, as metrics.
+    """The state of a server, summed over all its workers, as metrics.
 
-    `store` gives the store's numbers by name, without prefix; those that end in `_total` only rise.
+    `store` returns the store's numbers by name, without prefix; those that end in `_total` only rise.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class PrometheusMetrics(Collector):
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
-        """Give every metric as it is now."""
+        """Yield every metric with its current value."""
         build = GaugeMetricFamily(
             "quadriga_build_info", "The engine's version.", labels=["version"]
         )
@@ -58,8 +58,10 @@ def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
         labels=[*_LABELS, "stage"],
     )
 
-    def add(family: SummaryMetricFamily, model: ModelStatistics, name: str, of: Duration) -> None:
-        family.add_metric([model.name, model.version, name], of.count, of.ns / 1e9)
+    def add(
+        family: SummaryMetricFamily, model: ModelStatistics, name: str, duration: Duration
+    ) -> None:
+        family.add_metric([model.name, model.version, name], duration.count, duration.ns / 1e9)
 
     for model in statistics:
         images.add_metric([model.name, model.version], model.inference_count)

@@ -1,4 +1,4 @@
-"""The store that the settings name, opened to be read."""
+"""Opens the store that the settings name, for reading."""
 
 from quadriga.engine.settings import Settings
 from quadriga.store.blobs.files import open_blobs
@@ -7,10 +7,14 @@ from quadriga.store.inferences import InferenceReader
 
 
 def open_reader(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceReader, Blobs]:
-    """Open the database, of which a query may take so long, and the images; asks neither yet.
+    """Open the database and the images; no connection is made yet.
+
+    Args:
+        settings: Settings of the server.
+        timeout_s: Maximum time of a query.
 
     Raises:
-        quadriga.store.errors.StoreError: They are nowhere that can be read.
+        quadriga.store.errors.StoreError: The database or the images cannot be read at their location.
     """
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     inferences = InferenceReader(

@@ -11,13 +11,13 @@ from quadriga.engine.metrics import PrometheusMetrics
 
 
 def metrics_route(metrics: PrometheusMetrics) -> HTTPRouteHandler:
-    """Return the handler that answers Prometheus."""
+    """Return the handler of `/metrics`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
 
     @get("/metrics", sync_to_thread=True, media_type="text/plain")
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-        """Answer all metrics, in the text form that Prometheus asks for."""
+        """Return all metrics, in the text format that Prometheus accepts."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
 

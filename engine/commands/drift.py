@@ -1,4 +1,4 @@
-"""The command `quadriga drift`: of files, or of what is stored, here or by a running server."""
+"""The command `quadriga drift`: compares files, or stored inferences here or by a running server."""
 
 import sys
 import time
@@ -44,84 +44,87 @@ _OPTIONS_BY_FORM = {
     "model": _STORE_OPTIONS | {"data", "database", "on"},
     "server": _STORE_OPTIONS | {"server"},
 }
-"""What is read where this is compared."""
+"""Options that each form of the command reads, by the option that selects it."""
 
 
 @click.command("drift")
 @option(
     "--baseline",
-    "What is usual: CSV, JSON lines or Parquet; of --model the name of a baseline. [default: default]",
+    "Baseline: a CSV, JSON lines or Parquet file; with --model a baseline's name. [default: default]",
     "FILE|NAME",
 )
-@option("--current", "The file that is compared with it, in any of these formats.", type=PATH)
-@option("--model", "Whose stored inferences are compared.", "NAME[@VERSION]")
-@option("--from start", "Since when: RFC 3339, or as -24h.", "TIME")
-@option("--to end", "Until when. [default: now]", "TIME")
-@option("--where", "Which of them, as of a query.", "FILTER")
+@option("--current", "File to compare with the baseline, in any of these formats.", type=PATH)
+@option("--model", "Model whose stored inferences are compared.", "NAME[@VERSION]")
+@option("--from start", "Start of the window: RFC 3339, or relative such as -24h.", "TIME")
+@option("--to end", "End of the window. [default: now]", "TIME")
+@option("--where", "Filter of the inferences, as of a query.", "FILTER")
 @option(
     "--baseline-from baseline_start",
-    "In place of --baseline: since when inferences of --model are what is usual.",
+    "In place of --baseline: start of a window of --model that serves as the baseline.",
     "TIME",
 )
-@option("--baseline-to baseline_end", "And until when.", "TIME")
+@option("--baseline-to baseline_end", "End of that window.", "TIME")
 @option(
     "--by",
-    "A key of the metadata in whose values an alarm is looked for; repeat for more.",
+    "Metadata key whose values are searched for the cause of an alarm; repeat for more.",
     "KEY",
     multiple=True,
 )
-@option("--server", "Server that compares. [default: it is done here, on the database]", "URL")
+@option("--server", "Server that compares. [default: compare here, on the database]", "URL")
 @option(
     "--on",
     "Read --model on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
     "CLUSTER",
 )
-@option("--numeric", "A column of numbers; repeat for more.", "NAME", multiple=True)
-@option("--categorical", "A column of labels; repeat for more.", "NAME", multiple=True)
+@option("--numeric", "Column of numbers; repeat for more.", "NAME", multiple=True)
+@option("--categorical", "Column of labels; repeat for more.", "NAME", multiple=True)
 @option(
     "--embedding",
-    "A column of lists of numbers, or the columns NAME_0, NAME_1 and so on; repeat for more.",
+    "Column of lists of numbers, or the columns NAME_0, NAME_1 and so on; repeat for more.",
     "NAME",
     multiple=True,
 )
-@option("--ignore", "No signal; repeat for more.", "NAME", multiple=True)
+@option("--ignore", "Column or signal to leave out; repeat for more.", "NAME", multiple=True)
 @option(
     "--source-key",
-    "What rows that resemble each other have in common. [default: camera_id, stream or recording]",
+    "Column that names the source of a row. [default: camera_id, stream or recording]",
     "NAME",
 )
 @option(
     "--time",
-    "What rows are sorted by. [default: created_at or timestamp, otherwise as they are]",
+    "Column to sort rows by. [default: created_at or timestamp, otherwise as they are]",
     "NAME",
 )
 @option(
     "--alpha",
-    "Share of days with a false alarm, at most.",
+    "Maximum share of days with a false alarm.",
     type=click.FloatRange(0.001, 0.5),
     default=0.05,
 )
 @option(
-    "--windows", "Comparisons a day, which share alpha.", type=click.IntRange(1, 1440), default=1
+    "--windows", "Comparisons per day, which share alpha.", type=click.IntRange(1, 1440), default=1
 )
 @option(
-    "--kernel", "Distance of embeddings.", type=click.Choice(["energy", "mmd"]), default="energy"
+    "--kernel",
+    "Distance between embeddings.",
+    type=click.Choice(["energy", "mmd"]),
+    default="energy",
 )
 @report_options
 @store_options
 @option("--fail-on-drift", "Exit with 1 where there is drift.", is_flag=True)
-def drift_command(**given: Any) -> None:
-    """Say whether anything has changed: in files with a row an inference, or in what is stored.
+def drift_command(**values: Any) -> None:
+    """Report whether anything has changed: in files with one row per inference, or in a store.
 
     \b
     quadriga drift --baseline march.csv --current april.csv
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    options = SimpleNamespace(**given)
-    form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, more="server")
+    options = SimpleNamespace(**values)
+    form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, combined="server")
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
-        raise click.UsageError("expected --baseline, or --baseline-from and -to, got both")
+        raise click.UsageError("--baseline cannot be used with --baseline-from or --baseline-to")
     report, page = _COMPARE[form](options)
     write_report(report, page, options)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
@@ -132,11 +135,11 @@ def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.drift.significance.decision import Settings
 
     columns = (options.numeric, options.categorical, options.embedding, options.ignore)
-    asked = Asked(*columns, options.source_key, options.time)
+    column_options = Asked(*columns, options.source_key, options.time)
     settings = Settings(
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
-    report = compare_files(Path(options.baseline), options.current, asked, settings)
+    report = compare_files(Path(options.baseline), options.current, column_options, settings)
     return report, page_writer(image_from_folder(None))
 
 
@@ -160,11 +163,11 @@ def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     baselines = Baselines(settings.baselines_directory)
     parameters = baselines.resolved(absolute(parameters, now_us))
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
-    named = parameters.baseline
-    baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
-    with closing(inferences), shard_executor(options.on, settings.database_url) as there:
+    name = parameters.baseline
+    baseline = baselines.read(parameters.model, name) if isinstance(name, str) else None
+    with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
         report = compare_stored(
-            inferences, parameters, baseline, _print_read, executor=there, now_us=now_us
+            inferences, parameters, baseline, _print_read, executor=executor, now_us=now_us
         )
     return report, page_writer(image_from_store(blobs))
 
@@ -174,21 +177,21 @@ def _print_read(read: int, total: int | None) -> None:
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return what is asked of a drift report of stored inferences, as its API takes it."""
+    """Return the parameters of a drift report on stored inferences, as the API takes them."""
     model, version = name_and_version(options.model)
-    where = parse_filter(options.where, "--where")
-    same = ("ignore", "by", "alpha", "windows", "kernel", "seed")
-    asked: dict[str, Any] = {name: getattr(options, name) for name in same}
-    asked |= {"model": model, "version": version, "where": where}
-    asked |= {"from": options.start, "to": options.end}
+    filter_ = parse_filter(options.where, "--where")
+    unchanged = ("ignore", "by", "alpha", "windows", "kernel", "seed")
+    parameters: dict[str, Any] = {name: getattr(options, name) for name in unchanged}
+    parameters |= {"model": model, "version": version, "where": filter_}
+    parameters |= {"from": options.start, "to": options.end}
     if options.source_key is not None:
-        asked["source_keys"] = [options.source_key]
+        parameters["source_keys"] = [options.source_key]
     if options.baseline_start is not None or options.baseline_end is not None:
         window = {"from": options.baseline_start, "to": options.baseline_end}
-        asked["baseline"] = {**window, "version": version, "where": where}
+        parameters["baseline"] = {**window, "version": version, "where": filter_}
     elif options.baseline is not None:
-        asked["baseline"] = options.baseline
-    return asked
+        parameters["baseline"] = options.baseline
+    return parameters
 
 
 _COMPARE = {"current": _compare_files, "model": _compare_stored, "server": _compare_on_server}

@@ -1,4 +1,4 @@
-"""The commands `quadriga query`, `export` and `import`: inferences found, taken out, brought in."""
+"""The commands `quadriga query`, `export` and `import`."""
 
 import json
 from contextlib import closing
@@ -22,12 +22,12 @@ from quadriga.engine.commands.output import print_progress
 
 
 @click.command()
-@click.argument("where", metavar="FILTER", default="")
+@click.argument("filter_text", metavar="FILTER", default="")
 @store_options
 @option("--limit", "Inferences to show.", type=click.IntRange(1, 1000), default=20)
 @click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
 @option("--json as_json", "Print one JSON record a line.", is_flag=True)
-def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
+def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
     """Find stored inferences by FILTER, in JSON or on one line.
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
@@ -38,7 +38,7 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
     inferences, _ = open_reader(store_settings(**store))
     with closing(inferences):
         page = inferences.query(
-            QueryRequest(parse_filter(where), limit=limit, order=order, count="capped")
+            QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
         )
     if as_json:
         for record in page.inferences:
@@ -61,7 +61,7 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
     console.print(f"{len(page.inferences)} of {page.count}{more} shown")
     if page.partial:
         console.print(
-            "The search ended before all were looked at: narrow it, for example by a time."
+            "The search stopped before it had read everything: narrow it, for example by a time."
         )
 
 
@@ -72,32 +72,34 @@ def _prediction_text(prediction: dict[str, Any]) -> str:
 
 
 @click.command("export")
-@click.argument("where", metavar="FILTER", default="{}")
+@click.argument("filter_text", metavar="FILTER", default="{}")
 @option(
     "--format",
     "JSON lines, Parquet, a dataset for Chariot, or COCO.",
     type=click.Choice(["jsonl", "parquet", "chariot", "coco"]),
     default="jsonl",
 )
-@option("--output", "The file to make.", required=True, type=PATH)
-@option("--images/--no-images", "With the images; default: with chariot and coco.", default=None)
+@option("--output", "File to write.", required=True, type=PATH)
+@option("--images/--no-images", "Include the images; default: with chariot and coco.", default=None)
 @option(
     "--annotations",
-    "What chariot and coco annotate; either: the truth where there is one, else the predictions.",
+    "Annotations of chariot and coco; either: the ground truth if there is one, else predictions.",
     type=click.Choice(["either", "ground_truth", "predictions"]),
     default="either",
 )
 @store_options
 def export_command(
-    where: str, output: Path, data: str | None, database: str | None, **asked: Any
+    filter_text: str, output: Path, data: str | None, database: str | None, **export_options: Any
 ) -> None:
-    """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
+    """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
     from quadriga.engine.store_access import open_reader
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S)
-    parameters = msgspec.convert({"where": parse_filter(where), **asked}, ExportParameters)
+    parameters = msgspec.convert(
+        {"where": parse_filter(filter_text), **export_options}, ExportParameters
+    )
     check_parameters(parameters)
     with closing(inferences):
         count = export(inferences, blobs, parameters, output.absolute(), _print_count)
@@ -108,35 +110,35 @@ def export_command(
 @click.command("import")
 @click.argument("file", type=PATH)
 @option(
-    "--as what",
-    "Inferences, with their ids and ground truth; or the ground truth alone.",
+    "--as kind",
+    "Inferences with their ids and ground truth; or the ground truth alone.",
     type=click.Choice(["inferences", "ground-truth"]),
     default="inferences",
 )
 @option(
     "--join",
-    "What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
+    "Field that joins ground truth to inferences: id, request_id, input.hash or meta.<key>. "
     "[default: id where FILE has one, else input.hash]",
     "FIELD",
 )
 @store_options
-def import_command(file: Path, what: Any, join: str | None, **store: Any) -> None:
+def import_command(file: Path, kind: Any, join: str | None, **store: Any) -> None:
     """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
 
-    Works beside a server and without one. Importing twice is importing once.
+    A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
     """
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
 
-    if join is not None and (what == "inferences" or not _is_join_field(join)):
+    if join is not None and (kind == "inferences" or not _is_join_field(join)):
         raise click.BadParameter(
             f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
             param_hint="--join",
         )
     settings = store_settings(**store)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
-    importer = Importer(settings.journal_directory, settings.database_url, blobs, what, join)
+    importer = Importer(settings.journal_directory, settings.database_url, blobs, kind, join)
     imported = importer.run(read(file), _print_count)
     print_progress("")
     counts = msgspec.structs.asdict(imported).items()
@@ -148,5 +150,5 @@ def _is_join_field(text: str) -> bool:
 
 
 def _print_count(done: int, total: int | None = None) -> None:
-    of = "" if total is None else f" of {total}"
-    print_progress(f"{done}{of} inferences")
+    total_text = "" if total is None else f" of {total}"
+    print_progress(f"{done}{total_text} inferences")

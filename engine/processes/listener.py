@@ -1,7 +1,7 @@
 """The listening socket: opened by the supervisor, shared by the workers, closed without losing a client.
 
 Closing a listening socket resets the connections that the kernel has accepted and the process has not.
-So at the end new connections are first turned away, then the waiting ones are taken, then it is closed.
+So at shutdown new connections are dropped first, then the waiting ones are accepted, then it is closed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Open a listening TCP socket.
 
     Raises:
-        OSError: The address is taken or not ours.
+        OSError: The address is in use, or not one of this machine.
     """
     listener = _bind(host, port)
     try:
@@ -44,12 +44,12 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """Take a port for the workers, who each listen on it with SO_REUSEPORT; no other program can.
+    """Reserve a port for the workers, who each listen on it with SO_REUSEPORT; no other program can.
 
-    It is bound first as if for one alone: the kernel would let two servers of one user share it.
+    It is bound exclusively first: the kernel would let two servers of one user share it otherwise.
 
     Raises:
-        OSError: The address is taken or not ours.
+        OSError: The address is in use, or not one of this machine.
     """
     taken = _bind(host, port)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -58,13 +58,13 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def format_address(bound: socket.socket) -> str:
-    """Give the address of a socket as `host:port`."""
+    """Return the address of a socket as `host:port`."""
     host, port = bound.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def drop_new_connections(listener: socket.socket) -> None:
-    """Drop packets of new connections, where that can be; clients try again until it is closed."""
+    """Drop packets of new connections, if the system allows it; clients retry until the socket is closed."""
     program = ctypes.create_string_buffer(_BPF_RETURN_NOTHING)
     header = struct.pack("HP", 1, ctypes.addressof(program))
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ def drop_new_connections(listener: socket.socket) -> None:
 
 
 def accept_waiting(listener: socket.socket) -> Iterator[socket.socket]:
-    """Accept every connection that waits now."""
+    """Accept every connection that is waiting."""
     listener.setblocking(False)
     while True:
         try:

@@ -17,7 +17,7 @@ from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import ReadinessFlags
 
 OnStop = Callable[[Callable[[], object]], None]
-"""Calls what it is given once the worker is to stop."""
+"""Registers a function to call once the worker has to stop."""
 
 _log = logging.getLogger("quadriga")
 
@@ -26,7 +26,7 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
     """Serve until told to stop, then end gracefully.
 
     Raises:
-        quadriga.engine.session.LoadError: There is no model to serve, or no place to keep images.
+        quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
     """
     uvloop.run(_serve(task, call_on_stop))
 
@@ -79,17 +79,17 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
 
 
 async def _close_listener(server: _Server, listener: socket.socket) -> None:
-    """Take the connections that wait, and no more; then let them send their request."""
+    """Accept the connections that are waiting, and no more; then let them send their requests."""
     loop = asyncio.get_running_loop()
     config, state = server.config, server.server_state
-    kept = listener.dup()
+    duplicate = listener.dup()
     for accepting in server.servers:
         accepting.close()
-    drop_new_connections(kept)
-    for connection in accept_waiting(kept):
+    drop_new_connections(duplicate)
+    for connection in accept_waiting(duplicate):
         await loop.connect_accepted_socket(
             lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # the class is httptools'
             connection,
         )
-    kept.close()
+    duplicate.close()
     await asyncio.sleep(0.2)

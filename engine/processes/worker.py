@@ -1,7 +1,7 @@
 """The child processes of the server: a worker, which answers requests, the store's writer, and jobs.
 
 A child reads its task as one line of JSON from standard input. It stops, gracefully, when standard
-input ends: then its supervisor wants it to, or has died.
+input ends: then its supervisor has asked it to, or has died.
 """
 
 import gc
@@ -32,7 +32,9 @@ def configure_logging(role: str) -> None:
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the sink says it once
+    logging.getLogger("clickhouse_connect").setLevel(
+        logging.CRITICAL
+    )  # the sender logs an error once
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
 
 
@@ -59,7 +61,7 @@ def _end_unusable(error: Exception) -> NoReturn:
 
 
 def _call_on_stop(stop: Callable[[], object]) -> None:
-    """Call `stop` once standard input ends."""
+    """Call `stop` in a thread once standard input ends."""
 
     def wait() -> None:
         while os.read(0, 1024):  # a lock on sys.stdin would abort the exit of the process
@@ -89,23 +91,28 @@ def _run_writer(settings: Settings) -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
-    upkeep = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
-    swept = (blobs, settings.database_url, settings.journal_directory, stop)
-    threading.Thread(target=sweep_periodically, args=swept, name="sweep", daemon=True).start()
+    retention = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
+    sweep_arguments = (blobs, settings.database_url, settings.journal_directory, stop)
+    threading.Thread(
+        target=sweep_periodically, args=sweep_arguments, name="sweep", daemon=True
+    ).start()
     if not settings.clickhouse:
-        Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
+        Writer(settings.journal_directory, settings.database_url, retention).run(stop)
         return
     try:
         from quadriga.store.replication.clickhouse import ClickHouseSender
     except ImportError as error:
         raise StoreError(
-            f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
+            f"clickhouse-connect is required ({error}): pip install quadriga[clickhouse]"
         ) from error
-    sink = ClickHouseSender(settings.journal_directory, settings.clickhouse)
+    sender = ClickHouseSender(settings.journal_directory, settings.clickhouse)
     writer = Writer(
-        settings.journal_directory, settings.database_url, upkeep, is_segment_needed=sink.has_unsent
+        settings.journal_directory,
+        settings.database_url,
+        retention,
+        is_segment_needed=sender.has_unsent,
     )
-    sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
+    sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
     sending.start()
     try:
         writer.run(stop)
@@ -151,4 +158,4 @@ def _run_schedules(settings: Settings, stop: threading.Event) -> None:
 
 if __name__ == "__main__":
     main()
-    gc.freeze()  # all ends with the process: to search it for cycles would take a quarter of a second
+    gc.freeze()  # memory ends with the process: a search for cycles would take a quarter of a second

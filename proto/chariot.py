@@ -17,7 +17,6 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import read_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
-from quadriga.tasks.parameters import ParameterError, flag
 
 PROTOCOL = "chariot-v2-kserve"
 
@@ -109,17 +108,14 @@ def read_storage_options(parameters: Mapping[str, Any], location: str) -> Storag
     Raises:
         InvalidRequest: An option is neither true nor false.
     """
-    if parameters.keys().isdisjoint(StorageOptions.__struct_fields__):
-        return DEFAULT_STORAGE
-    try:
-        semantic_score = flag(parameters, "semantic_score", default=False)
-        return StorageOptions(
-            store=flag(parameters, "store", default=True),
-            store_input=flag(parameters, "store_input", default=True),
-            semantic_score=None if parameters.get("semantic_score") is None else semantic_score,
-        )
-    except ParameterError as error:
-        raise InvalidRequest(f"{location}: {error}") from error
+    names = StorageOptions.__struct_fields__
+    options = {name: parameters[name] for name in names if parameters.get(name) is not None}
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise InvalidRequest(
+                f"{location}: expected parameters.{name} to be true or false, got {value!r:.80}"
+            )
+    return StorageOptions(**options) if options else DEFAULT_STORAGE
 
 
 def parse_metadata(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
 from quadriga.proto import table
@@ -152,7 +152,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *evaluation_routes(None),
             *drift_routes(None),
             *schedule_routes(ROOT),
-            metrics_route(Metrics(None, "", dict)),
+            metrics_route(PrometheusMetrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths

@@ -41,7 +41,7 @@ from quadriga.proto import table
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.openapi import add_operations
-from quadriga.proto.operations import Operation, Operations, Options
+from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.ids import IdSource
@@ -94,7 +94,7 @@ class Application:
             SemanticScores(settings, self._served),
         )
         self._settings = settings
-        options = Options(
+        options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
             v1_inputs=settings.v1_inputs,
@@ -102,7 +102,7 @@ class Application:
             ce_source=settings.ce_source,
             ce_merge=settings.ce_merge,
         )
-        operations = list(table.operations(self.pipeline, options))
+        operations = list(table.all_operations(self.pipeline, options))
         handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.counters)))
         app = Litestar(
             handlers,
@@ -113,7 +113,7 @@ class Application:
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
         )
-        protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
+        protocols = Dispatcher(self.pipeline, operations, settings.max_body_bytes)
         self.asgi = _Front(app, protocols)
 
     def _served(self) -> set[str]:
@@ -214,7 +214,7 @@ def latest_seq(inferences: InferenceReader, journal_directory: Path) -> int:
 class _Front:
     """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
-    def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
+    def __init__(self, routes: ASGIApp, protocols: Dispatcher) -> None:
         self._routes = routes
         self._protocols = protocols
         self.closing = False
@@ -225,11 +225,11 @@ class _Front:
         method = str(scope.get("method"))
         whole = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(whole)
-        found = self._protocols.find(path, method)
+        found = self._protocols.match(path, method)
         if path != whole:  # where the prefix names the model
-            found = self._protocols.find(whole, method) or found
+            found = self._protocols.match(whole, method) or found
         if found is not None:
-            await self._protocols.answer(found, scope, receive, send)
+            await self._protocols.respond(found, scope, receive, send)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}

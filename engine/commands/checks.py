@@ -91,7 +91,7 @@ def validate(
 @option("--json as_json", "Print one JSON object a line.", is_flag=True)
 def conformance(url: str, model: str, task: str, as_json: bool) -> None:
     """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
-    from quadriga.proto.conformance import TASKS, Engine, check_engine
+    from quadriga.proto.conformance import TASKS, EngineClient, check_engine
     from quadriga.proto.conformance_cases import CASES
     from quadriga.tasks import SHORT_NAMES, full_name
 
@@ -100,7 +100,7 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:
         known = ", ".join(short for short, long in SHORT_NAMES.items() if long in TASKS)
         raise click.BadParameter(f"expected one of {known}, got {task}", param_hint="--task")
     holds = True
-    for finding in check_engine(Engine(url, model, name), CASES):
+    for finding in check_engine(EngineClient(url, model, name), CASES):
         holds = holds and (finding.ok or finding.severity == "should")
         if as_json:
             click.echo(msgspec.json.encode(finding))

@@ -41,7 +41,7 @@ from quadriga.proto import table
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.openapi import add_operations
-from quadriga.proto.operations import Operation, Operations, Options
+from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.ids import IdSource
@@ -96,7 +96,7 @@ class Application:
             SemanticScores(settings, self._served),
         )
         self._settings = settings
-        options = Options(
+        options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
             v1_inputs=settings.v1_inputs,
@@ -104,7 +104,7 @@ class Application:
             ce_source=settings.ce_source,
             ce_merge=settings.ce_merge,
         )
-        operations = list(table.operations(self.pipeline, options))
+        operations = list(table.all_operations(self.pipeline, options))
         handlers.append(
             metrics_route(PrometheusMetrics(self.pipeline, VERSION, self._control.counters))
         )
@@ -117,7 +117,7 @@ class Application:
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
         )
-        protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
+        protocols = Dispatcher(self.pipeline, operations, settings.max_body_bytes)
         self.asgi = _AsgiFront(app, protocols)
 
     def _served(self) -> set[str]:
@@ -218,7 +218,7 @@ def latest_id(inferences: InferenceReader, journal_directory: Path) -> int:
 class _AsgiFront:
     """Dispatch in front of the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
-    def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
+    def __init__(self, routes: ASGIApp, protocols: Dispatcher) -> None:
         self._routes = routes
         self._protocols = protocols
         self.closing = False
@@ -229,11 +229,11 @@ class _AsgiFront:
         method = str(scope.get("method"))
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
-        match = self._protocols.find(path, method)
+        match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model
-            match = self._protocols.find(full_path, method) or match
+            match = self._protocols.match(full_path, method) or match
         if match is not None:
-            await self._protocols.answer(match, scope, receive, send)
+            await self._protocols.respond(match, scope, receive, send)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}

@@ -7,12 +7,12 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http import error_answer, error_body
+from quadriga.proto.http import error_body, error_response
 
 
 def answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Return the response to an exception with its status; without a status it is a server error."""
-    status, body, headers = error_answer(error)
+    status, body, headers = error_response(error)
     return Response(
         body,
         status_code=status,

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message
+from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message_class
 from tests.onnx_models import doubling
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
 
@@ -47,9 +47,9 @@ class Client:
         """Call an RPC; gives the answer and the call."""
         described = POOL.FindServiceByName(service).methods_by_name.get(method)
         if request is None:
-            request = message(described.input_type)(**fields)
+            request = message_class(described.input_type)(**fields)
         body = request if isinstance(request, bytes) else request.SerializeToString()
-        read = None if described is None else message(described.output_type).FromString
+        read = None if described is None else message_class(described.output_type).FromString
         rpc = self.channel.unary_unary(f"/{service}/{method}", None, read)
         return rpc.with_call(body, timeout=timeout)
 
@@ -57,8 +57,8 @@ class Client:
         """Open ModelStreamInfer."""
         rpc = self.channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
-            message("ModelInferRequest").SerializeToString,
-            message(answer).FromString,
+            message_class("ModelInferRequest").SerializeToString,
+            message_class(answer).FromString,
         )
         return rpc(requests, timeout=60)
 
@@ -94,7 +94,7 @@ def client(speaking) -> Iterator[Client]:
 
 
 def image_request(image, model="shapes-detector", **parameters):
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     tensor = request.inputs.add(name="picture", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(image)
     for name, text in parameters.items():
@@ -103,7 +103,7 @@ def image_request(image, model="shapes-detector", **parameters):
 
 
 def rows_request(array, *, raw=True, model="doubling"):
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     tensor = request.inputs.add(name="x", datatype="FP32", shape=array.shape)
     if raw:
         request.raw_input_contents.append(array.tobytes())
@@ -219,7 +219,7 @@ def test_a_tensor_of_32_mib(client):
     ("method", "request_", "code", "reason"),
     [
         ("ModelInfer", rows_request(ROW, model="absent"), "NOT_FOUND", "absent"),
-        ("ModelMetadata", message("ModelMetadataRequest")(name="é\n" * 9), "NOT_FOUND", "é"),
+        ("ModelMetadata", message_class("ModelMetadataRequest")(name="é\n" * 9), "NOT_FOUND", "é"),
         ("ModelInfer", rows_request(ROW, model="broken"), "UNAVAILABLE", "broken"),
         ("ModelInfer", rows_request(ROW[0]), "INVALID_ARGUMENT", "expected shape [-1, 3]"),
         ("ModelInfer", image_request(b"none"), "INVALID_ARGUMENT", "data[0]"),

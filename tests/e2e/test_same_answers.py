@@ -17,7 +17,7 @@ import pytest
 
 from quadriga.engine.session import Session
 from quadriga.proto.datatypes import from_raw
-from quadriga.proto.grpc_messages import SERVICE, message
+from quadriga.proto.grpc_messages import SERVICE, message_class
 from tests.server_process import (
     IMAGES,
     MODELS,
@@ -172,14 +172,14 @@ def call_grpc(place: Place, request: Any) -> Any:
     """Send a ModelInferRequest."""
     with grpc.insecure_channel(place.grpc) as channel:
         ask = channel.unary_unary(
-            f"/{SERVICE}/ModelInfer", None, message("ModelInferResponse").FromString
+            f"/{SERVICE}/ModelInfer", None, message_class("ModelInferResponse").FromString
         )
         return ask(request.SerializeToString(), timeout=60)
 
 
 def asked_by_grpc(model: str, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
     """Give a request for one image, and its input; lists and objects travel as JSON."""
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     tensor = request.inputs.add(name="image", datatype="BYTES", shape=[1])
     for name, value in parameters.items():
         tensor.parameters[name].string_param = (
@@ -211,7 +211,7 @@ def grpc_stream(
     request, _ = asked_by_grpc(model, parameters)
     request.raw_input_contents.append(struct.pack("<I", len(image)) + image)
     with grpc.insecure_channel(place.grpc) as channel:
-        read = message("ModelStreamInferResponse").FromString
+        read = message_class("ModelStreamInferResponse").FromString
         stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", None, read)
         (answer,) = stream(iter([request.SerializeToString()]), timeout=60)
     return json.loads(answer.infer_response.raw_output_contents[0][4:])
@@ -296,7 +296,7 @@ def tensors_binary(place: Place, model: str, arrays: Arrays) -> Arrays:
 
 
 def tensors_grpc(place: Place, model: str, arrays: Arrays) -> Arrays:
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     request.parameters["content_type"].string_param = "raw"
     for name, array in arrays.items():
         request.inputs.add(name=name, datatype="FP32", shape=array.shape)

@@ -8,7 +8,7 @@ import pytest
 
 from quadriga.engine.model import Model
 from quadriga.monitor.drift.similarity import References, write_references
-from quadriga.proto.grpc_messages import message
+from quadriga.proto.grpc_messages import message_class
 from quadriga.tasks.image import decode
 from tests.e2e.test_grpc import Client
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
@@ -62,7 +62,7 @@ def test_every_protocol_tells_the_score_that_is_stored(data, shape):
 
 
 def tell_over_grpc(address: str, image: bytes, score: float) -> None:
-    request = message("ModelInferRequest")(model_name=NAME)
+    request = message_class("ModelInferRequest")(model_name=NAME)
     tensor = request.inputs.add(name="image", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(image)
     tensor.parameters["semantic_score"].bool_param = True

@@ -23,7 +23,7 @@ from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.operations import Options, plain_paths
+from quadriga.proto.operations import WireOptions, expand_path
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
@@ -137,11 +137,11 @@ def test_every_endpoint_stands_in_a_table_once():
         (verb, path)
         for endpoint in first_column("endpoint")
         for verb in endpoint.rpartition(" ")[0].split(", ")
-        for path in plain_paths(endpoint.rpartition(" ")[2])
+        for path in expand_path(endpoint.rpartition(" ")[2])
     ]
-    operations = table.operations(None, Options(server_version=""))
+    operations = table.all_operations(None, WireOptions(server_version=""))
     offered = [
-        (operation.method, path) for operation in operations for path in plain_paths(operation.path)
+        (operation.method, path) for operation in operations for path in expand_path(operation.path)
     ]
     offered += [
         (verb, path.replace(":str", ""))

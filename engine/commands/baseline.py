@@ -55,7 +55,7 @@ def baseline_command(**given: Any) -> None:
         click.echo(f"{named}, the {made['rolling']} before each window")
         return
     click.echo(f"{named}, {made['n']:,} images")
-    for count, reason in metric_texts.left_out(made["excluded"]):
+    for count, reason in metric_texts.excluded_text(made["excluded"]):
         click.echo(f"left out: {count} {reason}")
     if made["name"] == _DEFAULT:
         references = (

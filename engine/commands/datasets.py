@@ -88,7 +88,7 @@ class _Answer(NamedTuple):
     """One that is stored."""
 
     inference_id: str
-    truth: Any
+    annotations: Any
     """As it is stored; None for none."""
 
 
@@ -187,7 +187,7 @@ def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str
     """Send an image; return the answer, or why there is none."""
     parameters = {**job.parameters, "metadata": json.dumps(job.metadata(image))}
     if job.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
-        prompts = [one["prompt"] for one in image.truth or () if "prompt" in one]
+        prompts = [one["prompt"] for one in image.annotations or () if "prompt" in one]
         parameters |= {"prompts": prompts} if prompts else {}
     name = image.path.encode()[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
     try:
@@ -211,8 +211,8 @@ def _state_truths(
     items = []
     for image in images:
         answer = answers.get(image.path)
-        if answer is not None and image.truth not in (None, answer.truth):
-            items.append({"value": answer.inference_id, "annotations": image.truth})
+        if answer is not None and image.annotations not in (None, answer.annotations):
+            items.append({"value": answer.inference_id, "annotations": image.annotations})
     for first in range(0, len(items), AT_ONCE):
         body = {"join": "id", "source": "dataset", "items": items[first : first + AT_ONCE]}
         server.call("POST", "/api/ground-truth", body)
@@ -269,18 +269,18 @@ def _images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bo
 
 def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
     """See that what is true of the images is of the model's task, before any is sent."""
-    from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+    from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 
     truths = [
         EvaluatedImage(
             image.path,
-            ground_truth=msgspec.Raw(json.dumps(image.truth).encode()),
+            ground_truth=msgspec.Raw(json.dumps(image.annotations).encode()),
             width=1,
             height=1,
         )
         for image in images
     ]
-    state_of(evaluator(task), truths, ())
+    build_state(load_evaluator(task), truths, ())
 
 
 def _evaluation(

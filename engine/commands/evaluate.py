@@ -156,19 +156,19 @@ def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _asked(options: SimpleNamespace) -> Any:
-    from quadriga.monitor.evaluation.reporting import Asked
+    from quadriga.monitor.evaluation.reporting import EvaluationOptions
 
-    return Asked(options.resamples, options.seed)
+    return EvaluationOptions(options.resamples, options.seed)
 
 
 def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
     from quadriga.engine.stored import open_stored
-    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check
+    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_parameters(options), EvaluationParameters)
-    check(parameters)
+    check_parameters(parameters)
     settings = store_settings(options.data, options.database)
     inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
 

@@ -14,7 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from quadriga.monitor.report import drift_texts, metric_texts
-from quadriga.monitor.report.schema import TIMES, Metric, Report, Signal, Slice, by_effect
+from quadriga.monitor.report.schema import (
+    TIME_SLICES,
+    Metric,
+    Report,
+    Signal,
+    Slice,
+    sorted_by_effect,
+)
 from quadriga.store.blobs.interface import Blobs
 
 _MOST_LABELS = 10
@@ -68,9 +75,9 @@ def page_with(image_bytes: Callable[[str], bytes | None]) -> Page:
     """Return what makes a page with the images that this finds."""
 
     def make(report: Report) -> str:
-        from quadriga.monitor.report.page import page
+        from quadriga.monitor.report.page import render_page
 
-        return page(report, image_bytes)
+        return render_page(report, image_bytes)
 
     return make
 
@@ -95,24 +102,24 @@ def _json(shown: Any) -> bytes:
 def drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
     yield Text(drift_texts.verdict(report))
-    signals = by_effect(report.signals)
+    signals = sorted_by_effect(report.signals)
     if signals:
         yield _table(signals)
     for one in signals:
         if one.new_labels:
-            named = ", ".join(map(metric_texts.plain, one.new_labels[:_MOST_LABELS]))
+            named = ", ".join(map(metric_texts.one_line, one.new_labels[:_MOST_LABELS]))
             more = len(one.new_labels) - _MOST_LABELS
             rest = f" and {more:,} more" if more > 0 else ""
-            yield Text(f"New labels of {metric_texts.plain(one.name)}: {named}{rest}")
+            yield Text(f"New labels of {metric_texts.one_line(one.name)}: {named}{rest}")
     reasons: dict[str, list[str]] = {}
     for one in signals:
         if one.status == "insufficient" and one.reason:
-            reasons.setdefault(one.reason, []).append(metric_texts.plain(one.name))
+            reasons.setdefault(one.reason, []).append(metric_texts.one_line(one.name))
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
-        yield Text(f"Left out, {metric_texts.plain(name)}: {metric_texts.plain(reason, 200)}")
-    for count, reason in metric_texts.left_out(report.data.excluded):
+        yield Text(f"Left out, {metric_texts.one_line(name)}: {metric_texts.one_line(reason, 200)}")
+    for count, reason in metric_texts.excluded_text(report.data.excluded):
         yield Text(f"Left out: {count} {reason}")
     yield from map(Text, _moved(report.slices))
     yield from map(Text, _estimates(report))
@@ -126,14 +133,20 @@ def _table(signals: list[Signal]) -> Table:
     for column in ("p", "effect (min)", "n", "n_eff"):
         table.add_column(column, overflow="fold", justify="right")
     for one in signals:
-        words = metric_texts.plain(one.name), drift_texts.status(one), one.test.replace("_", "-")
-        numbers = metric_texts.brief(one.p_adjusted), drift_texts.effect(one.effect)
-        table.add_row(*map(Text, (*words, *numbers, *map(drift_texts.sides, (one.n, one.n_eff)))))
+        words = (
+            metric_texts.one_line(one.name),
+            drift_texts.status_text(one),
+            one.test.replace("_", "-"),
+        )
+        numbers = metric_texts.format_brief(one.p_adjusted), drift_texts.format_effect(one.effect)
+        table.add_row(
+            *map(Text, (*words, *numbers, *map(drift_texts.format_sides, (one.n, one.n_eff))))
+        )
     return table
 
 
 def _moved(slices: list[Slice]) -> Iterator[str]:
-    found = drift_texts.moved(slices)
+    found = drift_texts.moved_signals(slices)
     for one in found[:_MOST_MOVED]:
         where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
         yield f"{where}: {one.effect}, elsewhere {one.other}"
@@ -142,11 +155,11 @@ def _moved(slices: list[Slice]) -> Iterator[str]:
 
 
 def _estimates(report: Report) -> Iterator[str]:
-    found = drift_texts.estimates(report.metrics)
+    found = drift_texts.estimated_metrics(report.metrics)
     for one in found:
-        between = "" if one.ci95 is None else f" ({metric_texts.interval(one)})"
-        yield f"{one.type}, {drift_texts.method(one)}: {metric_texts.number(one.value)}{between}"
-    yield from drift_texts.valid(found)
+        between = "" if one.ci95 is None else f" ({metric_texts.format_interval(one)})"
+        yield f"{one.type}, {drift_texts.method_name(one)}: {metric_texts.format_number(one.value)}{between}"
+    yield from drift_texts.validity_notes(found)
 
 
 def _rows(report: Report) -> str:
@@ -155,7 +168,7 @@ def _rows(report: Report) -> str:
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
         value = report.parameters.get(name)
         if value is not None:
-            said.append(f"{text} {metric_texts.plain(value)}")
+            said.append(f"{text} {metric_texts.one_line(value)}")
     return ", ".join(said)
 
 
@@ -189,7 +202,12 @@ def _headlines(report: Report) -> Table:
         key = metric.type, str(metric.parameters)
         others = [_difference(each.get(key)) for each in differences]
         rows.append(
-            [title, metric_texts.number(metric.value), metric_texts.interval(metric), *others]
+            [
+                title,
+                metric_texts.format_number(metric.value),
+                metric_texts.format_interval(metric),
+                *others,
+            ]
         )
     columns = "value", "95 %", *(one.model.name for one in report.comparisons)
     return _numbers(name or report.task, columns, rows)
@@ -200,13 +218,13 @@ def _difference(metric: Metric | None) -> str:
     if metric is None or metric.value is None:
         return metric_texts.UNDEFINED
     sign = "+" if metric.value > 0 else ""
-    between = "" if metric.ci95 is None else f" ({metric_texts.interval(metric)})"
-    return f"{sign}{metric_texts.number(metric.value)}{between}"
+    between = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
+    return f"{sign}{metric_texts.format_number(metric.value)}{between}"
 
 
 def _counts(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
-    left_out = metric_texts.left_out(report.data.excluded)
+    left_out = metric_texts.excluded_text(report.data.excluded)
     if left_out:
         counts.append("left out " + ", ".join(f"{count} {what}" for count, what in left_out))
     if report.status == "insufficient":
@@ -220,12 +238,12 @@ def _slices(report: Report) -> Iterator[Table]:
     for by in dict.fromkeys(one.by for one in report.slices):
         found = [one for one in report.slices if one.by == by]
         slices = found[:_MOST_SLICES]
-        if by in TIMES:
+        if by in TIME_SLICES:
             slices.sort(key=lambda one: one.value or "")
         rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
         rows = [
-            [metric_texts.plain(one.value), f"{one.n:,}"]
-            + [metric_texts.number(metric.value) for metric in one.metrics[:4]]
+            [metric_texts.one_line(one.value), f"{one.n:,}"]
+            + [metric_texts.format_number(metric.value) for metric in one.metrics[:4]]
             for one in slices
         ]
         yield _numbers(by + rest, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows)

@@ -9,7 +9,7 @@ from quadriga.monitor.drift.comparison import bounded, compare
 from quadriga.monitor.drift.samples import Sample, take
 from quadriga.monitor.drift.significance.decision import Settings, decide
 from quadriga.monitor.drift.summary import Summary
-from quadriga.monitor.report.schema import Metric, Signal, Slice, by_effect, times_least
+from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
 from quadriga.tasks.arrays import Int64Array
 
 MOST_VALUES = 50
@@ -68,7 +68,7 @@ def _by(
     decided = iter(decide([one for within in looks for one in within], settings))
     for value, rows, within in zip(values, parts, looks, strict=True):
         judged = [next(decided) for _ in within]
-        there = [one for one in by_effect(judged) if one.alarm]
+        there = [one for one in sorted_by_effect(judged) if one.alarm]
         if there:
             others = [
                 np.setdiff1d(np.arange(len(side.sample.order)), inside)
@@ -76,7 +76,7 @@ def _by(
             ]
             rest = {one.name: one for one in look(others)}
             metrics = [_metric(one, rest[one.name]) for one in there]
-            yield times_least(there[0]), Slice(name, value, len(rows[1]), metrics)
+            yield effect_ratio(there[0]), Slice(name, value, len(rows[1]), metrics)
 
 
 def _part(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:

@@ -15,10 +15,10 @@ from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Labels,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.store.errors import JSON_ERRORS
@@ -27,11 +27,11 @@ from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.references import load
 
 EVALUATORS = {
-    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:Classification",
-    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:Detection",
-    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetection",
-    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:Segmentation",
-    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:Text",
+    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator",
+    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:DetectionEvaluator",
+    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetectionEvaluator",
+    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:SegmentationEvaluator",
+    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:TextEvaluator",
 }
 """What evaluates a task: a class without arguments that is an `Evaluator`."""
 
@@ -50,7 +50,7 @@ class Headline(NamedTuple):
     """(B,) one for each weighting, NaN where undefined."""
 
 
-class Findings(msgspec.Struct, frozen=True):
+class EvaluationDetails(msgspec.Struct, frozen=True):
     """All that is to be said about a whole state, beside its headlines."""
 
     metrics: list[Metric] = []
@@ -67,7 +67,7 @@ class Findings(msgspec.Struct, frozen=True):
     """Predictions that do not count, by reason, such as `unseen_label`."""
 
 
-class Evaluated(Protocol):
+class TaskMetrics(Protocol):
     """A whole state, looked into once."""
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
@@ -77,26 +77,26 @@ class Evaluated(Protocol):
         counts for a resample of the bootstrap.
         """
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute everything else, over all images."""
 
 
-class Composed:
+class CombinedMetrics:
     """Evaluations of the same images as one `Evaluated`; what is first stands first."""
 
-    def __init__(self, parts: Sequence[Evaluated]) -> None:
+    def __init__(self, parts: Sequence[TaskMetrics]) -> None:
         self._parts = parts
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines of all parts."""
         return [one for part in self._parts for one in part.headlines(weights)]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Put the findings of all parts together; of each kind of confusion there is the first."""
-        whole = Findings()
+        whole = EvaluationDetails()
         for part in self._parts:
-            one = part.findings()
-            whole = Findings(
+            one = part.details()
+            whole = EvaluationDetails(
                 whole.metrics + one.metrics,
                 whole.curves | one.curves,
                 whole.confusion or one.confusion,
@@ -112,7 +112,7 @@ class Composed:
 class Evaluator(Protocol):
     """The evaluation of a task."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read the predictions and truths of images, all of which have a truth.
 
         The tables and their columns, with their types, are the same for any images, none included.
@@ -121,11 +121,11 @@ class Evaluator(Protocol):
             EvaluationError: They are not of this task.
         """
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state, as `merge` returns it."""
 
 
-def evaluator(task: str) -> Evaluator:
+def load_evaluator(task: str) -> Evaluator:
     """Return the evaluation of a task, given as `OBJECT_DETECTION`, in lower case, or as `detection`.
 
     Raises:
@@ -141,7 +141,9 @@ def evaluator(task: str) -> Evaluator:
     return found
 
 
-def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:
+def build_state(
+    evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]
+) -> EvaluationState:
     """Turn a shard of images into a state; those without a truth are counted as excluded.
 
     `by` says what is to be sliced by; see `quadriga.monitor.evaluation.slicing`.
@@ -151,27 +153,27 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
     """
     images = list(images)
     known = [image for image in images if bytes(image.ground_truth) != b"null"]
-    labels = Labels()
+    labels = LabelNumbers()
     tables = evaluation.tables(known, labels)
-    return State(
+    return EvaluationState(
         [image.id for image in known],
         [image.id if image.image is None else image.image for image in known],
         np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
         {name: slice_values(known, name) for name in by},
         list(labels),
         tables,
-        counted(no_truth=len(images) - len(known)),
+        nonzero_counts(no_truth=len(images) - len(known)),
     )
 
 
-def unreadable(
+def find_unreadable(
     evaluation: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
 ) -> dict[int, EvaluationError]:
     """Return, by their positions, what is wrong with the images that are no state alone."""
     wrong = {}
     for at, image in enumerate(images):
         try:
-            state_of(evaluation, [image], by)
+            build_state(evaluation, [image], by)
         except EvaluationError as error:
             wrong[at] = error
     return wrong
@@ -190,7 +192,7 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
 _decoder = cache(msgspec.json.Decoder)
 
 
-def decode(kind: Any, text: bytes, where: str) -> Any:
+def decode_json(kind: Any, text: bytes, where: str) -> Any:
     """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
     try:
         return _decoder(kind).decode(text)

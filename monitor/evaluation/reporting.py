@@ -8,8 +8,19 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from quadriga.monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
+from quadriga.monitor.evaluation.evaluators import (
+    EvaluationDetails,
+    Evaluator,
+    Headline,
+    TaskMetrics,
+)
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationState,
+    merge_states,
+    nonzero_counts,
+    select_images,
+)
 from quadriga.monitor.report.schema import (
     Comparison,
     Data,
@@ -24,7 +35,7 @@ from quadriga.monitor.report.schema import (
 from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Float64Array, UInt8Array
 
-MOST_SLICES = 50
+MAX_SLICES = 50
 """Values of one key, those with the most images first; the rest is not shown."""
 
 _MOST_WORST = 8
@@ -36,11 +47,11 @@ _WEIGHTS_AT_ONCE = 500_000
 Weights = UInt8Array
 """(B, I) how often each image counts in each weighting; never 256 times."""
 
-Step = Callable[[], None]
+CheckCancelled = Callable[[], None]
 """Is called again and again; may raise to end the work."""
 
 
-class Asked(NamedTuple):
+class EvaluationOptions(NamedTuple):
     """What is to be computed."""
 
     resamples: int = 200
@@ -48,20 +59,20 @@ class Asked(NamedTuple):
     seed: int = 0
 
 
-USUAL = Asked()
+DEFAULT_OPTIONS = EvaluationOptions()
 _NO_MODEL, _NO_WINDOW = ReportedModel(), Window()
 
 
-def evaluate(
+def evaluate_state(
     evaluation: Evaluator,
-    state: State,
+    state: EvaluationState,
     *,
     task: str,
     model: ReportedModel = _NO_MODEL,
     window: Window = _NO_WINDOW,
-    asked: Asked = USUAL,
-    others: Sequence[tuple[ReportedModel, State]] = (),
-    step: Step = lambda: None,
+    asked: EvaluationOptions = DEFAULT_OPTIONS,
+    others: Sequence[tuple[ReportedModel, EvaluationState]] = (),
+    step: CheckCancelled = lambda: None,
 ) -> Report:
     """Write the report of a whole state.
 
@@ -77,9 +88,9 @@ def evaluate(
     """
     started = time.monotonic()
     evaluated = evaluation.evaluate(state)
-    weights = resampled(len(state.ids), asked)
+    weights = bootstrap_weights(len(state.ids), asked)
     found = _headlines(evaluated, weights, step)
-    findings = evaluated.findings()
+    findings = evaluated.details()
     metrics = [*_metrics(_overall(found), len(state.ids)), *_with_intervals(findings, found)]
     comparisons = [_compared(evaluation, state, *other, asked=asked, step=step) for other in others]
     return Report(
@@ -105,7 +116,7 @@ def evaluate(
     )
 
 
-def resampled(images: int, asked: Asked) -> Weights:
+def bootstrap_weights(images: int, asked: EvaluationOptions) -> Weights:
     """Return how often each image counts (1 + B, I): once, then as drawing with replacement has it."""
     source = np.random.default_rng(asked.seed)
     weights = np.ones((1 + asked.resamples, images), np.uint8)
@@ -115,7 +126,7 @@ def resampled(images: int, asked: Asked) -> Weights:
     return weights
 
 
-def _headlines(evaluated: Evaluated, weights: Weights, step: Step) -> list[Headline]:
+def _headlines(evaluated: TaskMetrics, weights: Weights, step: CheckCancelled) -> list[Headline]:
     """Return the headlines of all weightings, which are computed some at a time."""
     at_once = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
     parts = []
@@ -131,7 +142,13 @@ def _headlines(evaluated: Evaluated, weights: Weights, step: Step) -> list[Headl
 def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
     """Return headlines whose first values are those of the whole, the others a bootstrap's."""
     return [
-        Metric(one.type, number(one.values[0]), one.parameters, interval(one.values), n)
+        Metric(
+            one.type,
+            finite_or_none(one.values[0]),
+            one.parameters,
+            confidence_interval(one.values),
+            n,
+        )
         for one in headlines
     ]
 
@@ -141,10 +158,10 @@ def _overall(headlines: Sequence[Headline]) -> list[Headline]:
     return [one for one in headlines if one.parameters.get("label") is None]
 
 
-def _with_intervals(findings: Findings, headlines: Sequence[Headline]) -> list[Metric]:
+def _with_intervals(findings: EvaluationDetails, headlines: Sequence[Headline]) -> list[Metric]:
     """Return the findings' metrics, those of labels with the intervals of their headlines."""
     intervals = {
-        (one.type, str(one.parameters)): interval(one.values)
+        (one.type, str(one.parameters)): confidence_interval(one.values)
         for one in headlines
         if one.parameters.get("label") is not None
     }
@@ -154,12 +171,12 @@ def _with_intervals(findings: Findings, headlines: Sequence[Headline]) -> list[M
     ]
 
 
-def number(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return a number as a report has it: None where it is undefined."""
     return float(value) if np.isfinite(value) else None
 
 
-def interval(values: Float64Array) -> tuple[float | None, float | None] | None:
+def confidence_interval(values: Float64Array) -> tuple[float | None, float | None] | None:
     """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
 
     Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
@@ -172,20 +189,22 @@ def interval(values: Float64Array) -> tuple[float | None, float | None] | None:
     return float(np.fmin(low, values[0])), float(np.fmax(high, values[0]))
 
 
-def _slices(evaluation: Evaluator, state: State, weights: Weights, step: Step) -> list[Slice]:
+def _slices(
+    evaluation: Evaluator, state: EvaluationState, weights: Weights, step: CheckCancelled
+) -> list[Slice]:
     slices = []
     for by, values in state.slices.items():
         counts = Counter(values)
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
-        for value in common[:MOST_SLICES]:
+        for value in common[:MAX_SLICES]:
             inside = [at for at, one in enumerate(values) if one == value]
-            evaluated = evaluation.evaluate(select(state, inside))
+            evaluated = evaluation.evaluate(select_images(state, inside))
             found = _overall(_headlines(evaluated, weights[:, inside], step))
             slices.append(Slice(by, value, len(inside), _metrics(found, len(inside))))
     return slices
 
 
-def _worst(state: State, badness: dict[str, Float64Array]) -> list[Worst]:
+def _worst(state: EvaluationState, badness: dict[str, Float64Array]) -> list[Worst]:
     found = []
     for reason, scores in badness.items():
         order = np.argsort(-scores, kind="stable")[:_MOST_WORST]
@@ -197,7 +216,7 @@ def _worst(state: State, badness: dict[str, Float64Array]) -> list[Worst]:
     return found
 
 
-def with_pictures(report: Report, images: Iterable[EvaluatedImage]) -> Report:
+def with_image_items(report: Report, images: Iterable[EvaluatedImage]) -> Report:
     """Give the worst images of a report what is drawn on them, from those of `images` that they are."""
     shown = {one.inference_id for one in report.worst}
     known = {one.id: (one.predictions, one.ground_truth) for one in images if one.id in shown}
@@ -210,22 +229,22 @@ def with_pictures(report: Report, images: Iterable[EvaluatedImage]) -> Report:
 
 def _compared(
     evaluation: Evaluator,
-    state: State,
+    state: EvaluationState,
     model: ReportedModel,
-    other: State,
+    other: EvaluationState,
     *,
-    asked: Asked,
-    step: Step,
+    asked: EvaluationOptions,
+    step: CheckCancelled,
 ) -> Comparison:
     """Compare on the images that both answered, resampled alike."""
     ours = {image: at for at, image in enumerate(state.images)}
     theirs = {image: at for at, image in enumerate(other.images)}
     both = ours.keys() & theirs.keys()
-    mine = select(state, sorted(ours[image] for image in both))
-    its = select(other, sorted(theirs[image] for image in both))
+    mine = select_images(state, sorted(ours[image] for image in both))
+    its = select_images(other, sorted(theirs[image] for image in both))
     # In the same order, which decides between equal scores.
-    its = merge([its._replace(ids=[state.ids[ours[image]] for image in its.images])])
-    weights = resampled(len(both), asked)
+    its = merge_states([its._replace(ids=[state.ids[ours[image]] for image in its.images])])
+    weights = bootstrap_weights(len(both), asked)
     found, theirs_found = (
         _overall(_headlines(evaluation.evaluate(part), weights, step)) for part in (mine, its)
     )
@@ -245,5 +264,5 @@ def _compared(
         len(both),
         _metrics(theirs_found, len(both)),
         _metrics(differences, len(both)),
-        counted(**excluded),
+        nonzero_counts(**excluded),
     )

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import evaluator, state_of, unreadable
+from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    State,
-    counted,
+    EvaluationState,
     encode_state,
+    nonzero_counts,
 )
 from quadriga.store.columns import ground_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
@@ -62,7 +62,7 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Error of the first image that was left out as unreadable."""
 
 
-def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
+def select_inferences(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
     """Select the inferences to evaluate.
 
     Raises:
@@ -101,7 +101,7 @@ def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selecti
     return Selection(reader.get(str(ids[0])).task, newest_id, parts)
 
 
-def shared_images(state: State) -> list[dict[str, int]]:
+def shared_images(state: EvaluationState) -> list[dict[str, int]]:
     """Divide the hashes of a merged state's images into shards, each with the inference that has its ground truth.
 
     There is one shard at least.
@@ -126,7 +126,7 @@ def read_shard(
     for name, slice_ids in part.slices.items():
         members = {str(id_) for id_ in slice_ids}
         slices[name] = ["true" if id_ in members else "false" for id_ in state.ids]
-    excluded = state.excluded | counted(
+    excluded = state.excluded | nonzero_counts(
         failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
     )
     return _shard(state._replace(slices=slices, excluded=excluded), answered, error)
@@ -154,7 +154,7 @@ def read_other_model(
         evaluated_image(record, annotations.get(images[image])) for image, record in newest.items()
     ]
     state, error = _build_state(task, evaluated, ())
-    excluded = state.excluded | counted(failed=failed, duplicate=succeeded - len(newest))
+    excluded = state.excluded | nonzero_counts(failed=failed, duplicate=succeeded - len(newest))
     return _shard(state._replace(excluded=excluded), list(newest.values()), error)
 
 
@@ -192,22 +192,24 @@ def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInfer
 
 def _build_state(
     task: str, images: Sequence[EvaluatedImage], by: Sequence[str]
-) -> tuple[State, str]:
+) -> tuple[EvaluationState, str]:
     """Turn images into a state; return the error of the first that is not of this task as well.
 
     Anyone may state any ground truth: what one image has does not stop the evaluation of the others.
     """
-    evaluation = evaluator(task)
+    evaluation = load_evaluator(task)
     with suppress(EvaluationError):
-        return state_of(evaluation, images, by), ""
-    errors = unreadable(evaluation, images, by)
+        return build_state(evaluation, images, by), ""
+    errors = find_unreadable(evaluation, images, by)
     readable = [image for index, image in enumerate(images) if index not in errors]
-    state = state_of(evaluation, readable, by)
-    excluded = state.excluded | counted(unreadable=len(errors))
+    state = build_state(evaluation, readable, by)
+    excluded = state.excluded | nonzero_counts(unreadable=len(errors))
     return state._replace(excluded=excluded), str(next(iter(errors.values()), ""))
 
 
-def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> EvaluationShard:
+def _shard(
+    state: EvaluationState, answered: Sequence[StoredInference], unreadable: str
+) -> EvaluationShard:
     models = list(dict.fromkeys(record.model for record in answered))
     return EvaluationShard(encode_state(state), models, unreadable)
 

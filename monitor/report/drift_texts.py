@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from quadriga.monitor.report.metric_texts import UNDEFINED, brief, number, plain
+from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number, one_line
 from quadriga.monitor.report.schema import (
     Effect,
     Metric,
@@ -49,7 +49,7 @@ def _signals(count: int) -> str:
     return f"{count:,} signal{'s' * (count != 1)}"
 
 
-def status(signal: Signal) -> str:
+def status_text(signal: Signal) -> str:
     """Say whether a signal raised an alarm, and whether it could have."""
     enough = signal.status.replace("_", " ")
     if not signal.alarm:
@@ -57,17 +57,19 @@ def status(signal: Signal) -> str:
     return "ALARM" if signal.status == "ok" else f"ALARM, {enough}"
 
 
-def effect(of: Effect) -> str:
+def format_effect(of: Effect) -> str:
     """Write an effect with the smallest that matters."""
-    return UNDEFINED if of.value is None else f"{brief(of.value)} ({brief(of.minimum)})"
+    return (
+        UNDEFINED if of.value is None else f"{format_brief(of.value)} ({format_brief(of.minimum)})"
+    )
 
 
-def sides(pair: Sequence[float]) -> str:
+def format_sides(pair: Sequence[float]) -> str:
     """Write a number of the baseline and one of the current window."""
     return " / ".join(f"{one:,.0f}" for one in pair)
 
 
-class Moved(NamedTuple):
+class MovedSignal(NamedTuple):
     """A signal in the part of the window that carries its alarm, in words."""
 
     signal: str
@@ -81,47 +83,47 @@ class Moved(NamedTuple):
     p: str
 
 
-def moved(slices: Iterable[Slice]) -> list[Moved]:
+def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
     """Say where signals moved, in the order of the slices."""
     return [
-        Moved(
-            plain(str(one.parameters.get("signal", one.type))),
-            plain(part.by),
-            plain(part.value),
-            number(part.n),
-            brief(one.value),
-            brief(one.parameters.get("other")),
-            brief(one.parameters.get("p_adjusted")),
+        MovedSignal(
+            one_line(str(one.parameters.get("signal", one.type))),
+            one_line(part.by),
+            one_line(part.value),
+            format_number(part.n),
+            format_brief(one.value),
+            format_brief(one.parameters.get("other")),
+            format_brief(one.parameters.get("p_adjusted")),
         )
         for part in slices
         for one in part.metrics
     ]
 
 
-def alarms(window: PastWindow) -> str:
+def alarmed_signals(window: PastWindow) -> str:
     """Name the signals of a window that had an alarm."""
-    found = [plain(name) for name, one in window.signals.items() if one.alarm]
+    found = [one_line(name) for name, one in window.signals.items() if one.alarm]
     more = len(found) - _MAX_ALARMS
     return ", ".join(found[:_MAX_ALARMS] + ([f"{more:,} more"] if more > 0 else []))
 
 
-def estimates(metrics: Iterable[Metric]) -> list[Metric]:
+def estimated_metrics(metrics: Iterable[Metric]) -> list[Metric]:
     """Return what is estimated without a truth."""
     return [one for one in metrics if one.type.startswith("Estimated")]
 
 
-def valid(metrics: Iterable[Metric]) -> list[str]:
+def validity_notes(metrics: Iterable[Metric]) -> list[str]:
     """Say when estimates hold, each sentence once."""
-    said = (plain(str(one.parameters.get("valid", "")), 400) for one in metrics)
+    said = (one_line(str(one.parameters.get("valid", "")), 400) for one in metrics)
     return [one[0].upper() + one[1:] for one in dict.fromkeys(said) if one != "(empty)"]
 
 
-def method(metric: Metric) -> str:
+def method_name(metric: Metric) -> str:
     """Name how an estimate was made."""
-    return plain(str(metric.parameters.get("method", "")).replace("_", " "))
+    return one_line(str(metric.parameters.get("method", "")).replace("_", " "))
 
 
-EFFECTS = {
+EFFECT_DESCRIPTIONS = {
     "wasserstein_iqr": "how far values moved, in interquartile ranges",
     "total_variation": "share of values with another label",
     "energy_coefficient": "energy distance, as a share of the largest",

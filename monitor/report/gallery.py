@@ -8,16 +8,24 @@ from typing import Any
 import cv2
 import msgspec
 
-from quadriga.monitor.report.metric_texts import brief, number
-from quadriga.monitor.report.outlines import FINE_PX, LETTERS, Drawn, Outline, outline, read, words
+from quadriga.monitor.report.metric_texts import format_brief, format_number
+from quadriga.monitor.report.outlines import (
+    LETTERS_PER_SIDE,
+    MAX_SIDE_PX,
+    DrawnItem,
+    Outline,
+    decode_items,
+    item_outline,
+    item_texts,
+)
 from quadriga.monitor.report.schema import Neighbour, Report, Unlike, Worst
 from quadriga.tasks.image import Pixels, decode
 from quadriga.tasks.image_formats import ImageError
 
 ImageBytes = Callable[[str], bytes | None]
 
-MOST_IMAGES = 24
-MOST_UNLIKE, MOST_NEAREST = 12, 3
+MAX_IMAGES = 24
+MAX_UNLIKE, MAX_NEIGHBOURS = 12, 3
 _JPEG_QUALITY = 72
 _LEAST_SCORE = 0.3
 _MOST_OUTLINES, _MOST_NAMED = 100, 12
@@ -25,7 +33,7 @@ _SMALL_PX = 320
 """Longer side of what stands beside something else."""
 
 
-class Card(msgspec.Struct, frozen=True):
+class ImageCard(msgspec.Struct, frozen=True):
     """An image."""
 
     inference_id: str
@@ -43,17 +51,17 @@ class Card(msgspec.Struct, frozen=True):
     """What is not to be seen, and why."""
 
     @property
-    def are_named(self) -> bool:
+    def has_names(self) -> bool:
         """Whether there is room for names beside outlines."""
         return len(self.outlines) <= _MOST_NAMED
 
     @property
-    def letter(self) -> float:
+    def letter_height(self) -> float:
         """Height of letters in the frame, so that they can be read on the page."""
-        return max(self.width, self.height) / LETTERS
+        return max(self.width, self.height) / LETTERS_PER_SIDE
 
 
-def gallery(report: Report, image_bytes: ImageBytes) -> list[Card]:
+def worst_cards(report: Report, image_bytes: ImageBytes) -> list[ImageCard]:
     """Draw the worst images of a report, the worst of each reason first, each image once.
 
     `image_bytes` returns the file of an image by its hash or place; None where it is not kept.
@@ -68,25 +76,30 @@ def gallery(report: Report, image_bytes: ImageBytes) -> list[Card]:
     return [
         _card(
             same[0],
-            [f"{each.reason.replace('_', ' ')}: {number(each.score)}" for each in same],
+            [f"{each.reason.replace('_', ' ')}: {format_number(each.score)}" for each in same],
             image_bytes,
             truth=same[0].ground_truth,
         )
-        for same in list(by_image.values())[:MOST_IMAGES]
+        for same in list(by_image.values())[:MAX_IMAGES]
     ]
 
 
-def unlike(report: Report, image_bytes: ImageBytes) -> list[list[Card]]:
+def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard]]:
     """Draw the images least like the baseline, each with those of the baseline that are nearest to it."""
     return [
         [
-            _card(one, [f"Semantic score {brief(one.score)}"], image_bytes),
+            _card(one, [f"Semantic score {format_brief(one.score)}"], image_bytes),
             *(
-                _card(near, [f"Distance {brief(near.distance)}"], image_bytes, longest_px=_SMALL_PX)
-                for near in one.nearest[:MOST_NEAREST]
+                _card(
+                    near,
+                    [f"Distance {format_brief(near.distance)}"],
+                    image_bytes,
+                    longest_px=_SMALL_PX,
+                )
+                for near in one.nearest[:MAX_NEIGHBOURS]
             ),
         ]
-        for one in report.unlike[:MOST_UNLIKE]
+        for one in report.unlike[:MAX_UNLIKE]
     ]
 
 
@@ -96,37 +109,39 @@ def _card(
     image_bytes: ImageBytes,
     *,
     truth: Any = (),
-    longest_px: int = FINE_PX,
-) -> Card:
+    longest_px: int = MAX_SIDE_PX,
+) -> ImageCard:
     notes: list[str] = []
     pixels = _pixels(one, image_bytes, notes)
     width, height = one.width or 0, one.height or 0
     if pixels is not None and not (width and height):
         height, width = pixels.shape[:2]
     try:
-        truths, predictions = read(truth), read(one.predictions)
+        truths, predictions = decode_items(truth), decode_items(one.predictions)
     except msgspec.MsgspecError:
         truths, predictions = [], []
         notes.append("Predictions or truth cannot be read.")
-    drawn = [("truth", item) for item in truths if item.is_placed][:_MOST_OUTLINES]
+    drawn = [("truth", item) for item in truths if item.has_shape][:_MOST_OUTLINES]
     drawn += [("prediction", item) for item in _drawn(predictions, notes)]
-    outlines = [outline(kind, item, (width, height)) for kind, item in drawn if width and height]
-    return Card(
+    outlines = [
+        item_outline(kind, item, (width, height)) for kind, item in drawn if width and height
+    ]
+    return ImageCard(
         one.inference_id,
         reasons,
         width,
         height,
         None if pixels is None else _data_address(pixels, longest_px),
         [one for one in outlines if one is not None],
-        words(truths),
-        words(predictions),
+        item_texts(truths),
+        item_texts(predictions),
         notes,
     )
 
 
-def _drawn(predictions: Sequence[Drawn], notes: list[str]) -> list[Drawn]:
+def _drawn(predictions: Sequence[DrawnItem], notes: list[str]) -> list[DrawnItem]:
     """Return the predictions to be drawn, the best ones: more would hide the picture."""
-    placed = [item for item in predictions if item.is_placed]
+    placed = [item for item in predictions if item.has_shape]
     kept = [item for item in placed if item.score is None or item.score >= _LEAST_SCORE]
     kept = sorted(kept, key=lambda item: -(item.score or 0))[:_MOST_OUTLINES]
     if len(kept) < len(placed):

@@ -79,7 +79,7 @@ def titles(metrics: Sequence[Metric]) -> list[str]:
     ]
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Write a number; a dash where it is undefined."""
     if value is None:
         return UNDEFINED
@@ -92,20 +92,20 @@ def number(value: Any) -> str:
     return written.replace("-", "\N{MINUS SIGN}")
 
 
-def counted(metric: Metric) -> str:
+def sample_size_text(metric: Metric) -> str:
     """Write what a metric is taken over: of images unless it says of what."""
-    return f"{number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
+    return f"{format_number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
 
 
-def interval(metric: Metric) -> str:
+def format_interval(metric: Metric) -> str:
     """Write a 95 % interval."""
     if metric.ci95 is None:
         return UNDEFINED
-    low, high = (number(end) for end in metric.ci95)
+    low, high = (format_number(end) for end in metric.ci95)
     return f"{low} to {high}"
 
 
-def differences(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
+def difference_rows(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
     """Return the name, the value and the difference of each number of another model.
 
     There is no difference where the two models were not evaluated alike.
@@ -117,7 +117,7 @@ def differences(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
     ]
 
 
-def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
+def excluded_text(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return what does not count: how often, and what it is."""
     found = []
     for reason, count in excluded.items():
@@ -141,7 +141,7 @@ def headlines(report: Report) -> list[Metric]:
     return [one for one in report.metrics if one.parameters.get("label") is None][:_FEW]
 
 
-def plain(text: str | None, most: int = 40) -> str:
+def one_line(text: str | None, most: int = 40) -> str:
     """Return a text of a user on one line, its middle cut out where it is long."""
     if text is None:
         return "(none)"
@@ -154,10 +154,10 @@ def printable(text: str) -> str:
     return _NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def brief(value: float | None) -> str:
+def format_brief(value: float | None) -> str:
     """Write a small number with what counts of it, such as a p-value or an effect."""
     if value is None:
         return UNDEFINED
     if value and abs(value) < 0.001:
         return f"{value:.0e}"
-    return number(float(value))
+    return format_number(float(value))

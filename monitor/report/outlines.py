@@ -7,22 +7,22 @@ import cv2
 import msgspec
 import numpy as np
 
-from quadriga.monitor.report.metric_texts import plain
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.predictions import AnyPrediction
 from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
 from quadriga.tasks.shapes import Shape, shape_of
 
-FINE_PX = 480
+MAX_SIDE_PX = 480
 """Longer side at which pictures are shown: outlines are no finer."""
 
-LETTERS = 26
+LETTERS_PER_SIDE = 26
 """Heights of a letter that the longer side of a picture takes."""
 
 _MOST_WORDS = 5
 
 
-class Drawn(AnyPrediction, frozen=True):
+class DrawnItem(AnyPrediction, frozen=True):
     """A prediction or a truth, in the form of the wire."""
 
     label: str = ""
@@ -31,7 +31,7 @@ class Drawn(AnyPrediction, frozen=True):
     answers: list[str] = msgspec.field(default_factory=list)
 
     @property
-    def is_placed(self) -> bool:
+    def has_shape(self) -> bool:
         """Whether it lies somewhere in the image."""
         return self.shape.kind is not None
 
@@ -44,16 +44,16 @@ class Drawn(AnyPrediction, frozen=True):
     def name(self) -> str:
         """Its label and score."""
         score = "" if self.score is None else f" {self.score:.2f}"
-        return plain(self.label, 24) + score
+        return one_line(self.label, 24) + score
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """What it says, where it lies nowhere."""
         answers = self.answers if self.answer is None else [self.answer]
         if not answers:
             return self.name
-        said = " / ".join(plain(answer, 200) for answer in answers[:_MOST_WORDS])
-        return f"{plain(self.prompt, 120)} → {said}" if self.prompt else said
+        said = " / ".join(one_line(answer, 200) for answer in answers[:_MOST_WORDS])
+        return f"{one_line(self.prompt, 120)} → {said}" if self.prompt else said
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class Outline(msgspec.Struct, frozen=True):
     """The end of the name that stands there: `start` or `end`."""
 
 
-def read(items: Any) -> list[Drawn]:
+def decode_items(items: Any) -> list[DrawnItem]:
     """Read predictions or truths: JSON, or what became of it.
 
     Raises:
@@ -79,17 +79,17 @@ def read(items: Any) -> list[Drawn]:
     """
     if isinstance(items, msgspec.Raw):
         items = msgspec.json.decode(items)
-    return msgspec.convert(items or [], list[Drawn])
+    return msgspec.convert(items or [], list[DrawnItem])
 
 
-def words(items: Sequence[Drawn]) -> list[str]:
+def item_texts(items: Sequence[DrawnItem]) -> list[str]:
     """Say the first ones that lie nowhere in the image."""
-    said = [item.words for item in items if not item.is_placed]
+    said = [item.text for item in items if not item.has_shape]
     more = len(said) - _MOST_WORDS
     return said[:_MOST_WORDS] + ([f"{more} more"] if more > 0 else [])
 
 
-def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | None:
+def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Outline | None:
     """Draw what lies in an image of that size; None where it has no points.
 
     Names of truths stand above, those of predictions below, so that both of one object can be read.
@@ -99,7 +99,7 @@ def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | N
     if not points.size or not np.isfinite(points).all():
         return None
     width, height = size_wh
-    letter = max(size_wh) / LETTERS
+    letter = max(size_wh) / LETTERS_PER_SIDE
     (left, top), (_, bottom) = points.min(axis=0), points.max(axis=0)
     is_wide = left + 0.55 * letter * len(item.name) > width
     y = top - 0.3 * letter if kind == "truth" else bottom + 0.95 * letter
@@ -110,11 +110,11 @@ def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | N
     return Outline(kind, path, item.name, round(float(x), 1), round(float(y), 1), anchor)
 
 
-def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Float64Array]:
+def _rings(item: DrawnItem, size_wh: tuple[float, float]) -> list[Float64Array]:
     """Return closed rings of points, each (N, 2) x and y in pixels; the first pixel is 0 to 1."""
     shape = item.shape
     if shape.rings is not None:
-        tolerance = max(size_wh) / FINE_PX / 2
+        tolerance = max(size_wh) / MAX_SIDE_PX / 2
         return [_simple(np.array(ring) + 0.5, tolerance) for ring in shape.rings if ring]
     if shape.corners is not None:
         return [np.array(shape.corners, np.float64).reshape(-1, 2)]

@@ -13,16 +13,16 @@ from jinja2 import Environment, StrictUndefined
 
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.charts import bars, calibration, confusion, curves, drift, history
-from quadriga.monitor.report.charts.drawing import Chart, styled
-from quadriga.monitor.report.gallery import ImageBytes, gallery, unlike
-from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, by_effect
+from quadriga.monitor.report.charts.drawing import Chart, drawing_style
+from quadriga.monitor.report.gallery import ImageBytes, unlike_cards, worst_cards
+from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
 
 _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30
 _MOST_MOVED = 40
 
 
-def page(report: Report, image_bytes: ImageBytes) -> str:
+def render_page(report: Report, image_bytes: ImageBytes) -> str:
     """Write a report of any kind and task as an HTML page; what it lacks is left out.
 
     `image_bytes` returns the file of an image by its hash or place, as `Worst.image` has it; None where it
@@ -36,17 +36,19 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
-    with styled():
-        compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]
+    with drawing_style():
+        compared = [
+            (one, bars.difference_chart(one, at)) for at, one in enumerate(report.comparisons)
+        ]
         charts = list(_charts(report))
-        over_time, heat_map = history.effects(report), history.heat_map(report)
-    estimates = drift_texts.estimates(report.metrics)
+        over_time, heat_map = history.effect_charts(report), history.p_value_chart(report)
+    estimates = drift_texts.estimated_metrics(report.metrics)
     other = [one for one in report.metrics if one not in estimates]
     columns, rows = _by_label(other)
     is_drift = report.kind == "drift"
     written = template.render(
         report=report,
-        name=metric_texts.plain(_name(report), 100),
+        name=metric_texts.one_line(_name(report), 100),
         task=report.task.replace("_", " ").lower(),
         status=drift_texts.verdict(report),
         facts=_facts(report),
@@ -54,27 +56,27 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
         ],
-        excluded=metric_texts.left_out(report.data.excluded),
+        excluded=metric_texts.excluded_text(report.data.excluded),
         headlines=metric_texts.headlines(report),
         is_small=0 < report.data.current.n < _FEW_IMAGES,
         metrics=[one for one in other if not isinstance(one.parameters.get("label"), str)],
         label_columns=columns,
         label_rows=rows,
-        signals=by_effect(report.signals),
+        signals=sorted_by_effect(report.signals),
         effects=_effects(report),
-        moved=drift_texts.moved(report.slices) if is_drift else [],
+        moved=drift_texts.moved_signals(report.slices) if is_drift else [],
         most_moved=_MOST_MOVED,
         slices=[] if is_drift else report.slices,
         estimates=estimates,
-        windows=history.windows(report),
+        windows=history.comparable_windows(report),
         over_time=over_time,
         heat_map=heat_map,
-        unlike=unlike(report, image_bytes),
-        most_pictured=drift.MOST_SIGNALS,
+        unlike=unlike_cards(report, image_bytes),
+        most_pictured=drift.MAX_SIGNALS,
         compared=compared,
         charts=charts,
         taken=_taken(report.confusion),
-        cards=gallery(report, image_bytes),
+        cards=worst_cards(report, image_bytes),
     )
     return metric_texts.printable(written)
 
@@ -91,7 +93,9 @@ def _effects(report: Report) -> list[tuple[str, str]]:
     """Say what the effects are that occur, by the kinds of signals that have them."""
     kinds: dict[str, list[str]] = {}
     for one in report.signals:
-        of = kinds.setdefault(drift_texts.EFFECTS.get(one.effect.name, one.effect.name), [])
+        of = kinds.setdefault(
+            drift_texts.EFFECT_DESCRIPTIONS.get(one.effect.name, one.effect.name), []
+        )
         of.extend([] if one.kind in of else [one.kind])
     return [(" and ".join(of), words) for words, of in kinds.items()]
 
@@ -99,20 +103,20 @@ def _effects(report: Report) -> list[tuple[str, str]]:
 def _charts(report: Report) -> Iterator[Chart]:
     """Draw what the report has numbers for."""
     for found in (
-        curves.precision_recall(report),
-        curves.roc(report),
-        confusion.objects(report),
-        confusion.pixels(report),
-        bars.tide(report),
-        bars.by_size(report),
-        calibration.reliability(report),
-        calibration.scores(report),
+        curves.precision_recall_chart(report),
+        curves.roc_chart(report),
+        confusion.object_confusion_chart(report),
+        confusion.pixel_confusion_chart(report),
+        bars.tide_chart(report),
+        bars.size_chart(report),
+        calibration.reliability_chart(report),
+        calibration.score_chart(report),
     ):
         if found is not None:
             yield found
-    yield from drift.signals(report)
-    yield from [] if report.kind == "drift" else bars.by_slice(report)
-    yield from bars.by_label(report)
+    yield from drift.signal_charts(report)
+    yield from [] if report.kind == "drift" else bars.slice_charts(report)
+    yield from bars.label_charts(report)
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -158,7 +162,7 @@ def _by_label(metrics: list[Metric]) -> tuple[list[str], list[tuple[str, list[st
         if isinstance(label, str):
             column = metric_texts.title(one, of_label=False)
             columns[column] = None
-            rows.setdefault(label, {})[column] = metric_texts.number(one.value)
+            rows.setdefault(label, {})[column] = metric_texts.format_number(one.value)
     filled = [(label, [row.get(column, "") for column in columns]) for label, row in rows.items()]
     return list(columns), filled
 
@@ -177,7 +181,9 @@ def _taken(found: Confusion | None) -> list[tuple[str, str, int, list[str]]]:
     taken = []
     for row, column in cells[:_MOST_CONFUSIONS]:
         pair = names[row], names[column]
-        truth, predicted = (f"({confusion.NOTHING})" if one is None else one for one in pair)
+        truth, predicted = (
+            f"({confusion.BACKGROUND_NAME})" if one is None else one for one in pair
+        )
         seen = list(dict.fromkeys(examples.get(pair, [])))[:3]
         taken.append((truth, predicted, int(counts[row, column]), seen))
     return taken

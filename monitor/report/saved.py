@@ -11,8 +11,8 @@ from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.jobs import JobRun, Jobs
 
-REPORT = "report.json"
-REPORT_PAGE = "report.html"
+REPORT_FILE = "report.json"
+PAGE_FILE = "report.html"
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class _Report(_Named, frozen=True):
 _decoder = msgspec.json.Decoder(_Report)
 
 
-class Reports:
+class ReportStore:
     """The reports among the results of jobs.
 
     What is asked of a report that there is not, or not yet, is a `NotFoundError`.
@@ -65,7 +65,7 @@ class Reports:
         """Return all reports, the newest first; each is read once, as it does not change."""
         known = {}
         for job in self._jobs.all():
-            if job.result is not None and job.result.file == REPORT:
+            if job.result is not None and job.result.file == REPORT_FILE:
                 with suppress(NotFoundError):  # removed since
                     known[job.id] = self._known.get(job.id) or _summary(self.read(job.id))
         self._known = known
@@ -77,27 +77,27 @@ class Reports:
 
     def page(self, report_id: str) -> bytes:
         """Return the HTML of a report."""
-        return _read(self._path(report_id).with_name(REPORT_PAGE))
+        return _read(self._path(report_id).with_name(PAGE_FILE))
 
     def _path(self, report_id: str) -> Path:
         path = self._jobs.result(report_id)
-        if path.name != REPORT:
+        if path.name != REPORT_FILE:
             raise NotFoundError(f"expected {report_id} to be a report, got another job's id")
         return path
 
 
-def keep(run: JobRun, report: Report) -> str:
+def save_report(run: JobRun, report: Report) -> str:
     """Write a report and its page into the folder of its job, and return its file's name."""
-    from quadriga.monitor.report.page import page  # noqa: PLC0415 - it loads much
+    from quadriga.monitor.report.page import render_page  # noqa: PLC0415 - it loads much
 
     def image_bytes(image: str) -> bytes | None:
         with suppress(StoreError):  # no hash, or the images are away: the page says so
             return run.blobs.get(image)
         return None
 
-    write_atomically(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
-    write_atomically(run.directory / REPORT, msgspec.json.encode(report))
-    return REPORT
+    write_atomically(run.directory / PAGE_FILE, render_page(report, image_bytes).encode())
+    write_atomically(run.directory / REPORT_FILE, msgspec.json.encode(report))
+    return REPORT_FILE
 
 
 def _summary(data: bytes) -> ReportSummary:

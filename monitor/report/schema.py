@@ -78,7 +78,7 @@ class Confusion(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] = {}
 
 
-TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
+TIME_SLICES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
 """What is sliced by beside metadata: parts of an RFC 3339 time in UTC."""
 
 
@@ -138,7 +138,7 @@ class Histogram(msgspec.Struct, frozen=True):
     current: list[int] = []
 
 
-class Reference(msgspec.Struct, frozen=True):
+class Divergence(msgspec.Struct, frozen=True):
     """A distance that never raises an alarm, and what it would be on average if nothing had changed."""
 
     value: float
@@ -171,16 +171,16 @@ class Signal(msgspec.Struct, frozen=True):
     histogram: Histogram = msgspec.field(default_factory=Histogram)
     new_labels: list[str] = []
     """That the baseline has not."""
-    psi: Reference | None = None
-    js: Reference | None = None
+    psi: Divergence | None = None
+    js: Divergence | None = None
 
 
-def by_effect(signals: Iterable[Signal]) -> list[Signal]:
+def sorted_by_effect(signals: Iterable[Signal]) -> list[Signal]:
     """Return alarms first, then by how many times the least effect that matters they moved."""
-    return sorted(signals, key=lambda one: (one.alarm, times_least(one)), reverse=True)
+    return sorted(signals, key=lambda one: (one.alarm, effect_ratio(one)), reverse=True)
 
 
-def times_least(signal: Signal) -> float:
+def effect_ratio(signal: Signal) -> float:
     """Return how many times the least effect that matters a signal moved."""
     return (signal.effect.value or 0.0) / (signal.effect.minimum or 1.0)
 

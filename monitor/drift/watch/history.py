@@ -22,8 +22,8 @@ from quadriga.monitor.report.schema import (
     PastWindow,
     Report,
     Signal,
-    by_effect,
-    times_least,
+    effect_ratio,
+    sorted_by_effect,
 )
 from quadriga.store.disk import write_atomically
 from quadriga.store.query.moments import parse_moment_us
@@ -120,10 +120,10 @@ def note(directory: Path, report: Report, parameters: DriftParameters) -> None:
     for one in report.signals:
         if one.status != "insufficient" and one.effect.value is not None:
             followed = watch.followed.setdefault(one.name, Followed(Series(least=LEAST_UNIT)))
-            for name in followed.series.update(times_least(one)):
+            for name in followed.series.update(effect_ratio(one)):
                 ends = [*followed.changes.get(name, []), own.end or ""]
                 followed.changes[name] = ends[-MOST_CHANGES:]
-    alarms = [one for one in by_effect(report.signals) if one.alarm]
+    alarms = [one for one in sorted_by_effect(report.signals) if one.alarm]
     if alarms:
         _log_alarms(model, own, alarms)
     event, told = _event(watch, report.signals, alarms)

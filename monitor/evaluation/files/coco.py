@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import end_to_end, within
-from quadriga.monitor.evaluation.evaluators import decode
-from quadriga.monitor.evaluation.item_tables import Listed
+from quadriga.monitor.evaluation.arrays import concat_tables, index_within_runs
+from quadriga.monitor.evaluation.evaluators import decode_json
+from quadriga.monitor.evaluation.item_tables import ItemTable
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
-from quadriga.monitor.evaluation.pixels.run_lengths import masks_of
+from quadriga.monitor.evaluation.pixels.run_lengths import masks_from_segmentations
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    State,
+    EvaluationState,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.store.exchange.coco import (
     CocoAnnotation,
@@ -42,17 +42,17 @@ _LONGEST = 1 << 19
 
 def read_instances(data: bytes, name: str) -> tuple[CocoInstances, list[CocoImage]]:
     """Read a file of instances; also gives its images."""
-    instances: CocoInstances = decode(CocoInstances, data, name)
+    instances: CocoInstances = decode_json(CocoInstances, data, name)
     images = [
-        decode(CocoImage, image, f"{name}: images[{position}]")
+        decode_json(CocoImage, image, f"{name}: images[{position}]")
         for position, image in enumerate(instances.images)
     ]
     return instances, images
 
 
-def state_of_coco(
+def coco_state(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
-) -> tuple[str, State]:
+) -> tuple[str, EvaluationState]:
     """Turn a file of instances and one of results into the full name of the task and a state for `merge`.
 
     Every image of the file of instances counts, with annotations or without. As in pycocotools, `iscrowd`
@@ -69,7 +69,9 @@ def state_of_coco(
         OSError: A file cannot be read.
     """
     known, images = read_instances(truth.read_bytes(), truth.name)
-    answers: list[CocoResult] = decode(list[CocoResult], predictions.read_bytes(), predictions.name)
+    answers: list[CocoResult] = decode_json(
+        list[CocoResult], predictions.read_bytes(), predictions.name
+    )
     has_masks = any(one.segmentation is not None for one in answers)
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
@@ -85,14 +87,14 @@ def state_of_coco(
     sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.int64).reshape(-1, 2)
     ids = [str(one.id) for one in images]
     names = [one.file_name for one in images if one.file_name]
-    return task, State(
+    return task, EvaluationState(
         ids,
         names if len(set(names)) == len(ids) else ids,
         sizes,
         {name: _values(known.images, name) for name in by},
         labels,
         _TABLES[task](found, there, sizes),
-        counted(unlisted_annotation=len(known.annotations) - len(there.rows)),
+        nonzero_counts(unlisted_annotation=len(known.annotations) - len(there.rows)),
     )
 
 
@@ -110,7 +112,7 @@ def _listed(
     rows: Sequence[CocoAnnotation | CocoResult],
     images: Mapping[ImageId, int],
     labels: Mapping[ImageId, int],
-) -> Listed:
+) -> ItemTable:
     """Sort annotations or results by image, without those of other images and categories."""
     count = len(rows)
     image = np.fromiter((images.get(row.image_id, -1) for row in rows), np.int64, count)
@@ -118,9 +120,9 @@ def _listed(
     order = np.argsort(image, kind="stable")
     order = order[(image[order] >= 0) & (label[order] >= 0)]
     image = image[order]
-    return Listed(
+    return ItemTable(
         [rows[at] for at in order.tolist()],
-        {"image": image, "label": label[order], "number": within(image)},
+        {"image": image, "label": label[order], "number": index_within_runs(image)},
         lambda at: f"{name}[{order[at]}]",
     )
 
@@ -151,8 +153,8 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
     return slice_values(known, by)
 
 
-def _boxes(found: Listed, there: Listed, _: Int64Array) -> dict[str, Table]:
-    def boxes(listed: Listed) -> Float64Array:
+def _boxes(found: ItemTable, there: ItemTable, _: Int64Array) -> dict[str, Table]:
+    def boxes(listed: ItemTable) -> Float64Array:
         none = 0, 0, -1, -1
         found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
         expected = "bbox to be x, y, width and height"
@@ -162,7 +164,7 @@ def _boxes(found: Listed, there: Listed, _: Int64Array) -> dict[str, Table]:
     return box_tables(found, boxes(found), there, boxes(there))
 
 
-def _instances(found: Listed, there: Listed, sizes: Int64Array) -> dict[str, Table]:
+def _instances(found: ItemTable, there: ItemTable, sizes: Int64Array) -> dict[str, Table]:
     """Return the tables of masks, as `quadriga.monitor.evaluation.pixels.instances` has them."""
     both = found, there
     images = np.concatenate([one.table["image"] for one in both])
@@ -171,16 +173,18 @@ def _instances(found: Listed, there: Listed, sizes: Int64Array) -> dict[str, Tab
     bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(sizes)]
     tables = []
     for span in pairwise(bounds):
-        some = [one.of(np.arange(*np.searchsorted(one.table["image"], span))) for one in both]
+        some = [one.take(np.arange(*np.searchsorted(one.table["image"], span))) for one in both]
         masks = (
-            masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
+            masks_from_segmentations(
+                [row.segmentation for row in one.rows], _sizes(one, sizes), one.where
+            )
             for one in some
         )
         tables.append(mask_tables(*zip(some, masks, strict=True)))
-    return end_to_end(tables)
+    return concat_tables(tables)
 
 
-def _sizes(listed: Listed, sizes: Int64Array) -> Int64Array:
+def _sizes(listed: ItemTable, sizes: Int64Array) -> Int64Array:
     """Return (N, 2) the size of the image of each object."""
     of = sizes[listed.table["image"]]
     for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco import read_instances
-from quadriga.monitor.evaluation.pixels.run_lengths import runs_of
+from quadriga.monitor.evaluation.pixels.run_lengths import runs_from_segmentations
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.errors import QueryError
@@ -23,12 +23,12 @@ from quadriga.tasks.contours import rings, to_points
 from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
-def images_of_coco(
+def coco_images(
     truth: Path, predictions: Path, task: str, ids: Collection[str]
 ) -> list[EvaluatedImage]:
     """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
     known, images = read_instances(truth.read_bytes(), truth.name)
-    answers = decode(list[CocoResult], predictions.read_bytes(), predictions.name)
+    answers = decode_json(list[CocoResult], predictions.read_bytes(), predictions.name)
     labels = labels_by_id(known.categories)
     sizes = {str(one.id): (one.width, one.height) for one in images}
     sides: tuple[dict[str, Any], ...] = ({one: [] for one in ids}, {one: [] for one in ids})
@@ -94,7 +94,9 @@ def _contour(
     width, height = size[0] or 0, size[1] or 0
     if width <= 0 or height <= 0:
         raise EvaluationError(f"{where}: expected width and height of the image, got {size}")
-    runs = runs_of([segmentation], np.array([(width, height)], np.int64), lambda _: where)
+    runs = runs_from_segmentations(
+        [segmentation], np.array([(width, height)], np.int64), lambda _: where
+    )
     columns = np.zeros((width, height), np.uint8)
     for start, end in zip(runs.start.tolist(), runs.end.tolist(), strict=True):
         columns.ravel()[start:end] = 1

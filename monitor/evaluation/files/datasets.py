@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
@@ -27,7 +27,7 @@ _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASC
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 
 
-class Files(NamedTuple):
+class DatasetFiles(NamedTuple):
     """Names with `/`, relative to the folder, in order; read from several threads."""
 
     names: list[str]
@@ -48,18 +48,20 @@ class Files(NamedTuple):
             raise OSError(f"expected {name} in {self.place.name}, got: {error}") from error
 
 
-def open_files(place: Path) -> Files:
+def open_dataset_files(place: Path) -> DatasetFiles:
     """List the files of a dataset."""
     if place.is_dir():
         found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
-        return Files(sorted(path.as_posix() for path in found), place)
+        return DatasetFiles(sorted(path.as_posix() for path in found), place)
     try:
         archive = ZipFile(place)
     except BadZipFile as error:
         raise EvaluationError(
             f"expected {place.name} to be a folder or a zip, got: {error}"
         ) from error
-    return Files(sorted(one for one in archive.namelist() if one[-1:] != "/"), place, archive)
+    return DatasetFiles(
+        sorted(one for one in archive.namelist() if one[-1:] != "/"), place, archive
+    )
 
 
 class DatasetImage(NamedTuple):
@@ -69,7 +71,7 @@ class DatasetImage(NamedTuple):
     """In the dataset."""
     read: Callable[[], bytes]
     """Raises an `OSError` where it cannot."""
-    truth: list[dict[str, Any]] | None
+    annotations: list[dict[str, Any]] | None
     """In the form of the wire; None where it is not known."""
     split: str | None = None
     metadata: dict[str, Any] = {}  # noqa: RUF012 - of a tuple, nobody changes it
@@ -93,7 +95,7 @@ def read_dataset(place: Path, task: str) -> list[DatasetImage]:
         EvaluationError: It is none of these, or a part of it means nothing; the message names the place.
         OSError: It cannot be read.
     """
-    files = open_files(place)
+    files = open_dataset_files(place)
     rows = _highest(files, lambda name: name == "annotations.jsonl")
     instances = _highest(files, lambda name: _INSTANCES.fullmatch(name) is not None)
     try:
@@ -113,14 +115,14 @@ def read_dataset(place: Path, task: str) -> list[DatasetImage]:
     return found
 
 
-def _highest(files: Files, is_one: Callable[[str], bool]) -> list[str]:
+def _highest(files: DatasetFiles, is_one: Callable[[str], bool]) -> list[str]:
     """Return the files of such a name that lie highest."""
     found = [PurePosixPath(name) for name in files.names if is_one(PurePosixPath(name).name)]
     depth = min((len(path.parts) for path in found), default=0)
     return [str(path) for path in found if len(path.parts) == depth]
 
 
-def _chariot(files: Files, name: str) -> list[DatasetImage]:
+def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     folder = PurePosixPath(name).parent
     whole = set(files.names)
     described: dict[str, dict[str, Any]] = {}
@@ -145,14 +147,14 @@ def _chariot(files: Files, name: str) -> list[DatasetImage]:
     return found
 
 
-def _rows(files: Files, name: str) -> Iterator[tuple[_Row, str]]:
+def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[_Row, str]]:
     for number, line in enumerate(files.read(name).splitlines(), 1):
         if line.strip():
             where = f"{name}:{number}"
-            yield decode(_Row, line, where), where
+            yield decode_json(_Row, line, where), where
 
 
-def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:
+def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
     matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
     places = _places(files, name, split)
@@ -161,7 +163,7 @@ def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:
         yield DatasetImage(path, partial(files.read, path), truth, split)
 
 
-def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
+def _places(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:
     """Return what finds an image of COCO: beside its file, or in one of the usual folders."""
     whole = set(files.names)
     by_name: dict[str, list[str]] = {}
@@ -182,7 +184,7 @@ def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
     return find
 
 
-def _by_folder(files: Files) -> Iterator[DatasetImage]:
+def _by_folder(files: DatasetFiles) -> Iterator[DatasetImage]:
     """Read a folder for each label, maybe below one for each split."""
     paths = [PurePosixPath(name) for name in files.names]
     paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.labels.label_counts import totals
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 BINS = 15
@@ -25,7 +25,7 @@ def are_probabilities(scores: Float64Array) -> bool:
     return bool((scores >= -1e-6).all() and (scores <= 1 + 1e-6).all())
 
 
-class Reliability:
+class CalibrationBins:
     """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
 
     Where scores are no probabilities, nothing is defined.
@@ -39,7 +39,7 @@ class Reliability:
     def _bins(self, weights: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
         count, score, right = (
-            totals(weights, self._image, self._bin, BINS, values)
+            weighted_totals(weights, self._image, self._bin, BINS, values)
             for values in (None, self._score, self._right)
         )
         return count, score, right
@@ -62,8 +62,8 @@ class Reliability:
             curve = {
                 "label": None,
                 "edges": _EDGES.tolist(),
-                "confidence": [number(one) for one in ratio(score, count)],
-                "accuracy": [number(one) for one in ratio(right, count)],
+                "confidence": [finite_or_none(one) for one in ratio(score, count)],
+                "accuracy": [finite_or_none(one) for one in ratio(right, count)],
                 "count": count.astype(np.int64).tolist(),
             }
             found["reliability"] = [curve]

@@ -11,28 +11,34 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import joined, ratio, starts, within
-from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from quadriga.monitor.evaluation.item_tables import read_lists
+from quadriga.monitor.evaluation.arrays import index_within_runs, joint_key, ratio, run_starts
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
+from quadriga.monitor.evaluation.item_tables import read_item_table
 from quadriga.monitor.evaluation.labels.calibration import (
     BINS,
     RULE,
-    Reliability,
+    CalibrationBins,
     are_probabilities,
 )
 from quadriga.monitor.evaluation.labels.label_counts import (
     LabelCounts,
-    averaged,
-    confusion,
-    per_label,
+    average_metrics,
+    count_confusion,
+    label_metrics,
 )
-from quadriga.monitor.evaluation.labels.label_scores import LabelScores, curves
-from quadriga.monitor.evaluation.reporting import number
-from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
+from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
+from quadriga.monitor.evaluation.reporting import finite_or_none
+from quadriga.monitor.evaluation.state import (
+    BoundedNumber,
+    EvaluatedImage,
+    EvaluationState,
+    LabelNumbers,
+    Table,
+)
 from quadriga.monitor.report.schema import Example, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLD = 0.5
+SCORE_THRESHOLD = 0.5
 """Least score of a label that an image is said to have."""
 
 _EXAMPLES, _OF_A_CELL = 300, 3
@@ -40,16 +46,16 @@ _CALIBRATION = {"bins": BINS, "rule": RULE}
 _UNRANKED = np.iinfo(np.int64).max
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _ScoredLabel(msgspec.Struct, frozen=True):
     label: str
-    score: Number
+    score: BoundedNumber
 
 
-class _There(msgspec.Struct, frozen=True):
+class _TrueLabel(msgspec.Struct, frozen=True):
     label: str
 
 
-class Classification:
+class ClassificationEvaluator:
     """Evaluates `IMAGE_CLASSIFICATION`.
 
     Tables: "predictions" with image, label, score and number, the position in the image's answer, in the
@@ -57,27 +63,27 @@ class Classification:
     its higher score.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read scores and true labels; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", list[_Found], labels)
-        there = read_lists(images, "ground_truth", list[_There], labels)
+        found = read_item_table(images, "predictions", list[_ScoredLabel], labels)
+        there = read_item_table(images, "ground_truth", list[_TrueLabel], labels)
         answers = {**found.table, "score": found.numbers("score")[:, 0]}
         return {
             "predictions": _once(answers, answers["score"]),
             "truths": _once({name: there.table[name] for name in ("image", "label")}),
         }
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state, by the one true label of each image or by all of its labels."""
         truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
-        return SingleLabel(state) if (truths == 1).all() else MultiLabel(state)
+        return SingleLabelMetrics(state) if (truths == 1).all() else MultiLabelMetrics(state)
 
 
 def _once(table: Table, score: Float64Array | None = None) -> Table:
     """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
-    keys = joined(table["image"], table["label"])
+    keys = joint_key(table["image"], table["label"])
     order = np.lexsort((np.zeros(len(keys)) if score is None else -score, keys))
-    kept = np.sort(order[starts(keys[order])])
+    kept = np.sort(order[run_starts(keys[order])])
     return {name: column[kept] for name, column in table.items()}
 
 
@@ -98,7 +104,7 @@ class _Answers(NamedTuple):
 def _answers(rows: Table, right: BoolArray, images: int) -> _Answers:
     order = np.lexsort((-rows["score"], rows["image"]))
     image = rows["image"][order]
-    rank = within(image)
+    rank = index_within_runs(image)
     best = order[rank == 0]
     at = rows["image"][best]
     label, numbers = np.full(images, -1), np.zeros(images, np.int64)
@@ -112,10 +118,10 @@ def _answers(rows: Table, right: BoolArray, images: int) -> _Answers:
     return _Answers(label, score, numbers, true_rank, true_score)
 
 
-class SingleLabel:
+class SingleLabelMetrics:
     """A whole state, looked into once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         rows = state.tables["predictions"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._true: Int64Array = state.tables["truths"]["label"]
@@ -123,7 +129,7 @@ class SingleLabel:
         self._answers = answers = _answers(rows, right, self._images)
         self._is_right = answers.label == self._true
         said = np.flatnonzero(answers.label >= 0)
-        self._reliability = Reliability(said, answers.score[said], self._is_right[said])
+        self._reliability = CalibrationBins(said, answers.score[said], self._is_right[said])
         self._brier = np.full(self._images, np.nan)
         if are_probabilities(rows["score"]):
             squares = (rows["score"] - right) ** 2
@@ -138,7 +144,7 @@ class SingleLabel:
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
-        counts = LabelCounts.of(weights, self._rows, self._labels)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         expected, _ = self._reliability.errors(weights)
         return [
             Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
@@ -156,10 +162,10 @@ class SingleLabel:
             "TopKAccuracy", {"k": k}, ratio(found, weights.sum(axis=1) * (self._labels > k))
         )
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
-        counts = LabelCounts.of(weights, self._rows, self._labels)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, most = self._reliability.errors(weights)
@@ -167,16 +173,17 @@ class SingleLabel:
         answers, ones = self._answers, np.ones(self._images, np.int64)
         wrong = (answers.label >= 0) & ~self._is_right
         lead = np.where(wrong, answers.score - answers.true_score, 0.0)
-        taken = confusion(self._state.labels, self._true, answers.label, ones, of="images")
+        taken = count_confusion(self._state.labels, self._true, answers.label, ones, unit="images")
         metrics = [
-            Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
-            *averaged(counts, self._images),
-            Metric("MCE", number(most[0]), _CALIBRATION, None, self._images),
-            *per_label(self._state.labels, values, counts.true),
+            Metric(top.type, finite_or_none(top.values[0]), top.parameters, None, self._images),
+            *average_metrics(counts, self._images),
+            Metric("MCE", finite_or_none(most[0]), _CALIBRATION, None, self._images),
+            *label_metrics(self._state.labels, values, counts.actual),
         ]
-        return Findings(
+        return EvaluationDetails(
             metrics=metrics,
-            curves=curves(self._scores, self._state.labels) | self._reliability.curves(weights),
+            curves=score_curves(self._scores, self._state.labels)
+            | self._reliability.curves(weights),
             confusion=msgspec.structs.replace(taken, examples=self._examples()),
             badness={"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)},
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
@@ -189,7 +196,7 @@ class SingleLabel:
         cell = self._true[wrong] * (self._labels + 1) + answers.label[wrong]
         _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
         order = np.lexsort((-answers.score[wrong], cells))
-        order = order[within(cells[order]) < _OF_A_CELL]
+        order = order[index_within_runs(cells[order]) < _OF_A_CELL]
         fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
         found = []
         for at in wrong[fullest]:
@@ -199,17 +206,17 @@ class SingleLabel:
         return found
 
 
-class MultiLabel:
+class MultiLabelMetrics:
     """A whole state, looked into once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         rows, truths = state.tables["predictions"], state.tables["truths"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._truths = truths["image"], truths["label"]
-        right = np.isin(joined(rows["image"], rows["label"]), joined(*self._truths))
+        right = np.isin(joint_key(rows["image"], rows["label"]), joint_key(*self._truths))
         shape = self._images, self._labels
         self._scores = LabelScores(rows, right, self._truths, shape)
-        said = rows["score"] >= THRESHOLD
+        said = rows["score"] >= SCORE_THRESHOLD
         self._rows = (
             *((rows["image"][of], rows["label"][of]) for of in (said & right, said)),
             self._truths,
@@ -221,8 +228,8 @@ class MultiLabel:
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
-        counts = LabelCounts.of(weights, self._rows, self._labels)
-        at = {"score": THRESHOLD}
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
+        at = {"score": SCORE_THRESHOLD}
         right = ratio(weights @ (self._wrong == 0), count)
         return [
             Headline("Accuracy", {**at, "rule": "all labels"}, right),
@@ -233,22 +240,24 @@ class MultiLabel:
             *self._scores.headlines(weights),
         ]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
-        counts = LabelCounts.of(weights, self._rows, self._labels)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         areas = {"ROCAUC": roc, "AveragePrecision": precision}
-        rates = averaged(counts, self._images, score=THRESHOLD)
+        rates = average_metrics(counts, self._images, score=SCORE_THRESHOLD)
         headline = "F1", "micro"
         metrics = [
             *(one for one in rates if (one.type, one.parameters["average"]) != headline),
-            *per_label(self._state.labels, counts.rates(), counts.true, score=THRESHOLD),
-            *per_label(self._state.labels, areas, counts.true),
+            *label_metrics(
+                self._state.labels, counts.rates(), counts.actual, score=SCORE_THRESHOLD
+            ),
+            *label_metrics(self._state.labels, areas, counts.actual),
         ]
-        return Findings(
+        return EvaluationDetails(
             metrics=metrics,
-            curves=curves(self._scores, self._state.labels),
+            curves=score_curves(self._scores, self._state.labels),
             badness={"wrong_label": self._wrong.astype(np.float64)},
-            parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
+            parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
         )

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import before, mean_known, ratio
+from quadriga.monitor.evaluation.arrays import cumulative_before, nan_mean, ratio
 from quadriga.monitor.evaluation.evaluators import Headline
-from quadriga.monitor.evaluation.labels.label_counts import totals
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
@@ -25,13 +25,13 @@ _CURVES = 100
 _GRID: Float64Array = np.linspace(0, 1, 101)
 
 
-class Steps(NamedTuple):
+class RocSteps(NamedTuple):
     """A curve (S,): what is found and what is wrongly found at each score or above."""
 
     score: Float64Array
     """Falling, each once."""
-    found: Int64Array
-    wrong: Int64Array
+    true_positives: Int64Array
+    false_positives: Int64Array
 
 
 class LabelScores:
@@ -66,7 +66,7 @@ class LabelScores:
         used = weights.max(axis=0, initial=0) > 0
         per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
         whole = weights.sum(axis=1)
-        true = totals(weights, *self._truths, self._labels)
+        true = weighted_totals(weights, *self._truths, self._labels)
         roc, precision = np.empty(true.shape), np.empty(true.shape)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             kept = low + np.flatnonzero(used[self._image[low:high]])
@@ -77,9 +77,9 @@ class LabelScores:
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Average both areas over labels."""
         named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
-        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
+        return [Headline(name, {"average": "macro"}, nan_mean(area)) for name, area in named]
 
-    def steps(self) -> Iterator[tuple[int, Steps]]:
+    def steps(self) -> Iterator[tuple[int, RocSteps]]:
         """Draw the curve of each label that some images have and some have not."""
         true = np.bincount(self._truths[1], minlength=self._labels)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
@@ -95,7 +95,7 @@ class LabelScores:
             last = np.append(score[1:] != score[:-1], True)
             if not others:
                 last[place] = False  # nobody stands there
-            yield label, Steps(score[last], found[last], wrong[last])
+            yield label, RocSteps(score[last], found[last], wrong[last])
 
 
 class _Rows(NamedTuple):
@@ -105,7 +105,7 @@ class _Rows(NamedTuple):
     """(N + 1,) the row of those without has the number of images."""
     absent: int
     """Where that row is."""
-    right: Int64Array
+    correct: Int64Array
     """(P,) rows that have the label; the row of those without is one of them."""
     first: Int64Array
     """(P,) first row of the same score, of each of these."""
@@ -128,13 +128,13 @@ class _Rows(NamedTuple):
         """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the label's (B,)."""
         weights = per_image[self.image]
         weights[self.absent] = whole - weights.sum(axis=0)
-        own = weights[self.right]
-        absent = int(np.searchsorted(self.right, self.absent))
+        own = weights[self.correct]
+        absent = int(np.searchsorted(self.correct, self.absent))
         own[absent] = 0
         own[absent] = true - own.sum(axis=0)
-        every, found = before(weights), before(own)
-        above = found[np.searchsorted(self.right, self.first)]
-        to = found[np.searchsorted(self.right, self.after)]
+        every, found = cumulative_before(weights), cumulative_before(own)
+        above = found[np.searchsorted(self.correct, self.first)]
+        to = found[np.searchsorted(self.correct, self.after)]
         wrong_above, wrong_to = every[self.first] - above, every[self.after] - to
         wrong = whole - true
         roc = (own * (wrong - (wrong_above + wrong_to) / 2)).sum(axis=0)
@@ -142,7 +142,7 @@ class _Rows(NamedTuple):
         return ratio(roc, true * wrong), ratio((own * precision).sum(axis=0), true)
 
 
-def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
+def score_curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Draw the curves of labels, the mean of each kind first, its label None.
 
     The mean precision is over the best that each label has at each of 101 recalls or above.
@@ -151,11 +151,14 @@ def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, A
     if not steps:
         return {}
     best, score, found = (np.zeros((len(steps), len(_GRID))) for _ in range(3))
-    drawn = sorted(sorted(steps, key=lambda label: -steps[label].found[-1])[:_CURVES])
+    drawn = sorted(sorted(steps, key=lambda label: -steps[label].true_positives[-1])[:_CURVES])
     pr, roc = [], []
     for row, (label, step) in enumerate(steps.items()):
-        recall, alarms = step.found / step.found[-1], step.wrong / step.wrong[-1]
-        precision = ratio(step.found, step.found + step.wrong)
+        recall, alarms = (
+            step.true_positives / step.true_positives[-1],
+            step.false_positives / step.false_positives[-1],
+        )
+        precision = ratio(step.true_positives, step.true_positives + step.false_positives)
         at = np.searchsorted(recall, _GRID)
         best[row] = np.maximum.accumulate(precision[::-1])[::-1][at]
         score[row] = step.score[at]

@@ -8,22 +8,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import mean_known, nth
-from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Ranking
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.arrays import index_within_groups, nan_mean
+from quadriga.monitor.evaluation.objects.matching import CORRECT, INCORRECT, RankedPredictions
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
+IOU_THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
 RECALLS: Float64Array = np.linspace(0, 1, 101)
-AREAS: Float64Array = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
+AREA_RANGES: Float64Array = np.array(
+    [(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64
+)
 """All, small, medium and large, in square pixels, both ends included."""
 
-MOST = (1, 10, 100)
+MAX_DETECTIONS = (1, 10, 100)
 """Predictions of an image and a label that count."""
 
 
-class Curves(NamedTuple):
+class PrecisionCurves(NamedTuple):
     """Precision over recall, per label (K) and threshold (T)."""
 
     precision: Float64Array
@@ -34,21 +36,21 @@ class Curves(NamedTuple):
     """(K, T) in the end."""
 
 
-def curves(ranking: Ranking) -> Curves:
+def precision_recall_curves(ranking: RankedPredictions) -> PrecisionCurves:
     """Draw precision over recall for each label, at all thresholds, in the first range of area."""
     labels = len(ranking.bounds) - 1
     shape = labels, len(ranking.outcome)
     precision = np.full((*shape, len(RECALLS)), np.nan)
     scores = np.full_like(precision, np.nan)
     recall = np.full(shape, np.nan)
-    to_find = ranking.to_find.sum(axis=1)[:labels].astype(np.int64)
+    to_find = ranking.actual_counts.sum(axis=1)[:labels].astype(np.int64)
     for at in np.flatnonzero(to_find).tolist():
-        of = ranking.of_labels(at, at + 1)
+        of = ranking.label_span(at, at + 1)
         outcome = ranking.outcome[:, 0, of]
         precision[at], scores[at], recall[at] = _curve(
-            outcome == RIGHT, outcome == WRONG, ranking.score[of], int(to_find[at])
+            outcome == CORRECT, outcome == INCORRECT, ranking.score[of], int(to_find[at])
         )
-    return Curves(precision, scores, recall)
+    return PrecisionCurves(precision, scores, recall)
 
 
 def _curve(
@@ -65,7 +67,7 @@ def _curve(
         return precision, scores, 0.0
     found = right.sum(axis=1)
     row, at = np.nonzero(right)
-    right_before = nth(found)
+    right_before = index_within_groups(found)
     position = np.zeros((thresholds, found.max() + 1), np.int64)  # of the n-th that is right
     position[row, right_before] = at
     best = np.zeros(position.shape)
@@ -105,48 +107,50 @@ def average_precisions(
 AREA_NAMES = ("all", "small", "medium", "large")
 """Of `AREAS`."""
 
-AVERAGED = "0.50:0.95"
+MEAN_IOU = "0.50:0.95"
 """How COCO writes the mean over its ten thresholds."""
 
 _LABEL_IOUS = (0.5, 0.75)
 """Thresholds that each label's curve is drawn at."""
 
 
-def twelve() -> list[tuple[str, dict[str, Any]]]:
+def coco_parameters() -> list[tuple[str, dict[str, Any]]]:
     """Return the type and the parameters of COCO's twelve numbers, in its order."""
-    sizes, most = AREA_NAMES[1:], MOST[-1]
+    sizes, most = AREA_NAMES[1:], MAX_DETECTIONS[-1]
     asked: list[tuple[str, str | float, str, int]] = [
-        *(("AP", iou, "all", most) for iou in (AVERAGED, 0.5, 0.75)),
-        *(("AP", AVERAGED, area, most) for area in sizes),
-        *(("AR", AVERAGED, "all", few) for few in MOST),
-        *(("AR", AVERAGED, area, most) for area in sizes),
+        *(("AP", iou, "all", most) for iou in (MEAN_IOU, 0.5, 0.75)),
+        *(("AP", MEAN_IOU, area, most) for area in sizes),
+        *(("AR", MEAN_IOU, "all", few) for few in MAX_DETECTIONS),
+        *(("AR", MEAN_IOU, area, most) for area in sizes),
     ]
     return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in asked]
 
 
 def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
     """Return the parameters of a label's number."""
-    return {**_parameters(iou, "all", MOST[-1], label), "n": "objects"}
+    return {**_parameters(iou, "all", MAX_DETECTIONS[-1], label), "n": "objects"}
 
 
 def _parameters(iou: str | float, area: str, most: int, label: str | None) -> dict[str, Any]:
     return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
 
 
-def label_metrics(drawn: Curves, labels: list[str], to_find: Int64Array) -> list[Metric]:
+def label_precision_metrics(
+    drawn: PrecisionCurves, labels: list[str], to_find: Int64Array
+) -> list[Metric]:
     """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
     precision = drawn.precision.mean(axis=2)  # (K, T)
-    values: list[tuple[str, str | float, Float64Array]] = [("AP", AVERAGED, precision.mean(axis=1))]
+    values: list[tuple[str, str | float, Float64Array]] = [("AP", MEAN_IOU, precision.mean(axis=1))]
     values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
-    values += [("AR", AVERAGED, drawn.recall.mean(axis=1))]
+    values += [("AR", MEAN_IOU, drawn.recall.mean(axis=1))]
     return [
-        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
+        Metric(kind, finite_or_none(of[at]), label_parameters(iou, label), n=int(to_find[at]))
         for kind, iou, of in values
         for at, label in enumerate(labels)
     ]
 
 
-def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
+def precision_curve_rows(drawn: PrecisionCurves, labels: list[str]) -> list[dict[str, Any]]:
     """Return precision over recall with its scores: the mean at each threshold, each label at two.
 
     A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
@@ -157,10 +161,10 @@ def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
     precision = drawn.precision[known]
     reached = (drawn.recall[known, :, None] >= RECALLS) & (precision > 0)
     score = np.where(reached, drawn.scores[known], np.nan)
-    mean = mean_known(np.stack([*score], axis=-1))
+    mean = nan_mean(np.stack([*score], axis=-1))
     found = [
         _drawn(None, float(iou), precision[:, at].mean(axis=0), mean[at])
-        for at, iou in enumerate(THRESHOLDS.round(2))
+        for at, iou in enumerate(IOU_THRESHOLDS.round(2))
     ]
     for at, label in enumerate(known):
         for iou in _LABEL_IOUS:
@@ -177,9 +181,9 @@ def _drawn(
         "iou": iou,
         "recall": RECALLS.round(2).tolist(),
         "precision": precision.tolist(),
-        "score": [number(one) for one in score],
+        "score": [finite_or_none(one) for one in score],
     }
 
 
 def _nearest(iou: float) -> int:
-    return int(np.abs(THRESHOLDS - iou).argmin())
+    return int(np.abs(IOU_THRESHOLDS - iou).argmin())

@@ -5,61 +5,68 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Evaluated
+from quadriga.monitor.evaluation.evaluators import TaskMetrics
 from quadriga.monitor.evaluation.item_tables import (
-    Listed,
+    ItemTable,
+    annotations_table,
     predictions_table,
-    read_lists,
-    truths_table,
+    read_item_table,
 )
-from quadriga.monitor.evaluation.objects.matching import Overlap
-from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
-from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction
+from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.state import (
+    BoundedNumber,
+    EvaluatedImage,
+    EvaluationState,
+    LabelNumbers,
+    Table,
+    TrueObject,
+)
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
-class _Predicted(msgspec.Struct, gc=False):
+class _PredictedBox(msgspec.Struct, gc=False):
     label: str
-    score: Number
-    xmin: Number
-    ymin: Number
-    xmax: Number
-    ymax: Number
+    score: BoundedNumber
+    xmin: BoundedNumber
+    ymin: BoundedNumber
+    xmax: BoundedNumber
+    ymax: BoundedNumber
 
 
-class _True(Truth, kw_only=True, gc=False):
-    xmin: Number
-    ymin: Number
-    xmax: Number
-    ymax: Number
+class _TrueBox(TrueObject, kw_only=True, gc=False):
+    xmin: BoundedNumber
+    ymin: BoundedNumber
+    xmax: BoundedNumber
+    ymax: BoundedNumber
 
 
-class Detection:
+class DetectionEvaluator:
     """The evaluation of `OBJECT_DETECTION`."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", list[_Predicted], labels)
-        there = read_lists(images, "ground_truth", list[_True], labels)
+        found = read_item_table(images, "predictions", list[_PredictedBox], labels)
+        there = read_item_table(images, "ground_truth", list[_TrueBox], labels)
         return box_tables(found, _boxes(found), there, _boxes(there))
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state."""
-        return EvaluatedObjects(state, box_overlap(state), "box")
+        return ObjectMetrics(state, box_overlap(state), "box")
 
 
 def box_tables(
-    found: Listed, boxes: Float64Array, there: Listed, others: Float64Array
+    found: ItemTable, boxes: Float64Array, there: ItemTable, others: Float64Array
 ) -> dict[str, Table]:
     """Return the tables of objects whose boxes are (N, 4) and (M, 4), xywh."""
     return {
         "predictions": predictions_table(found, boxes[:, 2] * boxes[:, 3], box=boxes),
-        "truths": truths_table(there, others[:, 2] * others[:, 3], box=others),
+        "truths": annotations_table(there, others[:, 2] * others[:, 3], box=others),
     }
 
 
-def _boxes(listed: Listed) -> Float64Array:
+def _boxes(listed: ItemTable) -> Float64Array:
     """Return boxes (N, 4), xywh."""
     corners = listed.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
@@ -71,7 +78,7 @@ def _boxes(listed: Listed) -> Float64Array:
     return np.concatenate([corners[:, :2], sides], axis=1)
 
 
-def box_overlap(state: State) -> Overlap:
+def box_overlap(state: EvaluationState) -> OverlapFunction:
     """Return the overlap of boxes: intersection over union; of a crowd, over the prediction.
 
     Source: `bbIou` of COCO's `maskApi.c`, whose numbers these are.

@@ -10,16 +10,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import joined, mean_known, ratio
-from quadriga.monitor.evaluation.evaluators import Findings, Headline
-from quadriga.monitor.evaluation.labels.label_counts import totals
-from quadriga.monitor.evaluation.objects.matching import Overlap, near_pairs
-from quadriga.monitor.evaluation.reporting import number
-from quadriga.monitor.evaluation.state import State
+from quadriga.monitor.evaluation.arrays import joint_key, nan_mean, ratio
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction, near_pairs
+from quadriga.monitor.evaluation.reporting import finite_or_none
+from quadriga.monitor.evaluation.state import EvaluationState
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLDS = (0.5, 0.75)
+IOU_THRESHOLDS = (0.5, 0.75)
 """What an overlap must be above."""
 
 RULES = ("DOTA VOC07", "DOTA VOC12")
@@ -32,7 +32,7 @@ _AT_ONCE = 1 << 21
 """Predictions times weightings that are counted at once."""
 
 
-class DotaObjects:
+class DotaMetrics:
     """What a model found, judged by DOTA's rule; a crowd counts as difficult, for the rule knows none.
 
     Args:
@@ -40,7 +40,7 @@ class DotaObjects:
         overlap: Intersection over union.
     """
 
-    def __init__(self, state: State, overlap: Overlap) -> None:
+    def __init__(self, state: EvaluationState, overlap: OverlapFunction) -> None:
         found, there = state.tables["predictions"], state.tables["truths"]
         self._labels, self._images = state.labels, len(state.ids)
         ignored = there["difficult"] | there["crowd"]
@@ -48,47 +48,47 @@ class DotaObjects:
         order = np.lexsort((-found["score"], found["label"]))
         self._image = found["image"][order]
         self._bounds = np.searchsorted(found["label"][order], np.arange(len(self._labels) + 1))
-        asked, known = (joined(table["image"], table["label"]) for table in (found, there))
+        asked, known = (joint_key(table["image"], table["label"]) for table in (found, there))
         pairs = near_pairs(
             {"image": asked[order]},
             {"image": known},
             lambda prediction, truth: overlap(order[prediction], truth),
-            THRESHOLDS[0],
+            IOU_THRESHOLDS[0],
         )
         # Of objects that overlap alike the first counts.
-        pairs = pairs.of(np.argsort(-pairs.overlap, kind="stable")[::-1])
-        best, truth = pairs.last(len(order))
-        near = best > np.array(THRESHOLDS)[:, None]
+        pairs = pairs.select(np.argsort(-pairs.overlap, kind="stable")[::-1])
+        best, truth = pairs.last_of_each(len(order))
+        near = best > np.array(IOU_THRESHOLDS)[:, None]
         skipped = near & np.append(ignored, False)[truth]
         self._right = np.stack([_first(one, truth) for one in near & ~skipped])
         self._wrong = ~self._right & ~skipped
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
-        means = mean_known(self._precisions(weights))
+        means = nan_mean(self._precisions(weights))
         return [
             Headline("AP", {"rule": rule, "iou": threshold, "label": None}, means[:, at, of])
-            for of, threshold in enumerate(THRESHOLDS)
+            for of, threshold in enumerate(IOU_THRESHOLDS)
             for at, rule in enumerate(RULES)
         ]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute the average precision of each label."""
         [values] = self._precisions(np.ones((1, self._images)))
         metrics = [
-            Metric("AP", number(value), {"rule": rule, "iou": threshold, "label": label})
+            Metric("AP", finite_or_none(value), {"rule": rule, "iou": threshold, "label": label})
             for at, label in enumerate(self._labels)
-            for of, threshold in enumerate(THRESHOLDS)
+            for of, threshold in enumerate(IOU_THRESHOLDS)
             for rule, value in zip(RULES, values[:, of, at], strict=True)
         ]
-        rules = {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}
-        return Findings(metrics=metrics, parameters={"dota": rules})
+        rules = {"rules": RULES, "iou_above": IOU_THRESHOLDS, "difficult": "ignored"}
+        return EvaluationDetails(metrics=metrics, parameters={"dota": rules})
 
     def _precisions(self, weights: Float64Array) -> Float64Array:
         """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""
-        shape = len(RULES), len(THRESHOLDS), len(self._labels)
+        shape = len(RULES), len(IOU_THRESHOLDS), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
-        to_find = totals(weights, *self._there, len(self._labels))
+        to_find = weighted_totals(weights, *self._there, len(self._labels))
         for label, span in enumerate(pairwise(self._bounds)):
             of = slice(*span)
             image, right, wrong = self._image[of], self._right[:, of], self._wrong[:, of]
@@ -96,7 +96,7 @@ class DotaObjects:
             for first in range(0, len(weights), block):
                 some = slice(first, first + block)
                 counts = weights[some][:, image]
-                for at in range(len(THRESHOLDS)):
+                for at in range(len(IOU_THRESHOLDS)):
                     values[some, :, at, label] = _average_precisions(
                         counts, right[at], wrong[at], to_find[some, label]
                     )

@@ -13,14 +13,20 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from quadriga.monitor.evaluation.arrays import held, joined, ranges, starts, within
+from quadriga.monitor.evaluation.arrays import (
+    expand_ranges,
+    find_keys,
+    index_within_runs,
+    joint_key,
+    run_starts,
+)
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 
-Overlap = Callable[[Int64Array, Int64Array], Float64Array]
+OverlapFunction = Callable[[Int64Array, Int64Array], Float64Array]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
 
-WRONG, RIGHT, IGNORED = np.arange(3, dtype=np.uint8)
+INCORRECT, CORRECT, IGNORED = np.arange(3, dtype=np.uint8)
 """Outcomes of a prediction; the ignored ones are neither right nor wrong."""
 
 _ALMOST_ONE = 1 - 1e-10
@@ -28,7 +34,7 @@ _AT_ONCE = 1 << 17
 """Pairs looked at together: as many as caches hold."""
 
 
-class Ranking(NamedTuple):
+class RankedPredictions(NamedTuple):
     """What became of predictions and objects, per threshold (T) and range of area (A).
 
     Of the predictions only those that count (D,): by label, then by falling score, then by image.
@@ -45,39 +51,39 @@ class Ranking(NamedTuple):
     """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
     outside: BoolArray
     """(A, D) whether the prediction's own area is outside of each range."""
-    truth: Int64Array
+    matched_object: Int64Array
     """Position of the object taken at the first threshold and range, -1 for none."""
-    truth_ignored: BoolArray
+    object_ignored: BoolArray
     """(A, M) whether the object is neither found nor missed."""
     bounds: Int64Array
     """(K + 1,) where each label begins and ends."""
-    to_find: sparse.csr_array
+    actual_counts: sparse.csr_array
     """(A * K, I) objects that count, by range of area and label, in each image."""
 
-    def of_labels(self, first: int, after: int) -> slice:
+    def label_span(self, first: int, after: int) -> slice:
         """Return the places of the predictions of some labels."""
         return slice(int(self.bounds[first]), int(self.bounds[after]))
 
 
-class Pairs(NamedTuple):
+class OverlapPairs(NamedTuple):
     """Predictions and objects that overlap (P,), by their positions."""
 
     prediction: Int64Array
     truth: Int64Array
     overlap: Float64Array
 
-    def of(self, which: Int64Array | BoolArray) -> "Pairs":
+    def select(self, which: Int64Array | BoolArray) -> "OverlapPairs":
         """Return some of them."""
-        return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+        return OverlapPairs(self.prediction[which], self.truth[which], self.overlap[which])
 
-    def last(self, count: int) -> tuple[Float64Array, Int64Array]:
+    def last_of_each(self, count: int) -> tuple[Float64Array, Int64Array]:
         """Return the last overlap of each prediction (D,), 0 for none, and its object, -1 for none."""
         overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
         overlap[self.prediction] = self.overlap
         truth[self.prediction] = self.truth
         return overlap, truth
 
-    def overlaps(self) -> Overlap:
+    def overlaps(self) -> OverlapFunction:
         """Return what looks overlaps up: 0 for a pair that is not among these."""
         width = int(self.truth.max(initial=-1)) + 1
         keys = self.prediction * width + self.truth
@@ -92,16 +98,16 @@ class Pairs(NamedTuple):
         return overlap
 
 
-def match(
+def match_objects(
     predictions: Table,
     truths: Table,
-    overlap: Overlap,
+    overlap: OverlapFunction,
     *,
     thresholds: Float64Array,
     areas: Float64Array,
     most: int,
     shape: tuple[int, int],
-) -> Ranking:
+) -> RankedPredictions:
     """Match predictions with objects.
 
     Args:
@@ -116,21 +122,23 @@ def match(
         shape: How many labels (K) and images (I) there are.
     """
     order, rank, by_label = _ranked(predictions, most)
-    groups = joined(truths["image"], truths["label"])
+    groups = joint_key(truths["image"], truths["label"])
     by_group = np.argsort(groups, kind="stable")
-    asked = joined(predictions["image"], predictions["label"])[order]
-    first, counts = held(groups[by_group], asked)
+    asked = joint_key(predictions["image"], predictions["label"])[order]
+    first, counts = find_keys(groups[by_group], asked)
     truth_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
     least = np.minimum(thresholds, _ALMOST_ONE)
     outside = _outside(predictions["area"][order], areas)
     outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
-    outcome[:] = np.where(outside, IGNORED, WRONG)
+    outcome[:] = np.where(outside, IGNORED, INCORRECT)
     taken = np.full(len(order), -1, np.int64)
     for low, high in _chunks(asked, counts):
         some = by_group[first[low] : first[high - 1] + counts[high - 1]]
-        prediction, truth = ranges(first[low:high] - first[low], counts[low:high])
+        prediction, truth = expand_ranges(first[low:high] - first[low], counts[low:high])
         overlaps = overlap(order[low:high][prediction], some[truth])
-        pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
+        pairs = OverlapPairs(prediction, truth, overlaps).select(
+            overlaps >= least.min(initial=_ALMOST_ONE)
+        )
         found = _take(
             pairs,
             rank[low:high],
@@ -147,7 +155,7 @@ def match(
         shape=(len(areas) * labels, images),
     )
     label = predictions["label"][row]
-    return Ranking(
+    return RankedPredictions(
         row,
         predictions["image"][row],
         label,
@@ -162,23 +170,25 @@ def match(
     )
 
 
-def near_pairs(predictions: Table, truths: Table, overlap: Overlap, least: float) -> Pairs:
+def near_pairs(
+    predictions: Table, truths: Table, overlap: OverlapFunction, least: float
+) -> OverlapPairs:
     """Return the pairs within an image, of any labels, that overlap at least so much."""
     order = np.argsort(predictions["image"], kind="stable")
     by_image = np.argsort(truths["image"], kind="stable")
     asked, images = predictions["image"][order], truths["image"][by_image]
-    first, counts = held(images, asked)
-    found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
+    first, counts = find_keys(images, asked)
+    found = [OverlapPairs(order[:0], by_image[:0], np.zeros(0))]
     for low, high in _chunks(asked, counts):
-        prediction, truth = ranges(first[low:high], counts[low:high])
+        prediction, truth = expand_ranges(first[low:high], counts[low:high])
         prediction, truth = order[low:high][prediction], by_image[truth]
         overlaps = overlap(prediction, truth)
-        found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
-    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        found.append(OverlapPairs(prediction, truth, overlaps).select(overlaps >= least))
+    return OverlapPairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _take(
-    pairs: Pairs,
+    pairs: OverlapPairs,
     rank: Int64Array,
     truths: tuple[BoolArray, BoolArray],
     least: Float64Array,
@@ -194,25 +204,25 @@ def _take(
         outcome: (T, A, D) what becomes of those that take nothing; written to.
     """
     crowd, ignored = truths
-    verdict = np.where(ignored, IGNORED, RIGHT)
+    verdict = np.where(ignored, IGNORED, CORRECT)
     first = np.full(len(rank), -1, np.int64)
     alone = (np.bincount(pairs.prediction)[pairs.prediction] == 1) & (
         np.bincount(pairs.truth)[pairs.truth] == 1
     )
-    prediction, truth, overlaps = pairs.of(alone)
+    prediction, truth, overlaps = pairs.select(alone)
     takes = overlaps >= least[:, None]
     outcome[:, :, prediction] = np.where(
         takes[:, None], verdict[:, truth], outcome[:, :, prediction]
     )
     first[prediction[takes[0]]] = truth[takes[0]]
 
-    pairs = pairs.of(~alone)
+    pairs = pairs.select(~alone)
     free = np.ones((len(least), len(ignored), len(crowd)), bool)
     # Of a prediction's objects the last that may be taken: by overlap, then position.
-    prediction, truth, overlaps = pairs.of(
+    prediction, truth, overlaps = pairs.select(
         np.lexsort((pairs.truth, pairs.overlap, pairs.prediction, rank[pairs.prediction]))
     )
-    begin = starts(prediction)
+    begin = run_starts(prediction)
     ends = np.append(begin[1:], len(prediction))
     steps = np.searchsorted(
         rank[prediction[begin]], np.arange(rank[prediction].max(initial=-1) + 2)
@@ -236,9 +246,9 @@ def _take(
 
 def _chunks(groups: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
     """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
-    begin = starts(groups)
+    begin = run_starts(groups)
     before = (np.cumsum(pairs + 8) - pairs)[begin]
-    cuts = begin[starts(before // _AT_ONCE)]
+    cuts = begin[run_starts(before // _AT_ONCE)]
     return pairwise([*cuts.tolist(), len(groups)])
 
 
@@ -253,7 +263,7 @@ def _ranked(predictions: Table, most: int) -> tuple[Int64Array, Int64Array, Int6
     by_score = by_image[np.argsort(-predictions["score"][by_image], kind="stable")]
     by_label = _sorted(by_score, predictions["label"])
     order = _sorted(by_label, predictions["image"])
-    rank = within(joined(predictions["image"], predictions["label"])[order])
+    rank = index_within_runs(joint_key(predictions["image"], predictions["label"])[order])
     kept = rank < most
     place = np.empty(len(order), np.int64)
     place[order] = np.where(kept, np.cumsum(kept) - 1, -1)

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from quadriga.monitor.evaluation.labels.label_counts import LabelCounts
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-SCORE = 0.5
-IOU = 0.5
+SCORE_THRESHOLD = 0.5
+MATCH_OVERLAP = 0.5
 
 
-def at_thresholds(
+def metrics_at_operating_points(
     labels: list[str], label: Int64Array, score: Float64Array, right: BoolArray, to_find: Int64Array
 ) -> list[Metric]:
     """Return counts and rates at a score of 0.5, at that of the best F1, and each label's best F1.
@@ -29,9 +29,9 @@ def at_thresholds(
     def at(least: float, more: dict[str, Any]) -> list[Metric]:
         kept = score >= least
         sides = (np.bincount(label[of], minlength=len(labels)) for of in (kept & right, kept))
-        return _rates(labels, [*sides, to_find], {"score": least, "iou": IOU}, more)
+        return _rates(labels, [*sides, to_find], {"score": least, "iou": MATCH_OVERLAP}, more)
 
-    metrics = at(SCORE, {})
+    metrics = at(SCORE_THRESHOLD, {})
     best, _ = best_f1(score, right, int(to_find.sum()))
     if best is not None:
         metrics += at(best, {"chosen": "best F1"})
@@ -39,7 +39,7 @@ def at_thresholds(
         of = label == one
         least, f1 = best_f1(score[of], right[of], int(to_find[one]))
         named = {"label": labels[one], "chosen": "best F1 of the label"}
-        metrics.append(Metric("F1", f1, {"score": least, "iou": IOU, **named}))
+        metrics.append(Metric("F1", f1, {"score": least, "iou": MATCH_OVERLAP, **named}))
     return metrics
 
 
@@ -74,7 +74,10 @@ def _rates(
             "false negatives": there - right,
         }
         metrics += [
-            *(Metric(kind, number(of[0, column]), parameters) for kind, of in rates.items()),
+            *(
+                Metric(kind, finite_or_none(of[0, column]), parameters)
+                for kind, of in rates.items()
+            ),
             *(Metric("Counts", value, {**parameters, "of": of}) for of, value in numbers.items()),
         ]
     return metrics

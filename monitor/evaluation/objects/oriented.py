@@ -5,24 +5,24 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Composed, Evaluated
+from quadriga.monitor.evaluation.evaluators import CombinedMetrics, TaskMetrics
 from quadriga.monitor.evaluation.item_tables import (
-    Listed,
+    ItemTable,
+    annotations_table,
     predictions_table,
-    read_lists,
-    truths_table,
+    read_item_table,
 )
-from quadriga.monitor.evaluation.objects.dota import DotaObjects
-from quadriga.monitor.evaluation.objects.matching import Overlap
-from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
+from quadriga.monitor.evaluation.objects.dota import DotaMetrics
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction
+from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
 from quadriga.monitor.evaluation.state import (
+    BoundedMagnitude,
+    BoundedNumber,
     EvaluatedImage,
-    Labels,
-    Magnitude,
-    Number,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    Truth,
+    TrueObject,
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.geometry import ratio
@@ -34,42 +34,42 @@ from quadriga.tasks.rotated import (
 )
 from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
-_Pair = tuple[Number, Number]
+_Pair = tuple[BoundedNumber, BoundedNumber]
 
 _AT_ONCE = 4096
 """Pairs of boxes that are clipped at once: their corners stay in the cache."""
 
 
-class _Found(msgspec.Struct, gc=False):
+class _PredictedBox(msgspec.Struct, gc=False):
     label: str
-    score: Number
-    cx: Number
-    cy: Number
-    w: Magnitude
-    h: Magnitude
-    r: Number
+    score: BoundedNumber
+    cx: BoundedNumber
+    cy: BoundedNumber
+    w: BoundedMagnitude
+    h: BoundedMagnitude
+    r: BoundedNumber
 
 
-class _There(Truth):
-    cx: Number | None = None
-    cy: Number | None = None
-    w: Magnitude | None = None
-    h: Magnitude | None = None
-    r: Number | None = None
+class _TrueBox(TrueObject):
+    cx: BoundedNumber | None = None
+    cy: BoundedNumber | None = None
+    w: BoundedMagnitude | None = None
+    h: BoundedMagnitude | None = None
+    r: BoundedNumber | None = None
     corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
 
 
-class OrientedDetection:
+class OrientedDetectionEvaluator:
     """The evaluation of `ORIENTED_OBJECT_DETECTION`.
 
     Its tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
     of four, from the centre, clockwise on the screen and convex.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read oriented boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", list[_Found], labels)
-        there = read_lists(images, "ground_truth", list[_There], labels)
+        found = read_item_table(images, "predictions", list[_PredictedBox], labels)
+        there = read_item_table(images, "ground_truth", list[_TrueBox], labels)
         sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
         boxes = _boxes(found, sizes.reshape(-1, 2))
         centre, corners = _shapes(there, sizes.reshape(-1, 2))
@@ -78,19 +78,19 @@ class OrientedDetection:
             "predictions": predictions_table(
                 found, boxes[:, 2] * boxes[:, 3], centre=boxes[:, :2], corners=around
             ),
-            "truths": truths_table(
+            "truths": annotations_table(
                 there, polygon_areas(corners), centre=centre, corners=corners.reshape(-1, 8)
             ),
         }
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state, by COCO's rule and by DOTA's."""
         overlap = oriented_overlap(state)
-        coco = EvaluatedObjects(state, overlap, "oriented box")
-        return Composed([coco, DotaObjects(state, oriented_overlap(state, crowds=False))])
+        coco = ObjectMetrics(state, overlap, "oriented box")
+        return CombinedMetrics([coco, DotaMetrics(state, oriented_overlap(state, crowds=False))])
 
 
-def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
+def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapFunction:
     """Return the overlap of oriented boxes: intersection over union, exact.
 
     With `crowds`, of a crowd it is the part of the prediction that lies in it.
@@ -124,18 +124,18 @@ def _common_areas(shapes: Float64Array, others: Float64Array) -> Float64Array:
     return areas
 
 
-def _boxes(listed: Listed, sizes: Float64Array) -> Float64Array:
+def _boxes(listed: ItemTable, sizes: Float64Array) -> Float64Array:
     """Return boxes (N, 5), xywhr, in pixels, of images whose sizes are (I, 2)."""
     scale = sizes[listed.table["image"]]
     listed.check(scale.min(axis=1) > 0, "width and height of the image")
     return relative_to_pixels(listed.numbers(*ORIENTED_BOX_KEYS), scale)
 
 
-def _shapes(listed: Listed, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
+def _shapes(listed: ItemTable, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
     given: BoolArray = np.array([one.corners is not None for one in listed.rows], bool)
     turned = np.flatnonzero(~given)
-    rest = listed.of(turned)
+    rest = listed.take(turned)
     boxes = _boxes(rest, sizes)
     rest.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
     centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
@@ -143,7 +143,7 @@ def _shapes(listed: Listed, sizes: Float64Array) -> tuple[Float64Array, Float64A
     quads = np.array([one.corners for one in listed.rows if one.corners], np.float64)
     quads = quads.reshape(-1, 4, 2)
     centre[given] = quads.mean(axis=1)
-    corners[given] = convex(quads - centre[given][:, None])
+    corners[given] = order_corners(quads - centre[given][:, None])
     return centre, corners
 
 
@@ -152,7 +152,7 @@ def _around(boxes: Float64Array) -> Float64Array:
     return xywhr_to_corners(boxes * (0, 0, 1, 1, 1))
 
 
-def convex(corners: Float64Array) -> Float64Array:
+def order_corners(corners: Float64Array) -> Float64Array:
     """Put four corners into the order in which they surround what they span.
 
     Args:

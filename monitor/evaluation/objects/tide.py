@@ -11,19 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 from quadriga.monitor.evaluation.objects.average_precision import average_precisions
-from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Pairs, Ranking
+from quadriga.monitor.evaluation.objects.matching import (
+    CORRECT,
+    INCORRECT,
+    OverlapPairs,
+    RankedPredictions,
+)
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-NEAR = 0.5
-FAR = 0.1
+MATCH_OVERLAP = 0.5
+BACKGROUND_OVERLAP = 0.1
 """Least overlaps of a match, and of not being background."""
 
-KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
+ERROR_KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 _CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
 
 
-class Errors(NamedTuple):
+class TideErrors(NamedTuple):
     """What is wrong with each prediction and object."""
 
     kind: Int64Array
@@ -36,28 +41,28 @@ class Errors(NamedTuple):
     """(M,) those of them that no error would have found: `Miss`."""
 
 
-def errors(ranking: Ranking, truths: Table, pairs: Pairs) -> Errors:
+def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPairs) -> TideErrors:
     """Tell what is wrong, matched first at `NEAR`, over all areas.
 
     The pairs are all that overlap by `FAR` or more, by place in the ranking and position of the truth.
     """
-    wrong = ranking.outcome[0, 0] == WRONG
+    wrong = ranking.outcome[0, 0] == INCORRECT
     taken = np.zeros(len(truths["image"]), bool)
-    taken[ranking.truth[ranking.truth >= 0]] = True
+    taken[ranking.matched_object[ranking.matched_object >= 0]] = True
     counts = ~(truths["crowd"] | truths["difficult"])
-    pairs = pairs.of(counts[pairs.truth] & wrong[pairs.prediction])
-    pairs = pairs.of(np.argsort(pairs.overlap, kind="stable"))
+    pairs = pairs.select(counts[pairs.truth] & wrong[pairs.prediction])
+    pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
     same = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
-    own, own_truth = pairs.of(same).last(len(wrong))
-    other, other_truth = pairs.of(~same).last(len(wrong))
-    used, _ = pairs.of(same & taken[pairs.truth]).last(len(wrong))
+    own, own_truth = pairs.select(same).last_of_each(len(wrong))
+    other, other_truth = pairs.select(~same).last_of_each(len(wrong))
+    used, _ = pairs.select(same & taken[pairs.truth]).last_of_each(len(wrong))
     kind = np.select(
         [
             ~wrong,
-            (own >= FAR) & (own <= NEAR),
-            other >= NEAR,
-            used >= NEAR,
-            np.maximum(own, other) <= FAR,
+            (own >= BACKGROUND_OVERLAP) & (own <= MATCH_OVERLAP),
+            other >= MATCH_OVERLAP,
+            used >= MATCH_OVERLAP,
+            np.maximum(own, other) <= BACKGROUND_OVERLAP,
         ],
         [_NONE, _LOC, _CLS, _DUPE, _BKG],
         _BOTH,
@@ -66,10 +71,12 @@ def errors(ranking: Ranking, truths: Table, pairs: Pairs) -> Errors:
     missed = counts & ~taken
     unaccounted = missed.copy()
     unaccounted[target[target >= 0]] = False
-    return Errors(kind, target, missed, unaccounted)
+    return TideErrors(kind, target, missed, unaccounted)
 
 
-def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | None]:
+def error_costs(
+    ranking: RankedPredictions, truths: Table, found: TideErrors
+) -> dict[str, float | None]:
     """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
 
     An error that would have found an object which nothing else took, with the highest score of those, is
@@ -78,7 +85,7 @@ def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | N
     is nothing to find. None where there is nothing to find, or nothing is left.
     """
     outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
-    counted, right = outcome <= RIGHT, outcome == RIGHT
+    counted, right = outcome <= CORRECT, outcome == CORRECT
     labels = len(ranking.bounds) - 1
 
     def per_label(objects: BoolArray) -> Int64Array:
@@ -86,7 +93,7 @@ def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | N
 
     to_find = per_label(~(truths["crowd"] | truths["difficult"]))
     if not to_find.any():
-        return dict.fromkeys((*KINDS, "FalsePos", "FalseNeg"))
+        return dict.fromkeys((*ERROR_KINDS, "FalsePos", "FalseNeg"))
 
     def precision(keep: BoolArray, turned: BoolArray, less: Int64Array) -> float:
         labeled = np.where(
@@ -102,7 +109,7 @@ def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | N
     first = _first_of_targets(score, found)
     before = precision(counted, none, zero)
     after = {}
-    for number, kind in enumerate(KINDS[:-1]):
+    for number, kind in enumerate(ERROR_KINDS[:-1]):
         these = found.kind == number
         turned = these & first
         after[kind] = precision(counted & (~these | turned), turned, zero)
@@ -115,7 +122,7 @@ def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | N
     }
 
 
-def _first_of_targets(score: Float64Array, found: Errors) -> BoolArray:
+def _first_of_targets(score: Float64Array, found: TideErrors) -> BoolArray:
     """Tell (D,) which errors would have found a missed object with the highest score."""
     of = np.flatnonzero(found.target >= 0)
     of = of[found.missed[found.target[of]]]

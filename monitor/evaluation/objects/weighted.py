@@ -11,9 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import before, starts
-from quadriga.monitor.evaluation.objects.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
-from quadriga.monitor.evaluation.objects.matching import IGNORED, RIGHT, Ranking
+from quadriga.monitor.evaluation.arrays import cumulative_before, run_starts
+from quadriga.monitor.evaluation.objects.average_precision import (
+    AREA_RANGES,
+    IOU_THRESHOLDS,
+    MAX_DETECTIONS,
+    RECALLS,
+)
+from quadriga.monitor.evaluation.objects.matching import CORRECT, IGNORED, RankedPredictions
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _AT_ONCE = 1 << 18
@@ -26,7 +31,7 @@ _MOST = 1 << 23
 """... if they are not more numbers than this."""
 
 
-class _Part(NamedTuple):
+class _LabelBlock(NamedTuple):
     """Predictions (n,) of some labels (L), as ranked, and the right ones (E,) at all thresholds and areas.
 
     A group is a threshold, a range of area and a label: groups are numbered in this order.
@@ -51,27 +56,29 @@ class _Part(NamedTuple):
     """(E,) the odd ones before it within its group."""
 
 
-def twelve_numbers(ranking: Ranking, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
+def coco_numbers(
+    ranking: RankedPredictions, weights: Float64Array
+) -> tuple[Float64Array, Float64Array]:
     """Compute COCO's twelve numbers (12, B), in its order, and each label's average precision (K, B).
 
     Over weights (B, I) of images, whole numbers of 0 or more; of labels over all thresholds and areas. NaN
     where there is nothing to find.
     """
-    shape = len(AREAS), len(ranking.bounds) - 1, len(weights)
-    to_find = (ranking.to_find @ weights.T).reshape(shape)
+    shape = len(AREA_RANGES), len(ranking.bounds) - 1, len(weights)
+    to_find = (ranking.actual_counts @ weights.T).reshape(shape)
     columns = np.ascontiguousarray(weights.T)
     used = weights.max(axis=0, initial=0) > 0
-    precision = np.zeros((len(THRESHOLDS), len(AREAS), len(weights)))
+    precision = np.zeros((len(IOU_THRESHOLDS), len(AREA_RANGES), len(weights)))
     recall = np.zeros_like(precision)
-    early = np.zeros((len(MOST) - 1, len(THRESHOLDS), len(weights)))
+    early = np.zeros((len(MAX_DETECTIONS) - 1, len(IOU_THRESHOLDS), len(weights)))
     by_label = np.full(shape[1:], np.nan)
     for first, after in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
-        part = _part(ranking, first, after, used)
+        part = _label_block(ranking, first, after, used)
         rows = len(part.place) + part.inside.size + 1
         wide = max(1, _AT_ONCE // rows, min(_FEW, _MOST // rows))
         for low in range(0, len(weights), wide):
             of = np.s_[..., low : low + wide]
-            found = _part_numbers(part, columns[of], to_find[:, first:after][of])
+            found = _block_numbers(part, columns[of], to_find[:, first:after][of])
             precision[of] += found[0].sum(axis=2)
             by_label[first:after][of] = found[0][:, 0].mean(axis=0)
             recall[of] += found[1]
@@ -97,11 +104,13 @@ def twelve_numbers(ranking: Ranking, weights: Float64Array) -> tuple[Float64Arra
 def _spans(bounds: Int64Array, most: int) -> Iterator[tuple[int, int]]:
     """Cut labels into runs of about so many predictions, one label at least."""
     number = bounds[:-1] // max(most, 1)
-    return pairwise([*starts(number).tolist(), len(number)])
+    return pairwise([*run_starts(number).tolist(), len(number)])
 
 
-def _part(ranking: Ranking, first: int, after: int, used: BoolArray) -> _Part:
-    of = ranking.of_labels(first, after)
+def _label_block(
+    ranking: RankedPredictions, first: int, after: int, used: BoolArray
+) -> _LabelBlock:
+    of = ranking.label_span(first, after)
     outcome, outside = ranking.outcome[:, :, of], ranking.outside[:, of]
     image, rank = ranking.image[of], ranking.rank[of]
     bounds = ranking.bounds[first : after + 1] - ranking.bounds[first]
@@ -111,39 +120,39 @@ def _part(ranking: Ranking, first: int, after: int, used: BoolArray) -> _Part:
         image, rank = image[kept], rank[kept]
         bounds = np.append(0, np.cumsum(kept))[bounds]
     label = np.repeat(np.arange(after - first), np.diff(bounds))
-    right = np.flatnonzero(outcome == RIGHT)
+    right = np.flatnonzero(outcome == CORRECT)
     odds = np.flatnonzero((outcome == IGNORED) != outside)
     row, place = np.divmod(right, max(len(image), 1))
     odd_row, odd_place = np.divmod(odds, max(len(image), 1))
     group = row * (after - first) + label[place]
     odd_group = odd_row * (after - first) + label[odd_place]
-    over_all = row % len(AREAS) == 0
-    return _Part(
+    over_all = row % len(AREA_RANGES) == 0
+    return _LabelBlock(
         image,
         (~outside).astype(np.float64),
         bounds[label],
         place,
         group,
-        [np.flatnonzero((rank[place] < most) & over_all) for most in MOST[:-1]],
+        [np.flatnonzero((rank[place] < most) & over_all) for most in MAX_DETECTIONS[:-1]],
         odd_place,
-        np.where(outside[odd_row % len(AREAS), odd_place], 1.0, -1.0),
+        np.where(outside[odd_row % len(AREA_RANGES), odd_place], 1.0, -1.0),
         (np.searchsorted(odd_group, group), np.searchsorted(odds, right, "right")),
     )
 
 
-def _part_numbers(
-    part: _Part, columns: Float64Array, to_find: Float64Array
+def _block_numbers(
+    part: _LabelBlock, columns: Float64Array, to_find: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B).
 
     From weights (I, B) and objects to find (A, L, B); both recalls are summed over labels.
     """
-    shape = len(THRESHOLDS), *to_find.shape
+    shape = len(IOU_THRESHOLDS), *to_find.shape
     groups = int(np.prod(shape[:3]))
     own = columns.take(part.image, axis=0)
     whole = np.maximum(to_find, 1)  # where it is 0, nothing is right
     area, label = np.divmod(part.group % (shape[1] * shape[2]), shape[2])
-    begin = starts(part.group)
+    begin = run_starts(part.group)
     bounds = [*begin.tolist(), len(part.group)]
     here = part.group[begin]
 
@@ -153,7 +162,7 @@ def _part_numbers(
     )
     early = (early.reshape(-1, *shape)[:, :, 0] / whole[0]).sum(axis=2)
     right = _running(hits, np.repeat(begin, np.diff(bounds)), np.arange(1, len(hits) + 1))
-    counted = before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
+    counted = cumulative_before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
     of_area = area * (len(own) + 1)
     precision = counted.take(of_area + part.place + 1, axis=0)
     precision -= counted.take(of_area + part.begin[part.place], axis=0)
@@ -185,7 +194,7 @@ def _steps(recalls: Float64Array, begin: Int64Array) -> Float64Array:
 
 def _running(values: Float64Array, first: Int64Array, after: Int64Array) -> Float64Array:
     """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
-    sums = before(values)
+    sums = cumulative_before(values)
     found = sums.take(after, axis=0)
     found -= sums.take(first, axis=0)
     return found
@@ -194,7 +203,7 @@ def _running(values: Float64Array, first: Int64Array, after: Int64Array) -> Floa
 def _sums(values: Float64Array, group: Int64Array, groups: int) -> Float64Array:
     """Sum rows by their ascending groups."""
     sums = np.zeros((groups, values.shape[1]))
-    begin = starts(group)
+    begin = run_starts(group)
     if begin.size:
         sums[group[begin]] = np.add.reduceat(values, begin, axis=0)
     return sums

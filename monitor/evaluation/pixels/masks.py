@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import held, ranges, starts
+from quadriga.monitor.evaluation.arrays import expand_ranges, find_keys, run_starts
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
 from quadriga.tasks.contours import fill
 
@@ -41,7 +41,7 @@ class Contours(NamedTuple):
     """(N,) rings of each region."""
 
 
-class Runs(NamedTuple):
+class PixelRuns(NamedTuple):
     """Regions as runs of pixels (R,), counted down the columns: x * height + y."""
 
     region: Int64Array
@@ -92,7 +92,7 @@ def _frames(contours: Contours, width: int, height: int) -> Int64Array:
     return frame
 
 
-def from_runs(runs: Runs, height: Int64Array) -> Masks:
+def from_runs(runs: PixelRuns, height: Int64Array) -> Masks:
     """Make masks of runs, which do not meet within a region, of images of such heights (N,)."""
     count = len(height)
     length = runs.end - runs.start
@@ -117,7 +117,7 @@ def from_runs(runs: Runs, height: Int64Array) -> Masks:
     return Masks(frame, area, start, _between(turns, int(sizes.sum())))
 
 
-def overlaps(
+def mask_overlaps(
     predictions: Masks, truths: Masks, images: tuple[Int64Array, Int64Array], crowd: BoolArray
 ) -> tuple[Int64Array, Int64Array, Float64Array]:
     """Find all pairs of masks of one image that share a pixel, whatever their labels.
@@ -131,7 +131,7 @@ def overlaps(
     Returns:
         Positions of both, and the overlap: intersection over union; of a crowd over the prediction.
     """
-    prediction, truth = ranges(*held(images[1], images[0]))
+    prediction, truth = expand_ranges(*find_keys(images[1], images[0]))
     one, other = predictions.frame[prediction], truths.frame[truth]
     meet = (np.maximum(one, other)[:, ::2] < np.minimum(one, other)[:, 1::2]).all(axis=1)
     prediction, truth = prediction[meet], truth[meet]
@@ -153,7 +153,7 @@ def _common(one: Masks, other: Masks, mine: Int64Array, its: Int64Array) -> Int6
     parts = np.cumsum((lines[1] - lines[0])[order]) // _LINES
     for of in np.split(order, np.flatnonzero(np.diff(parts)) + 1):
         count = lines[1, of] - lines[0, of]
-        pair, line = ranges(np.zeros_like(count), count)
+        pair, line = expand_ranges(np.zeros_like(count), count)
         places = []
         for masks, frame, at in ((one, a[of], mine[of]), (other, b[of], its[of])):
             stride = _stride(frame)
@@ -171,7 +171,7 @@ def _common(one: Masks, other: Masks, mine: Int64Array, its: Int64Array) -> Int6
 
 
 def _cut_into_lines(
-    runs: Runs, height: Int64Array
+    runs: PixelRuns, height: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Cut runs where a column ends; return region, line, first pixel and the one after the last."""
     long = height[runs.region]
@@ -180,7 +180,7 @@ def _cut_into_lines(
     pieces = last_line - line + 1
     if (pieces == 1).all():
         return runs.region, line, first, last + 1
-    of, lines = ranges(line, pieces)
+    of, lines = expand_ranges(line, pieces)
     begins = np.where(lines == line[of], first[of], 0)
     ends = np.where(lines == last_line[of], last[of] + 1, long[of])
     return runs.region[of], lines, begins, ends
@@ -198,7 +198,7 @@ def _between(turns: Int64Array, count: int) -> UInt64Array:
         return words[:-1]
     word = turns >> 6
     bit = np.left_shift(np.uint64(1), (turns & 63).astype(np.uint64))
-    at = starts(word)
+    at = run_starts(word)
     words[word[at]] = np.bitwise_xor.reduceat(bit, at)
     for shift in (1, 2, 4, 8, 16, 32):
         words ^= words << np.uint64(shift)

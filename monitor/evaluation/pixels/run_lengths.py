@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import ranges
-from quadriga.monitor.evaluation.pixels.masks import Masks, Runs, from_runs
+from quadriga.monitor.evaluation.arrays import expand_ranges
+from quadriga.monitor.evaluation.pixels.masks import Masks, PixelRuns, from_runs
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.exchange.coco import Segmentation
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
@@ -22,18 +22,20 @@ _FARTHEST = 1 << 24
 _PIXEL_BITS = 40
 _PIXEL = (1 << _PIXEL_BITS) - 1
 
-Where = Callable[[int], str]
+NameSegmentation = Callable[[int], str]
 """Names a segmentation, for messages."""
 
 
-def masks_of(
-    segmentations: Sequence[Segmentation | None], sizes: Int64Array, where: Where
+def masks_from_segmentations(
+    segmentations: Sequence[Segmentation | None], sizes: Int64Array, where: NameSegmentation
 ) -> Masks:
     """Read segmentations as masks; see `runs_of`."""
-    return from_runs(runs_of(segmentations, sizes, where), sizes[:, 1])
+    return from_runs(runs_from_segmentations(segmentations, sizes, where), sizes[:, 1])
 
 
-def runs_of(segmentations: Sequence[Segmentation | None], sizes: Int64Array, where: Where) -> Runs:
+def runs_from_segmentations(
+    segmentations: Sequence[Segmentation | None], sizes: Int64Array, where: NameSegmentation
+) -> PixelRuns:
     """Read segmentations (N,) of images whose widths and heights are (N, 2), as runs."""
     polygons: list[tuple[int, list[list[float]]]] = []
     texts: list[tuple[int, bytes]] = []
@@ -69,10 +71,10 @@ def runs_of(segmentations: Sequence[Segmentation | None], sizes: Int64Array, whe
         np.append(one, other)[order]
         for one, other in zip(by_counts[1:], by_polygons[1:], strict=True)
     )
-    return Runs(region[order], start, end)
+    return PixelRuns(region[order], start, end)
 
 
-def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Int64Array, Int64Array]:
+def counts_of_texts(texts: list[bytes], where: NameSegmentation) -> tuple[Int64Array, Int64Array]:
     """Read compressed run lengths, each text the `counts` of a mask: those of all, and how many (N,) each has."""
     codes = np.frombuffer(b"".join(texts), np.uint8) - np.uint8(_FIRST_CHARACTER)
     bounds = np.append(0, np.cumsum([len(text) for text in texts], dtype=np.int64))
@@ -105,7 +107,9 @@ def _from_differences(values: Int64Array, counts: Int64Array) -> Int64Array:
     return np.where(nth == 0, values, sums - sums[first] + values[first])
 
 
-def from_counts(lengths: Int64Array, counts: Int64Array, pixels: Int64Array, where: Where) -> Runs:
+def from_counts(
+    lengths: Int64Array, counts: Int64Array, pixels: Int64Array, where: NameSegmentation
+) -> PixelRuns:
     """Turn run lengths into runs.
 
     Args:
@@ -114,7 +118,7 @@ def from_counts(lengths: Int64Array, counts: Int64Array, pixels: Int64Array, whe
         pixels: (N,) of the image of each, which they fill.
         where: Names a region.
     """
-    region, number = ranges(np.zeros_like(counts), counts)
+    region, number = expand_ranges(np.zeros_like(counts), counts)
     for at in np.flatnonzero((lengths < 0) | (lengths > pixels[region])).tolist():
         name, most = where(int(region[at])), pixels[region[at]]
         raise EvaluationError(f"{name}: expected counts of 0 to {most}, got {lengths[at]}")
@@ -128,12 +132,12 @@ def from_counts(lengths: Int64Array, counts: Int64Array, pixels: Int64Array, whe
         )
     inside = np.flatnonzero((number % 2 == 1) & (lengths > 0))
     end = sums[1:][inside] - base[region[inside]]
-    return Runs(region[inside], end - lengths[inside], end)
+    return PixelRuns(region[inside], end - lengths[inside], end)
 
 
 def from_polygons(
-    polygons: Sequence[Sequence[Sequence[float]]], sizes: Int64Array, where: Where
-) -> Runs:
+    polygons: Sequence[Sequence[Sequence[float]]], sizes: Int64Array, where: NameSegmentation
+) -> PixelRuns:
     """Fill regions (N,), each the union of polygons x, y, x, y ..., of images whose sizes are (N, 2)."""
     region = np.repeat(np.arange(len(polygons)), [len(of) for of in polygons])
     flat = list(chain.from_iterable(polygons))
@@ -178,7 +182,7 @@ def _turns(
     from_x = np.maximum((from_x + _SUBPIXELS // 2) // _SUBPIXELS, 0)
     to_x = np.minimum((to_x + _SUBPIXELS // 2) // _SUBPIXELS, sizes[polygon, 0])
     crossed = np.maximum(to_x - from_x, 0)
-    edge, column = ranges(from_x, crossed)
+    edge, column = expand_ranges(from_x, crossed)
     middle = column * _SUBPIXELS + _SUBPIXELS // 2
     steps = np.take_along_axis(high - low, along, 1)[:, 0]
     slope = np.take_along_axis(high - low, 1 - along, 1)[:, 0] / np.maximum(steps, 1)
@@ -218,7 +222,7 @@ def _crossing(
     return y
 
 
-def _union(region: Int64Array, start: Int64Array, end: Int64Array) -> Runs:
+def _union(region: Int64Array, start: Int64Array, end: Int64Array) -> PixelRuns:
     """Put runs together that meet or touch."""
     some = end > start
     region, start, end = region[some], start[some], end[some]
@@ -229,4 +233,4 @@ def _union(region: Int64Array, start: Int64Array, end: Int64Array) -> Runs:
     level = np.cumsum(1 - 2 * is_end)
     starts = events[(level == 1) & (is_end == 0)]
     ends = events[level == 0]
-    return Runs(starts >> _PIXEL_BITS, (starts & _PIXEL) >> 1, (ends & _PIXEL) >> 1)
+    return PixelRuns(starts >> _PIXEL_BITS, (starts & _PIXEL) >> 1, (ends & _PIXEL) >> 1)

@@ -7,20 +7,35 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.evaluators import Composed, Evaluated, Findings, Headline
-from quadriga.monitor.evaluation.labels.label_counts import LabelCounts, confusion, per_label
+from quadriga.monitor.evaluation.evaluators import (
+    CombinedMetrics,
+    EvaluationDetails,
+    Headline,
+    TaskMetrics,
+)
+from quadriga.monitor.evaluation.labels.label_counts import (
+    LabelCounts,
+    count_confusion,
+    label_metrics,
+)
 from quadriga.monitor.evaluation.pixels.instances import (
     BACKGROUND,
-    FARTHEST_PX,
-    IGNORED,
-    NO_OBJECTS,
-    Found,
-    Instances,
-    There,
+    IGNORED_LABELS,
+    MAX_OUTSIDE_PX,
+    NON_OBJECT_LABELS,
+    InstanceEvaluator,
+    PredictedSegment,
+    TrueSegment,
     object_tables,
-    tables_of_each,
+    tables_by_image,
 )
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    EvaluationState,
+    LabelNumbers,
+    Table,
+)
 from quadriga.tasks.arrays import Float64Array, Int64Array
 from quadriga.tasks.contours import paint, to_rings
 
@@ -28,39 +43,46 @@ _LARGEST_PX = 1 << 28
 _NOTHING, _HIDDEN = -1, -2
 
 
-class Segmentation:
+class SegmentationEvaluator:
     """Evaluates `IMAGE_SEGMENTATION`, instances first; without pixels, as of COCO's files, them alone."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read contours, as masks and as labels of pixels; see `Evaluator.tables`."""
-        return tables_of_each(
+        return tables_by_image(
             images, lambda *image: object_tables(labels, *image) | _pixels(labels, *image)
         )
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state."""
-        parts = (Instances(), Semantic()) if "pixels" in state.tables else (Instances(),)
-        return Composed([part.evaluate(state) for part in parts])
+        parts = (
+            (InstanceEvaluator(), SemanticEvaluator())
+            if "pixels" in state.tables
+            else (InstanceEvaluator(),)
+        )
+        return CombinedMetrics([part.evaluate(state) for part in parts])
 
 
-class Semantic:
+class SemanticEvaluator:
     """Evaluates the regions of `IMAGE_SEGMENTATION` pixel by pixel.
 
     Table "pixels": image, truth_label, predicted_label, both -1 for nothing, and count, of all pixels of the
     image that count.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Paint and count; see `Evaluator.tables`."""
-        return tables_of_each(images, partial(_pixels, labels))
+        return tables_by_image(images, partial(_pixels, labels))
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state."""
-        return EvaluatedPixels(state)
+        return PixelMetrics(state)
 
 
 def _pixels(
-    labels: Labels, image: EvaluatedImage, found: list[Found], there: list[There]
+    labels: LabelNumbers,
+    image: EvaluatedImage,
+    found: list[PredictedSegment],
+    there: list[TrueSegment],
 ) -> dict[str, Table]:
     """Paint and count one image."""
     where = f"image {image.id!r}"
@@ -71,14 +93,14 @@ def _pixels(
             f" got {image.width} and {image.height}"
         )
 
-    def label(one: Found | There) -> int:
+    def label(one: PredictedSegment | TrueSegment) -> int:
         return _NOTHING if one.label == BACKGROUND else labels[one.label]
 
     found = sorted(found, key=lambda one: one.score)
     predicted = _painted(
         found, [label(one) for one in found], (height, width), f"{where}: predictions"
     )
-    hidden = [one.crowd or one.label in IGNORED for one in there]
+    hidden = [one.crowd or one.label in IGNORED_LABELS for one in there]
     true_labels = [
         _HIDDEN if is_hidden else label(one) for one, is_hidden in zip(there, hidden, strict=True)
     ]
@@ -93,7 +115,10 @@ _Painted = tuple[npt.NDArray[np.uint8 | np.int32], Int64Array]
 
 
 def _painted(
-    segments: Sequence[Found | There], labels: Sequence[int], size_hw: tuple[int, int], where: str
+    segments: Sequence[PredictedSegment | TrueSegment],
+    labels: Sequence[int],
+    size_hw: tuple[int, int],
+    where: str,
 ) -> _Painted:
     """Paint segments, each with its label, one over the other."""
     canvas = np.zeros(size_hw, np.uint8 if len(segments) < 255 else np.int32)
@@ -101,9 +126,9 @@ def _painted(
     for at, (one, label) in enumerate(zip(segments, labels, strict=True)):
         with np.errstate(invalid="ignore"):  # of numbers beyond int32, which are refused
             outlines = to_rings(one.contour)
-        if any((np.abs(ring.astype(np.int64)) > FARTHEST_PX).any() for ring in outlines):
+        if any((np.abs(ring.astype(np.int64)) > MAX_OUTSIDE_PX).any() for ring in outlines):
             raise EvaluationError(
-                f"{where}[{at}]: expected points near the image, got one beyond {FARTHEST_PX} pixels"
+                f"{where}[{at}]: expected points near the image, got one beyond {MAX_OUTSIDE_PX} pixels"
             )
         paint(canvas, outlines, places.setdefault(label, len(places)))
     return canvas, np.array([*places], np.int64)
@@ -127,16 +152,18 @@ def _counted(true: _Painted, predicted: _Painted) -> tuple[Int64Array, Int64Arra
     return truth[kept], prediction[kept], counts[kept]
 
 
-class EvaluatedPixels:
+class PixelMetrics:
     """A whole state, looked into once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         pixels = state.tables["pixels"]
         self._image, self._pixels = pixels["image"], pixels["count"]
         sides = pixels["truth_label"], pixels["predicted_label"]
         painted = np.isin(np.arange(len(state.labels)), np.concatenate(sides))
         kept = [
-            at for at, label in enumerate(state.labels) if painted[at] or label not in NO_OBJECTS
+            at
+            for at, label in enumerate(state.labels)
+            if painted[at] or label not in NON_OBJECT_LABELS
         ]
         place = np.full(len(state.labels) + 1, _NOTHING)
         place[kept] = np.arange(len(kept))
@@ -150,7 +177,7 @@ class EvaluatedPixels:
         right = np.where(self._same, self._true, _NOTHING - nothing)
         sides = right, self._predicted, self._true
         rows = (*((self._image, label + nothing) for label in sides),)
-        return LabelCounts.of(weights, rows, labels, self._pixels)
+        return LabelCounts.from_rows(weights, rows, labels, self._pixels)
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
@@ -162,12 +189,12 @@ class EvaluatedPixels:
             Headline(
                 "PixelAccuracy",
                 {"background": True},
-                ratio(with_nothing.right.sum(axis=1), with_nothing.true.sum(axis=1)),
+                ratio(with_nothing.correct.sum(axis=1), with_nothing.actual.sum(axis=1)),
             ),
             Headline("mIOU", {"background": True}, with_nothing.macro(with_nothing.iou())),
         ]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute everything else, over all images."""
         counts = self._counts(np.ones((1, self._images)))
         rates = counts.rates()
@@ -177,13 +204,13 @@ class EvaluatedPixels:
             "Precision": rates["Precision"],
             "Recall": rates["Recall"],
         }
-        return Findings(
-            metrics=per_label(self._labels, values, counts.true, of="pixels"),
-            confusion_pixels=confusion(
-                self._labels, self._true, self._predicted, self._pixels, of="pixels"
+        return EvaluationDetails(
+            metrics=label_metrics(self._labels, values, counts.actual, of="pixels"),
+            confusion_pixels=count_confusion(
+                self._labels, self._true, self._predicted, self._pixels, unit="pixels"
             ),
             badness={"wrong_pixels": self._wrong()},
-            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": BACKGROUND},
+            parameters={"ignored": [*sorted(IGNORED_LABELS), "crowd"], "nothing": BACKGROUND},
         )
 
     def _wrong(self) -> Float64Array:

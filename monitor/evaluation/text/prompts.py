@@ -8,22 +8,22 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from quadriga.monitor.evaluation.item_tables import read
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
+from quadriga.monitor.evaluation.item_tables import read_items
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Labels,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.monitor.evaluation.text.text_metrics import (
     BLEU_COUNTS,
     TAU,
     anls,
+    bleu,
     bleu_counts,
-    bleu_of,
     cider,
     exact_match,
     rouge_l,
@@ -49,19 +49,19 @@ _BLEU = {"tokens": "13a", "smoothing": "exp", "most": 100}
 _CIDER = {"rule": "CIDEr-D", "frequencies": "all images", "most": 10}
 
 
-class _Found(msgspec.Struct):
+class _PromptAnswer(msgspec.Struct):
     answer: str
     prompt: str = ""
 
 
-class _There(msgspec.Struct):
+class _ReferenceAnswers(msgspec.Struct):
     prompt: str = ""
     answer: str | None = None
     answers: list[str] | None = None
     label: str | None = None
 
 
-class Text:
+class TextEvaluator:
     """The evaluation of `IMAGE_TEXT_TO_TEXT`.
 
     The table `questions` has a row for each prompt that people answered, with the model's answer, its
@@ -69,16 +69,16 @@ class Text:
     name. `unasked` has a row for each answer of the model to a prompt that nobody asked.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], _labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], _labels: LabelNumbers) -> dict[str, Table]:
         """Read answers; see `Evaluator.tables`."""
         asked_at: list[int] = []
         answered: list[bool] = []
         pairs: list[tuple[str, list[str]]] = []
         unasked: list[int] = []
         for at, image in enumerate(images):
-            found = read(list[_Found], image, "predictions")
-            there = read(list[_There], image, "ground_truth")
-            chosen = matched([one.prompt for one in found], [one.prompt for one in there])
+            found = read_items(list[_PromptAnswer], image, "predictions")
+            there = read_items(list[_ReferenceAnswers], image, "ground_truth")
+            chosen = match_prompts([one.prompt for one in found], [one.prompt for one in there])
             asked_at += [at] * len(there)
             answered += [which is not None for which in chosen]
             for number, (truth, which) in enumerate(zip(there, chosen, strict=True)):
@@ -105,15 +105,15 @@ class Text:
             "unasked": {"image": np.array(unasked, np.int64)},
         }
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state."""
-        return _Evaluated(state)
+        return _TextMetrics(state)
 
 
-class _Evaluated:
+class _TextMetrics:
     """The answers of a whole state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         self._state = state
         self._questions = state.tables["questions"]
         self._image = self._questions["image"]
@@ -128,13 +128,13 @@ class _Evaluated:
             for at, (kind, parameters) in enumerate(_MEANS)
         ]
         counts = weights @ self._added(self._questions["bleu"])
-        bleu = np.array([bleu_of(one) for one in counts], np.float64)
+        bleu = np.array([bleu(one) for one in counts], np.float64)
         asked = np.bincount(self._image, minlength=weights.shape[1])
         bleu[weights @ asked == 0] = np.nan
         described = Headline("CIDEr", _CIDER, self._mean(self._cider, weights))
         return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], described]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute how bad the worst answer to each image is, and count what was left open."""
         scores, answered = self._scores, self._questions["answered"]
         bad = np.zeros(len(self._state.ids))
@@ -145,14 +145,14 @@ class _Evaluated:
         extra = ("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE])
         if missing := [name for name, columns in extra if np.isnan(columns).any()]:
             parameters["missing"] = f"{' and '.join(missing)}: pip install quadriga[text]"
-        return Findings(
+        return EvaluationDetails(
             metrics=[
                 Metric("Prompts", float(len(answered))),
                 Metric("Unanswered", float((~answered).sum())),
             ],
             badness={"wrong_answer": bad},
             parameters=parameters,
-            excluded=counted(unasked_prompt=unasked),
+            excluded=nonzero_counts(unasked_prompt=unasked),
         )
 
     def _mean(self, scores: Float64Array, weights: Float64Array) -> Float64Array:
@@ -175,7 +175,7 @@ class _Evaluated:
         return cider(answers, [one.tolist() for one in texts][: len(answers)])
 
 
-def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
+def match_prompts(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
     """Tell which answer of a model belongs to each prompt that people answered: positions, or None.
 
     One with the same prompt, the first that is free; then, in their order, free ones for those prompts
@@ -198,7 +198,7 @@ def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
     return chosen
 
 
-def _references(truth: _There, place: str) -> list[str]:
+def _references(truth: _ReferenceAnswers, place: str) -> list[str]:
     one = truth.label if truth.answer is None else truth.answer
     references = truth.answers or ([] if one is None else [one])
     if not references:

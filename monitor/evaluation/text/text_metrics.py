@@ -29,20 +29,20 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Lower the case, drop ASCII punctuation and English articles, and leave single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
     """Return 1 if the answer is one of the references, both normalised, or 0."""
-    return float(normalised(answer) in map(normalised, references))
+    return float(normalise_text(answer) in map(normalise_text, references))
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Return the best F1 of normalised words with a reference; two empty texts agree."""
-    words = normalised(answer).split()
-    return max(_f1(words, normalised(one).split()) for one in references)
+    words = normalise_text(answer).split()
+    return max(_f1(words, normalise_text(one).split()) for one in references)
 
 
 def _f1(words: list[str], reference: list[str]) -> float:
@@ -62,8 +62,8 @@ def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
     """
     if len(references) < 2:
         return float("nan")
-    said = normalised(answer)
-    same = [normalised(one) == said for one in references]
+    said = normalise_text(answer)
+    same = [normalise_text(one) == said for one in references]
     agreeing = sum(same)
     return sum(min((agreeing - one) / 3, 1) for one in same) / len(same)
 
@@ -118,7 +118,7 @@ def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
     return [score.sys_len, score.ref_len, *score.counts, *score.totals]
 
 
-def bleu_of(counts: Sequence[float]) -> float:
+def bleu(counts: Sequence[float]) -> float:
     """Return BLEU, 0 to 100, of added counts; NaN without sacrebleu."""
     bleu = _bleu()
     if bleu is None or any(map(math.isnan, counts)):

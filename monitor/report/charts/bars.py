@@ -13,15 +13,15 @@ from quadriga.monitor.report.charts.drawing import (
     WIDE,
     WRONG,
     Chart,
-    chart,
-    figure,
-    name_rows,
-    shown,
-    single,
-    whiskers,
+    draw_interval,
+    new_figure,
+    set_row_names,
+    shorten_text,
+    single_axes,
+    to_chart,
 )
-from quadriga.monitor.report.metric_texts import differences, headlines, plain, title
-from quadriga.monitor.report.schema import TIMES, Comparison, Metric, Report, Slice
+from quadriga.monitor.report.metric_texts import difference_rows, headlines, one_line, title
+from quadriga.monitor.report.schema import TIME_SLICES, Comparison, Metric, Report, Slice
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
 _ROW = 0.21
@@ -50,7 +50,7 @@ _TIDE = {
 }
 
 
-def by_label(report: Report) -> list[Chart]:
+def label_charts(report: Report) -> list[Chart]:
     """Draw how good each label is, best first."""
     found: list[Chart] = []
     of_labels = [one for one in report.metrics if isinstance(one.parameters.get("label"), str)]
@@ -75,15 +75,15 @@ def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
     middle = half if left_out > 0 or len(order) <= half else (len(order) + 1) // 2
     parts = [part for part in (order[:middle], order[middle:][-half:]) if part]
     most = max(len(part) for part in parts)
-    sheet = figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else NARROW)
+    sheet = new_figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else NARROW)
     for axes, part in zip(sheet.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
-        _bars(axes, [shown(one.parameters["label"]) for one in part], part)
+        _bars(axes, [shorten_text(one.parameters["label"]) for one in part], part)
         axes.set_xticks((0, 0.5, 1))
         axes.set(xlim=(0, 1.2), ylim=(most - 0.4, -0.6))
-    caption = f"{plain(title(metrics[0], of_label=False), 80)}, best first."
+    caption = f"{one_line(title(metrics[0], of_label=False), 80)}, best first."
     if left_out > 0:
         caption += f" The best and the worst {half}; the {left_out} between them are in the table."
-    return chart(sheet, name, heading, caption)
+    return to_chart(sheet, name, heading, caption)
 
 
 def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = SERIES[0]) -> None:
@@ -96,11 +96,11 @@ def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = 
         end = max(0, one.value or 0, high or 0)
         text = "undefined" if one.value is None else f"{one.value:.3f}"
         axes.annotate(text, (end, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    name_rows(axes, names)
+    set_row_names(axes, names)
     axes.locator_params(axis="x", nbins=4)
 
 
-def by_size(report: Report) -> Chart | None:
+def size_chart(report: Report) -> Chart | None:
     """Draw average precision by the size of what is to be found."""
     found = {}
     for one in report.metrics:
@@ -110,21 +110,21 @@ def by_size(report: Report) -> Chart | None:
     sizes = [size for size in ("all", *_SIZES) if size in found]
     if not any(size in found for size in _SIZES):
         return None
-    sheet, axes = single(0.8 + 0.3 * len(sizes))
+    sheet, axes = single_axes(0.8 + 0.3 * len(sizes))
     _dots(axes, sizes, [found[size] for size in sizes])
     caption = f"Small is below 32² pixels, large above 96². {_INTERVAL}"
-    return chart(sheet, "by-size", "Average precision by size", caption)
+    return to_chart(sheet, "by-size", "Average precision by size", caption)
 
 
 def _dots(axes: Axes, names: list[str], metrics: list[Metric]) -> None:
     """Draw numbers with their intervals, from above."""
     for at, metric in enumerate(metrics):
-        whiskers(axes, metric, at, color=SERIES[0])
-    name_rows(axes, names)
+        draw_interval(axes, metric, at, color=SERIES[0])
+    set_row_names(axes, names)
     axes.grid(visible=True, axis="x")
 
 
-def by_slice(report: Report) -> list[Chart]:
+def slice_charts(report: Report) -> list[Chart]:
     """Draw the first headline over each part of the images."""
     by: dict[str, list[Slice]] = {}
     for one in report.slices:
@@ -136,11 +136,11 @@ def by_slice(report: Report) -> list[Chart]:
 def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart:
     left_out = len(parts) - _MOST_VALUES
     parts = parts[:_MOST_VALUES]  # the most frequent ones come first
-    if by in TIMES:
+    if by in TIME_SLICES:
         parts = sorted(parts, key=lambda one: one.value or "")
-    sheet, axes = single(0.8 + 0.26 * len(parts))
-    names = [f"{shown(one.value)} (n = {one.n:,})" for one in parts]
-    name = plain(f"{title(parts[0].metrics[0], short=True)} by {by}", 80)
+    sheet, axes = single_axes(0.8 + 0.26 * len(parts))
+    names = [f"{shorten_text(one.value)} (n = {one.n:,})" for one in parts]
+    name = one_line(f"{title(parts[0].metrics[0], short=True)} by {by}", 80)
     whole = headlines(report)[0].value if headlines(report) else None
     if whole is not None:
         axes.axvline(whole, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
@@ -148,15 +148,15 @@ def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart
     caption = f"The dashed line is the whole. {_INTERVAL}"
     if left_out > 0:
         caption += f" {left_out} rarer values are left out."
-    return chart(sheet, f"slice-{number}", name, caption)
+    return to_chart(sheet, f"slice-{number}", name, caption)
 
 
-def tide(report: Report) -> Chart | None:
+def tide_chart(report: Report) -> Chart | None:
     """Draw what each kind of error costs."""
     found = {name: report.errors_tide[name] for name in _TIDE if name in report.errors_tide}
     if not found:
         return None
-    sheet, axes = single(0.8 + 0.3 * len(found))
+    sheet, axes = single_axes(0.8 + 0.3 * len(found))
     names = [f"{_TIDE[name]} ({name})" for name in found]
     _bars(axes, names, [Metric(name, value) for name, value in found.items()], WRONG)
     at = [place for place, name in enumerate(found) if name.startswith("False")]
@@ -168,24 +168,24 @@ def tide(report: Report) -> Chart | None:
         "Average precision at IoU 0.5 that would be won if all errors of this one kind were mended (TIDE); "
         "the kinds do not add up."
     )
-    return chart(sheet, "tide", "What the errors cost", caption)
+    return to_chart(sheet, "tide", "What the errors cost", caption)
 
 
-def difference(other: Comparison, number: int) -> Chart | None:
+def difference_chart(other: Comparison, number: int) -> Chart | None:
     """Draw by how much the model is better than another one."""
     rows = [
         (name, its)
-        for name, one, its in differences(other)
+        for name, one, its in difference_rows(other)
         if its is not None and abs(one.value or 0) <= 1  # greater ones need a scale of their own
     ]
     if not rows or not other.n:
         return None
-    sheet, axes = single(0.8 + 0.28 * len(rows))
+    sheet, axes = single_axes(0.8 + 0.28 * len(rows))
     axes.axvline(0, color=INK, linewidth=0.9)
-    _dots(axes, [shown(name, 40) for name, _ in rows], [its for _, its in rows])
+    _dots(axes, [shorten_text(name, 40) for name, _ in rows], [its for _, its in rows])
     reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
     axes.locator_params(axis="x", nbins=5)
     axes.set(xlim=(-reach, reach), xlabel="← less\u2003\u2003more →")
-    name = f"This model less {plain(f'{other.model.name} {other.model.version}')}"
+    name = f"This model less {one_line(f'{other.model.name} {other.model.version}')}"
     caption = "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference."
-    return chart(sheet, f"difference-{number}", name, caption)
+    return to_chart(sheet, f"difference-{number}", name, caption)

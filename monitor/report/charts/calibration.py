@@ -10,20 +10,20 @@ from quadriga.monitor.report.charts.drawing import (
     TRUTH,
     WRONG,
     Chart,
-    chart,
-    figure,
+    new_figure,
+    to_chart,
 )
 from quadriga.monitor.report.schema import Report
 from quadriga.tasks.arrays import Float64Array
 
 
-def reliability(report: Report) -> Chart | None:
+def reliability_chart(report: Report) -> Chart | None:
     """Draw how often predictions of a score are right, over how many there are."""
     curve = _whole(report, "reliability", "edges", "count", "accuracy", "confidence")
     if curve is None or not np.nansum(curve[1]):
         return None
     edges, count, accuracy, confidence = curve
-    sheet = figure(4.4, NARROW)
+    sheet = new_figure(4.4, NARROW)
     above, below = sheet.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     above.plot((0, 1), (0, 1), color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     above.bar(edges[:-1], accuracy, np.diff(edges), align="edge", color=SERIES[0], alpha=0.35)
@@ -39,16 +39,16 @@ def reliability(report: Report) -> Chart | None:
         "Bars: of the predictions with such a score, how many are right. Honest scores lie on the dashed "
         "line; the gap to it is drawn from each dot. Below: how many predictions there are."
     )
-    return chart(sheet, "reliability", "Are the scores honest?", caption)
+    return to_chart(sheet, "reliability", "Are the scores honest?", caption)
 
 
-def scores(report: Report) -> Chart | None:
+def score_chart(report: Report) -> Chart | None:
     """Draw which scores right and wrong predictions have."""
     curve = _whole(report, "scores", "edges", "right", "wrong")
     if curve is None or not sum(np.nansum(side) for side in curve[1:]):
         return None
     edges, *sides = curve
-    sheet = figure(4.4, NARROW)
+    sheet = new_figure(4.4, NARROW)
     panels = sheet.subplots(2, 1, sharex=True)
     looks = ("right", {"color": TRUTH}), ("wrong", {"color": WRONG, "hatch": "////"})
     for axes, side, (name, look) in zip(panels, sides, looks, strict=True):
@@ -62,7 +62,7 @@ def scores(report: Report) -> Chart | None:
         "Right ones upwards, wrong ones (hatched) downwards, each on a scale of its own. The less the two "
         "lie over each other, the better a threshold tells them apart."
     )
-    return chart(sheet, "scores", "Scores of right and of wrong predictions", caption)
+    return to_chart(sheet, "scores", "Scores of right and of wrong predictions", caption)
 
 
 def _whole(report: Report, kind: str, *keys: str) -> list[Float64Array] | None:

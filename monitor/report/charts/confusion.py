@@ -9,26 +9,26 @@ from quadriga.monitor.report.charts.drawing import (
     PAPER,
     SERIES,
     Chart,
-    chart,
-    shown,
-    single,
+    shorten_text,
+    single_axes,
+    to_chart,
 )
 from quadriga.monitor.report.schema import Confusion, Report
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
-MOST_LABELS = 25
+MAX_LABELS = 25
 _NUMBERED = 13
 """Rows up to which the cells hold counts."""
 
-NOTHING = "nothing"
+BACKGROUND_NAME = "nothing"
 
 
-def objects(report: Report) -> Chart | None:
+def object_confusion_chart(report: Report) -> Chart | None:
     """Draw what objects or images are taken for."""
     return _chart(report.confusion, "confusion", "What is taken for what")
 
 
-def pixels(report: Report) -> Chart | None:
+def pixel_confusion_chart(report: Report) -> Chart | None:
     """Draw what pixels are taken for."""
     return _chart(report.confusion_pixels, "confusion-pixels", "What is taken for what, by pixels")
 
@@ -41,12 +41,12 @@ def _chart(found: Confusion | None, name: str, title: str) -> Chart | None:
     total = counts.sum(axis=1, keepdims=True)
     if not total.any():
         return None
-    names = [*(shown(label, 18) for label in found.labels), f"({NOTHING})"]
+    names = [*(shorten_text(label, 18) for label in found.labels), f"({BACKGROUND_NAME})"]
     kept = _kept(counts)
     cells = np.ix_(kept, kept)
     size = len(kept)
     side = min(6.2, 2.4 + 0.42 * size)
-    sheet, axes = single(side, side + 0.4)
+    sheet, axes = single_axes(side, side + 0.4)
     _cells(axes, counts[cells], (counts / np.maximum(total, 1))[cells])
     places, ends = np.arange(size), (-0.5, size - 0.5)
     shown_names = [names[at] for at in kept]
@@ -56,7 +56,7 @@ def _chart(found: Confusion | None, name: str, title: str) -> Chart | None:
     axes.tick_params(length=0)
     axes.hlines(places[1:] - 0.5, *ends, color=FAINT, linewidth=0.4)
     axes.vlines(places[1:] - 0.5, *ends, color=FAINT, linewidth=0.4)
-    return chart(sheet, name, title, _caption(len(total) - 1, kept))
+    return to_chart(sheet, name, title, _caption(len(total) - 1, kept))
 
 
 def _cells(axes: Axes, counts: Int64Array, shares: Float64Array) -> None:
@@ -80,10 +80,10 @@ def _short(count: int) -> str:
 def _caption(labels: int, kept: Int64Array) -> str:
     said = "The fuller a cell, the larger the share of its row; the diagonal is right."
     if labels in kept:
-        said += f" The row “({NOTHING})” holds predictions where nothing is, its column what was not found."
-    if labels > MOST_LABELS:
+        said += f" The row “({BACKGROUND_NAME})” holds predictions where nothing is, its column what was not found."
+    if labels > MAX_LABELS:
         said += (
-            f" The {MOST_LABELS} labels with the most errors; {labels - MOST_LABELS} are left out."
+            f" The {MAX_LABELS} labels with the most errors; {labels - MAX_LABELS} are left out."
         )
     return said
 
@@ -104,6 +104,6 @@ def _kept(counts: Int64Array) -> Int64Array:
     size = len(counts) - 1
     right = np.diag(counts)
     errors = (counts.sum(axis=0) + counts.sum(axis=1) - 2 * right)[:size]
-    worst = np.sort(np.argsort(-errors, kind="stable")[:MOST_LABELS])
+    worst = np.sort(np.argsort(-errors, kind="stable")[:MAX_LABELS])
     nothing = [size] if counts[size].any() or counts[:, size].any() else []
     return np.concatenate([worst, np.array(nothing, np.int64)])

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
-    LINES,
+    LINE_STYLES,
     Chart,
-    chart,
-    figure,
-    shown,
-    unit_square,
+    new_figure,
+    set_unit_square,
+    shorten_text,
+    to_chart,
 )
 from quadriga.monitor.report.schema import Report
 from quadriga.tasks.arrays import Float64Array
@@ -37,7 +37,7 @@ class _Line(NamedTuple):
     """Its metric; where the report has none, the area under the curve."""
 
 
-def precision_recall(report: Report) -> Chart | None:
+def precision_recall_chart(report: Report) -> Chart | None:
     """Draw precision over recall: of all labels together, and of those that are found worst."""
     panels = []
     for iou in (*_IOUS, None):
@@ -52,13 +52,13 @@ def precision_recall(report: Report) -> Chart | None:
     for above, below, (title, found) in zip(*rows, panels, strict=True):
         _draw(above, below, found)
         above.set_title(title)
-        unit_square(above, "recall", "precision")
+        set_unit_square(above, "recall", "precision")
     most = max(len(found) for _, found in panels)
     caption = f"The average precision stands beside each name. {_which(most)}"
-    return chart(sheet, "pr", "Precision over recall", caption)
+    return to_chart(sheet, "pr", "Precision over recall", caption)
 
 
-def roc(report: Report) -> Chart | None:
+def roc_chart(report: Report) -> Chart | None:
     """Draw the share of a label's images that are found over the share of others taken for it."""
     axes_of = "false_positive_rate", "true_positive_rate"
     found = _lines(report, report.curves.get("roc", []), axes_of, ("ROCAUC",))
@@ -68,16 +68,16 @@ def roc(report: Report) -> Chart | None:
     axes, below = sheet.subplots(2, 1, height_ratios=_HEIGHTS)
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=0.8)
     _draw(axes, below, found)
-    unit_square(axes, "false positive rate", "true positive rate")
+    set_unit_square(axes, "false positive rate", "true positive rate")
     caption = (
         "Each label against the rest; the area under each curve stands beside its name, and the "
         f"thin diagonal is what guessing gives. {_which(len(found))}"
     )
-    return chart(sheet, "roc", "Receiver operating characteristic", caption)
+    return to_chart(sheet, "roc", "Receiver operating characteristic", caption)
 
 
 def _sheet(panels: int) -> Figure:
-    return figure(sum(_HEIGHTS) + 0.5, 3.7 * panels)
+    return new_figure(sum(_HEIGHTS) + 0.5, 3.7 * panels)
 
 
 def _lines(
@@ -111,8 +111,8 @@ def _number(report: Report, kinds: tuple[str, ...], curve: dict[str, Any]) -> fl
 def _draw(axes: Axes, below: Axes, found: Sequence[_Line]) -> None:
     """Draw the mean and the worst labels, with their names below."""
     of_labels = [line for line in found if line.label is not None][:_WORST]
-    for line, style in zip(of_labels, LINES, strict=False):
-        axes.plot(line.x, line.y, label=f"{line.number:.2f} {shown(line.label)}", **style)
+    for line, style in zip(of_labels, LINE_STYLES, strict=False):
+        axes.plot(line.x, line.y, label=f"{line.number:.2f} {shorten_text(line.label)}", **style)
     for line in found:
         if line.label is None:
             axes.plot(line.x, line.y, color=INK, linewidth=2.2, label=f"{line.number:.2f} mean")

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from quadriga.monitor.report.metric_texts import plain
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Metric
 
 INK, FAINT, PAPER = "#010203", "#010204", "#010205"
@@ -28,7 +28,7 @@ TRUTH, WRONG = "#010206", "#010207"
 SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
 
 _NAMES = ("ink", "faint", "paper", "truth", "wrong", *(f"series-{at}" for at in range(len(SERIES))))
-VARIABLES = {
+CSS_VARIABLES = {
     color: f"--{name}"
     for color, name in zip((INK, FAINT, PAPER, TRUTH, WRONG, *SERIES), _NAMES, strict=True)
 }
@@ -36,13 +36,13 @@ VARIABLES = {
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 2)), (0, (3, 1)))
 
-LINES: list[dict[str, Any]] = [
+LINE_STYLES: list[dict[str, Any]] = [
     {"color": color, "linestyle": dash, "linewidth": 1.4}
     for color, dash in zip(SERIES, _DASHES, strict=True)
 ]
 """How one line after the other is drawn: told apart by dashes as well as by colour."""
 
-MOST_LETTERS = 24
+MAX_LETTERS = 24
 WIDE, NARROW = 7.4, 4.2
 """Inches of a picture that has a row of the page, and of one of two in a row."""
 
@@ -85,32 +85,32 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def drawing_style() -> Iterator[None]:
     """Draw within this: matplotlib's settings belong to the process, so one thread at a time has them."""
     with _LOCK, warnings.catch_warnings(), mpl.rc_context(_STYLE):
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
-def figure(height: float, width: float = WIDE) -> Figure:
+def new_figure(height: float, width: float = WIDE) -> Figure:
     """Return an empty sheet, in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def single(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
+def single_axes(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
     """Return a sheet, in inches, with one pair of axes."""
-    sheet = figure(height, width)
+    sheet = new_figure(height, width)
     return sheet, sheet.subplots()
 
 
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
+def set_row_names(axes: Axes, names: Sequence[str]) -> None:
     """Name rows one below the other, the first above."""
     axes.set_yticks(np.arange(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
 
 
-def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
+def to_chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
     """Turn a figure into an SVG that can stand inside a page beside others."""
     written = io.BytesIO()
     sheet.savefig(written, format="svg", metadata=_UNNAMED)
@@ -157,21 +157,21 @@ def _adopt(element: ET.Element, name: str) -> None:
 
 def _restyle(style: str) -> str:
     style = re.sub(r"font-family: [^;]*(; )?", "", style)
-    return re.sub(r"#0102\w\w", lambda found: f"var({VARIABLES[found[0]]})", style)
+    return re.sub(r"#0102\w\w", lambda found: f"var({CSS_VARIABLES[found[0]]})", style)
 
 
-def shown(text: str | None, most: int = MOST_LETTERS) -> str:
+def shorten_text(text: str | None, most: int = MAX_LETTERS) -> str:
     """Return a text of a user as matplotlib and XML take it, its middle cut out where it is long."""
-    return plain(text, most).replace("$", r"\$")  # or matplotlib would read mathematics
+    return one_line(text, most).replace("$", r"\$")  # or matplotlib would read mathematics
 
 
-def unit_square(axes: Axes, x: str, y: str) -> None:
+def set_unit_square(axes: Axes, x: str, y: str) -> None:
     """Let both axes go from 0 to 1."""
     axes.set(xlim=(0, 1.005), ylim=(0, 1.02), xlabel=x, ylabel=y)
     axes.grid(visible=True)
 
 
-def whiskers(axes: Axes, metric: Metric, at: float, **style: Any) -> None:
+def draw_interval(axes: Axes, metric: Metric, at: float, **style: Any) -> None:
     """Draw a number as a dot at a height, with its interval."""
     if metric.value is None:
         where = "axes fraction", "data"

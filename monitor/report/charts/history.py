@@ -18,16 +18,16 @@ from quadriga.monitor.report.charts.drawing import (
     WIDE,
     WRONG,
     Chart,
-    chart,
-    name_rows,
-    shown,
-    single,
+    set_row_names,
+    shorten_text,
+    single_axes,
+    to_chart,
 )
-from quadriga.monitor.report.metric_texts import brief, plain
-from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, by_effect
+from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, sorted_by_effect
 from quadriga.tasks.arrays import BoolArray, Int64Array
 
-MOST_WINDOWS = 100
+MAX_WINDOWS = 100
 _MOST_LINES, _MOST_ROWS = 6, 40
 _MANY = 40
 """Windows from which on marks are small and cells touch."""
@@ -39,15 +39,15 @@ _FULL = np.linspace(0.12, 1, len(_LEVELS))
 _EDGE: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
 
 
-def windows(report: Report) -> list[PastWindow]:
+def comparable_windows(report: Report) -> list[PastWindow]:
     """Return the windows that are drawn, oldest first; none where there is nothing to compare."""
-    found = report.history[-MOST_WINDOWS:]
+    found = report.history[-MAX_WINDOWS:]
     return found if len(found) > 1 and any(one.signals for one in found) else []
 
 
-def effects(report: Report) -> list[Chart]:
+def effect_charts(report: Report) -> list[Chart]:
     """Draw how far signals moved in each window: those with alarms first, then the most moved."""
-    found = windows(report)
+    found = comparable_windows(report)
     least = {one.name: one.effect.minimum for one in report.signals}
     drawn: list[Chart] = []
     for name in _ranked(report, found):
@@ -59,21 +59,21 @@ def effects(report: Report) -> list[Chart]:
     return drawn
 
 
-def heat_map(report: Report) -> Chart | None:
+def p_value_chart(report: Report) -> Chart | None:
     """Draw the adjusted p-value of each signal in each window."""
-    found = windows(report)
+    found = comparable_windows(report)
     if not found:
         return None
     names = _ranked(report, found)
     kept = names[:_MOST_ROWS]
     past = [[one.signals.get(name) for one in found] for name in kept]
-    sheet, axes = single(1.0 + 0.2 * len(kept), WIDE)
+    sheet, axes = single_axes(1.0 + 0.2 * len(kept), WIDE)
     levels = _cells(axes, np.array([[_level(one) for one in row] for row in past]))
     alarms = np.array([[one is not None and one.alarm for one in row] for row in past])
     y, x = np.nonzero(alarms)
     size = float(np.clip(230 / len(found), 2.2, 5.5))
     marks = axes.plot(x, y, "D", label="alarm", color=PAPER, ms=size, **_EDGE)
-    name_rows(axes, [shown(name) for name in kept])
+    set_row_names(axes, [shorten_text(name) for name in kept])
     axes.set_ylim(len(kept) - 0.5, -0.5)
     _name_windows(axes, found, 7)
     look: dict[str, Any] = {"handlelength": 1.1, "handletextpad": 0.4, "columnspacing": 0.9}
@@ -86,14 +86,14 @@ def heat_map(report: Report) -> Chart | None:
     )
     if len(names) > len(kept):
         caption += f" {len(names) - len(kept):,} signals that moved less are left out."
-    return chart(sheet, "heat-map", "Adjusted p-values over time", caption)
+    return to_chart(sheet, "heat-map", "Adjusted p-values over time", caption)
 
 
 def _ranked(report: Report, found: Sequence[PastWindow]) -> list[str]:
     """Return the names of all signals: alarms first, then those with more alarms before, then by effect."""
     alarms = Counter(name for one in found for name, past in one.signals.items() if past.alarm)
     past = dict.fromkeys(name for one in reversed(found) for name in one.signals)
-    now = {one.name: one.alarm for one in by_effect(report.signals) if one.name in past}
+    now = {one.name: one.alarm for one in sorted_by_effect(report.signals) if one.name in past}
     return sorted({**now, **past}, key=lambda name: (not now.get(name), -alarms[name]))
 
 
@@ -110,7 +110,7 @@ def _effects(
     )
     few = np.array([one is not None and one.status == "insufficient" for one in past])
     alarm = np.array([one is not None and one.alarm for one in past])
-    sheet, axes = single(2.1)
+    sheet, axes = single_axes(2.1)
     if least:
         axes.axhspan(0, least, facecolor=FAINT, alpha=0.45, linewidth=0, label="too small")
     line = np.where(few, np.nan, values)
@@ -133,11 +133,11 @@ def _effects(
     _name_windows(axes, found, 4)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=1.4)
-    caption = f"Last {brief(None if past[-1] is None else past[-1].effect)}"
+    caption = f"Last {format_brief(None if past[-1] is None else past[-1].effect)}"
     if least:
-        caption += f"; the smallest that matters: {brief(least)}"
+        caption += f"; the smallest that matters: {format_brief(least)}"
     name, number = named
-    return chart(sheet, f"effect-{number}", plain(name), f"{caption}.")
+    return to_chart(sheet, f"effect-{number}", one_line(name), f"{caption}.")
 
 
 def _gaps(found: Sequence[PastWindow]) -> list[int]:
@@ -156,7 +156,7 @@ def _name_windows(axes: Axes, found: Sequence[PastWindow], most: int) -> None:
     part = slice(11, 16) if len(days) == 1 else slice(0, 10) if len(times) == 1 else slice(5, 16)
     at = np.unique(np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(int))
     names = [starts[place][part].replace("T", " ") for place in at]
-    axes.set_xticks(at, [shown(name) if name else "" for name in names])
+    axes.set_xticks(at, [shorten_text(name) if name else "" for name in names])
     axes.set_xlim(-0.5, len(found) - 0.5)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from quadriga.monitor.evaluation.files import evaluate_files as files
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco, evaluate_records
-from quadriga.monitor.evaluation.reporting import Asked
+from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
 from tests.unit.monitor.evaluation.evaluated import told
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 FOUND = [BOX | {"score": 0.5}]
-ASKED = Asked(resamples=5)
+ASKED = EvaluationOptions(resamples=5)
 
 
 def record(name, **fields):

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.evaluation import reporting
-from quadriga.monitor.evaluation.evaluators import EVALUATORS, evaluator
+from quadriga.monitor.evaluation.evaluators import EVALUATORS, load_evaluator
 from quadriga.monitor.evaluation.reporting import (
-    Asked,
-    evaluate,
-    interval,
-    resampled,
-    with_pictures,
+    EvaluationOptions,
+    bootstrap_weights,
+    confidence_interval,
+    evaluate_state,
+    with_image_items,
 )
-from quadriga.monitor.report.page import page
+from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Report, ReportedModel, Window
 from tests.unit.monitor.evaluation.evaluated import merged
 from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
@@ -36,8 +36,8 @@ def images_of(results=RESULTS, start=1, **more):
 
 
 def report_of(state, **more):
-    asked = more.pop("asked", Asked(seed=3))
-    return evaluate(
+    asked = more.pop("asked", EvaluationOptions(seed=3))
+    return evaluate_state(
         Small(),
         state,
         task="X",
@@ -85,17 +85,17 @@ def test_resamples_in_many_steps_are_those_in_one(monkeypatch):
 
 
 def test_without_resamples_there_are_no_intervals():
-    report = report_of(whole(images_of()), asked=Asked(0))
+    report = report_of(whole(images_of()), asked=EvaluationOptions(0))
     assert report.metrics[0].value is not None
     assert [metric.ci95 for metric in report.metrics] == [None, None]
 
 
 def test_resamples_begin_with_the_whole_and_draw_as_many():
-    weights = resampled(7, Asked(5))
+    weights = bootstrap_weights(7, EvaluationOptions(5))
     assert weights.shape == (6, 7)
     assert (weights[0] == 1).all()
     assert (weights.sum(axis=1) == 7).all()
-    assert resampled(0, Asked(5)).shape == (6, 0)
+    assert bootstrap_weights(0, EvaluationOptions(5)).shape == (6, 0)
 
 
 def test_nothing_with_a_truth_is_insufficient():
@@ -124,7 +124,7 @@ def test_slices_are_evaluated_by_themselves():
 
 
 def test_of_many_values_the_most_common_are_shown(monkeypatch):
-    monkeypatch.setattr(reporting, "MOST_SLICES", 2)
+    monkeypatch.setattr(reporting, "MAX_SLICES", 2)
     images = [
         image
         for at, camera in enumerate("bca")
@@ -135,7 +135,7 @@ def test_of_many_values_the_most_common_are_shown(monkeypatch):
 
 def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
     images = images_of("ab")
-    report = with_pictures(report_of(whole(images)), images)
+    report = with_image_items(report_of(whole(images)), images)
     (worst,) = report.worst
     assert (worst.inference_id, worst.reason, worst.image) == ("2", "wrong_label", "blake3:1")
     assert (worst.width, worst.height) == (4, 3)
@@ -190,11 +190,11 @@ def test_models_are_compared_where_both_answered():
 
 @pytest.mark.parametrize("task", EVALUATORS)
 def test_every_task_has_a_report_of_nothing(task):
-    evaluation = evaluator(task)
+    evaluation = load_evaluator(task)
     unknown = image_of(1, "", None)
     states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
     for state in states:
-        report = evaluate(
+        report = evaluate_state(
             evaluation, state, task=task, model=MODEL, window=Window(), others=[(OTHER, states[0])]
         )
         assert (report.status, report.data.current.n) == ("insufficient", 0)
@@ -202,7 +202,7 @@ def test_every_task_has_a_report_of_nothing(task):
         assert {metric.ci95 for metric in report.metrics} <= {None, (0, 0)}
         again = msgspec.json.decode(msgspec.json.encode(report), type=Report)
         assert again.metrics == report.metrics
-        assert "<html" in page(report, lambda _: None)
+        assert "<html" in render_page(report, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +210,6 @@ def test_every_task_has_a_report_of_nothing(task):
 )
 def test_an_interval_holds_its_number(number, low, high):
     resamples = np.linspace(0.2, 0.8, 41)
-    assert interval(np.append(number, resamples)) == pytest.approx((low, high))
-    assert interval(np.append(np.nan, resamples)) == pytest.approx((0.215, 0.785))
-    assert interval(np.array([number, np.nan])) is None
+    assert confidence_interval(np.append(number, resamples)) == pytest.approx((low, high))
+    assert confidence_interval(np.append(np.nan, resamples)) == pytest.approx((0.215, 0.785))
+    assert confidence_interval(np.array([number, np.nan])) is None

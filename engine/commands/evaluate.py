@@ -131,11 +131,11 @@ def _records(options: SimpleNamespace) -> tuple[Report, Page]:
         tell(f"{lines} images")
 
     place, page = options.records, page_with(in_folder(options.images))
-    asked: dict[str, Any] = {"by": options.by, "asked": _asked(options), "tell": show}
+    asked: dict[str, Any] = {"by": options.by, "options": _asked(options), "on_lines_read": show}
     if place.suffix == ".parquet":
         with cluster(options.on) as found:
             each = map if found is None else found.map
-            return evaluate_parquet(place.absolute(), options.task, each=each, **asked), page
+            return evaluate_parquet(place.absolute(), options.task, map_shards=each, **asked), page
     if options.on is not None:
         raise click.UsageError(f"expected --on with --model or with Parquet, got it with {place}")
     if str(place) != "-":
@@ -151,7 +151,7 @@ def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
     files, asked = (options.truth, options.predictions), _asked(options)
-    report = evaluate_coco(*files, options.task, by=options.by, asked=asked)
+    report = evaluate_coco(*files, options.task, by=options.by, options=asked)
     return report, page_with(in_folder(options.images))
 
 

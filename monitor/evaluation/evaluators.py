@@ -89,24 +89,24 @@ class CombinedMetrics:
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines of all parts."""
-        return [one for part in self._parts for one in part.headlines(weights)]
+        return [headline for metrics in self._parts for headline in metrics.headlines(weights)]
 
     def details(self) -> EvaluationDetails:
         """Put the findings of all parts together; of each kind of confusion there is the first."""
-        whole = EvaluationDetails()
-        for part in self._parts:
-            one = part.details()
-            whole = EvaluationDetails(
-                whole.metrics + one.metrics,
-                whole.curves | one.curves,
-                whole.confusion or one.confusion,
-                whole.confusion_pixels or one.confusion_pixels,
-                whole.errors_tide | one.errors_tide,
-                whole.badness | one.badness,
-                whole.parameters | one.parameters,
-                whole.excluded | one.excluded,
+        combined = EvaluationDetails()
+        for metrics in self._parts:
+            details = metrics.details()
+            combined = EvaluationDetails(
+                combined.metrics + details.metrics,
+                combined.curves | details.curves,
+                combined.confusion or details.confusion,
+                combined.confusion_pixels or details.confusion_pixels,
+                combined.errors_tide | details.errors_tide,
+                combined.badness | details.badness,
+                combined.parameters | details.parameters,
+                combined.excluded | details.excluded,
             )
-        return whole
+        return combined
 
 
 class Evaluator(Protocol):
@@ -131,18 +131,18 @@ def load_evaluator(task: str) -> Evaluator:
     Raises:
         EvaluationError: There is none.
     """
-    place = EVALUATORS.get(full_name(task))
-    if place is None:
-        short = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
+    location = EVALUATORS.get(full_name(task))
+    if location is None:
+        short_names = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
         raise EvaluationError(
-            f"expected one of {', '.join([*EVALUATORS, *short])} as task, got {task!r:.80}"
+            f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {task!r:.80}"
         )
-    found: Evaluator = load(place)()
-    return found
+    evaluator: Evaluator = load(location)()
+    return evaluator
 
 
 def build_state(
-    evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]
+    evaluator: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]
 ) -> EvaluationState:
     """Turn a shard of images into a state; those without a truth are counted as excluded.
 
@@ -152,31 +152,31 @@ def build_state(
         EvaluationError: They are not of this task, or of no size that an image can have.
     """
     images = list(images)
-    known = [image for image in images if bytes(image.ground_truth) != b"null"]
+    annotated = [image for image in images if bytes(image.ground_truth) != b"null"]
     labels = LabelNumbers()
-    tables = evaluation.tables(known, labels)
+    tables = evaluator.tables(annotated, labels)
     return EvaluationState(
-        [image.id for image in known],
-        [image.id if image.image is None else image.image for image in known],
-        np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
-        {name: slice_values(known, name) for name in by},
+        [image.id for image in annotated],
+        [image.id if image.image is None else image.image for image in annotated],
+        np.array([_size(image) for image in annotated], np.int64).reshape(-1, 2),
+        {name: slice_values(annotated, name) for name in by},
         list(labels),
         tables,
-        nonzero_counts(no_truth=len(images) - len(known)),
+        nonzero_counts(no_truth=len(images) - len(annotated)),
     )
 
 
 def find_unreadable(
-    evaluation: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
+    evaluator: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
 ) -> dict[int, EvaluationError]:
     """Return, by their positions, what is wrong with the images that are no state alone."""
-    wrong = {}
-    for at, image in enumerate(images):
+    errors = {}
+    for index, image in enumerate(images):
         try:
-            build_state(evaluation, [image], by)
+            build_state(evaluator, [image], by)
         except EvaluationError as error:
-            wrong[at] = error
-    return wrong
+            errors[index] = error
+    return errors
 
 
 def _size(image: EvaluatedImage) -> tuple[int, int]:
@@ -192,14 +192,14 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
 _decoder = cache(msgspec.json.Decoder)
 
 
-def decode_json(kind: Any, text: bytes, where: str) -> Any:
+def decode_json(type_: Any, text: bytes, location: str) -> Any:
     """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
     try:
-        return _decoder(kind).decode(text)
+        return _decoder(type_).decode(text)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        what = message.replace("Object missing required field ", "expected a field ")
-        what = f"{what[:1].lower()}{what[1:]}"
-        raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
+        message, _, path = str(error).partition(" - at `$")
+        description = message.replace("Object missing required field ", "expected a field ")
+        description = f"{description[:1].lower()}{description[1:]}"
+        raise EvaluationError(f"{location}{path.rstrip('`')}: {description}") from error
     except JSON_ERRORS as error:
-        raise EvaluationError(f"{where}: expected JSON, got: {error}") from error
+        raise EvaluationError(f"{location}: expected JSON, got: {error}") from error

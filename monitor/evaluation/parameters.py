@@ -61,7 +61,7 @@ def check_parameters(parameters: EvaluationParameters) -> None:
     """See that this means something, or raise as `decode_parameters`."""
     parse(parameters.where, 0)
     filters = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
-    filters |= {f"compare[{at}]": one.where for at, one in enumerate(parameters.compare)}
+    filters |= {f"compare[{index}]": other.where for index, other in enumerate(parameters.compare)}
     for name, where in filters.items():
         try:
             parse(where, 0)
@@ -72,5 +72,5 @@ def check_parameters(parameters: EvaluationParameters) -> None:
             slice_values([], by)
     except EvaluationError as error:
         raise QueryError(str(error)) from error
-    if both := set(parameters.by) & parameters.slices.keys():
-        raise QueryError(f"expected each slice once, got {min(both)!r:.80} in by and in slices")
+    if repeated := set(parameters.by) & parameters.slices.keys():
+        raise QueryError(f"expected each slice once, got {min(repeated)!r:.80} in by and in slices")

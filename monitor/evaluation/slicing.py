@@ -19,8 +19,10 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
         EvaluationError: It is none of these, or the metadata of an image cannot be searched.
     """
     if by in TIME_SLICES:
-        part = TIME_SLICES[by]
-        return [None if image.created_at is None else image.created_at[part] for image in images]
+        characters = TIME_SLICES[by]
+        return [
+            None if image.created_at is None else image.created_at[characters] for image in images
+        ]
     path = by.removeprefix("meta.")
     if path == by or not path:
         raise EvaluationError(

@@ -64,9 +64,9 @@ class EvaluatedImage(msgspec.Struct, frozen=True):
     """Hash or place of the image: what tells that two models answered the same one. None: its id."""
 
 
-def nonzero_counts(**left_out: int) -> dict[str, int]:
+def nonzero_counts(**counts: int) -> dict[str, int]:
     """Return how many are left out by reason, without the reasons of none."""
-    return {reason: count for reason, count in left_out.items() if count}
+    return {reason: count for reason, count in counts.items() if count}
 
 
 class EvaluationState(NamedTuple):
@@ -102,53 +102,56 @@ def merge_states(states: Iterable[EvaluationState]) -> EvaluationState:
     """
     states = list(states)
     labels = sorted({label for state in states for label in state.labels})
-    rank = {label: number for number, label in enumerate(labels)}
-    parts: list[dict[str, Table]] = [{} for _ in states]
+    new_numbers = {label: number for number, label in enumerate(labels)}
+    table_sets: list[dict[str, Table]] = [{} for _ in states]
     excluded: Counter[str] = Counter()
     ids: list[str] = []
-    for state, part in zip(states, parts, strict=True):
-        numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
+    for state, tables in zip(states, table_sets, strict=True):
+        numbers = np.array([new_numbers[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
-            moved = {
+            renumbered = {
                 key: numbers[column] if key.endswith("label") else column
                 for key, column in table.items()
             }
-            part[name] = moved | {"image": len(ids) + table["image"]}
+            tables[name] = renumbered | {"image": len(ids) + table["image"]}
         excluded.update(state.excluded)
         ids += state.ids
-    order = sorted(range(len(ids)), key=lambda at: (len(ids[at]), ids[at]))
-    for one, other in pairwise(order):
-        if ids[one] == ids[other]:
-            raise EvaluationError(f"expected each image once, got {ids[one]!r:.80} twice")
-    by = dict.fromkeys(name for state in states for name in state.slices)
-    whole = EvaluationState(
+    order = sorted(range(len(ids)), key=lambda index: (len(ids[index]), ids[index]))
+    for previous, current in pairwise(order):
+        if ids[previous] == ids[current]:
+            raise EvaluationError(f"expected each image once, got {ids[previous]!r:.80} twice")
+    keys = dict.fromkeys(name for state in states for name in state.slices)
+    merged = EvaluationState(
         ids,
-        [one for state in states for one in state.images],
+        [previous for state in states for previous in state.images],
         np.concatenate([state.sizes for state in states]),
-        {name: [one for state in states for one in state.slices[name]] for name in by},
+        {name: [previous for state in states for previous in state.slices[name]] for name in keys},
         labels,
-        concat_tables(parts),
+        concat_tables(table_sets),
         dict(sorted(excluded.items())),
     )
-    return select_images(whole, order)
+    return select_images(merged, order)
 
 
 def select_images(state: EvaluationState, positions: Sequence[int]) -> EvaluationState:
     """Return the part of a state that holds these images, in this order, rows by image; labels stay."""
-    at = np.array(positions, np.int64)
-    place = np.full(len(state.ids), -1)
-    place[at] = np.arange(len(at))
+    selected = np.array(positions, np.int64)
+    new_position = np.full(len(state.ids), -1)
+    new_position[selected] = np.arange(len(selected))
     tables = {}
     for name, table in state.tables.items():
-        image = place[table["image"]]
+        image = new_position[table["image"]]
         rows = np.argsort(image, kind="stable")[np.count_nonzero(image < 0) :]
         chosen = {key: column[rows] for key, column in table.items()}
         tables[name] = chosen | {"image": image[rows]}
     return EvaluationState(
-        [state.ids[one] for one in positions],
-        [state.images[one] for one in positions],
-        state.sizes[at],
-        {name: [values[one] for one in positions] for name, values in state.slices.items()},
+        [state.ids[position] for position in positions],
+        [state.images[position] for position in positions],
+        state.sizes[selected],
+        {
+            name: [values[position] for position in positions]
+            for name, values in state.slices.items()
+        },
         state.labels,
         tables,
         state.excluded,

@@ -79,20 +79,20 @@ def evaluate_stored(
     model, state = _merged(own_shards, parameters)
     if unreadable and not state.ids:
         raise EvaluationError(unreadable)
-    others = []
-    for index, other in enumerate(parameters.compare):
-        read_other = partial(read_other_model, other, task, selection.newest)
+    other_models = []
+    for index, other_model in enumerate(parameters.compare):
+        read_other = partial(read_other_model, other_model, task, selection.newest)
         other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
-        others.append(_merged(other_shards, other))
+        other_models.append(_merged(other_shards, other_model))
     report = evaluate_state(
         load_evaluator(task),
         state,
         task=task,
         model=model,
         window=_window(selection, parameters.where),
-        asked=EvaluationOptions(parameters.resamples, parameters.seed),
-        others=others,
-        step=lambda: on_progress(shards.total, shards.total),
+        options=EvaluationOptions(parameters.resamples, parameters.seed),
+        other_models=other_models,
+        check_cancelled=lambda: on_progress(shards.total, shards.total),
     )
     worst = read_inferences(reader, sorted({int(item.inference_id) for item in report.worst}))
     return msgspec.structs.replace(
@@ -112,13 +112,13 @@ class _ShardCache:
         if directory is not None:
             directory.mkdir(exist_ok=True)
 
-    def get(self, name: str, kind: type[_Saved]) -> _Saved | None:
+    def get(self, name: str, type_: type[_Saved]) -> _Saved | None:
         """Return what is saved under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
             # Power may have been lost while it was made.
             with suppress(FileNotFoundError, msgspec.MsgspecError):
-                return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+                return msgspec.msgpack.decode(path.read_bytes(), type=type_)
         return None
 
     def put(self, name: str, value: Selection | EvaluationShard) -> None:
@@ -133,14 +133,14 @@ class _ShardReader:
     def __init__(
         self,
         selection: Selection,
-        others: int,
+        other_models: int,
         cache: _ShardCache,
         executor: ShardExecutor,
         on_progress: OnProgress,
     ) -> None:
         self._cache, self._executor, self._on_progress = cache, executor, on_progress
-        self._images = sum(len(part.ids) for part in selection.parts)
-        self.total = self._images * (1 + others)
+        self._images = sum(len(shard.ids) for shard in selection.parts)
+        self.total = self._images * (1 + other_models)
         self._finished = 0
 
     def read(

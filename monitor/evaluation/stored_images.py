@@ -88,7 +88,7 @@ def select_inferences(reader: InferenceReader, parameters: EvaluationParameters)
         name: {id_ for page in reader.matching_ids(_all(where, filter_), now_us) for id_ in page}
         for name, filter_ in parameters.slices.items()
     }
-    parts = [
+    shards = [
         ShardIds(
             shard_ids,
             {
@@ -98,7 +98,7 @@ def select_inferences(reader: InferenceReader, parameters: EvaluationParameters)
         )
         for shard_ids in _shards(ids)
     ]
-    return Selection(reader.get(str(ids[0])).task, newest_id, parts)
+    return Selection(reader.get(str(ids[0])).task, newest_id, shards)
 
 
 def shared_images(state: EvaluationState) -> list[dict[str, int]]:
@@ -115,19 +115,19 @@ def shared_images(state: EvaluationState) -> list[dict[str, int]]:
 
 
 def read_shard(
-    parameters: EvaluationParameters, task: str, reader: InferenceReader, part: ShardIds
+    parameters: EvaluationParameters, task: str, reader: InferenceReader, shard_ids: ShardIds
 ) -> EvaluationShard:
     """Read a shard of a selection; deleted and unreadable inferences are left out and counted."""
-    records = read_inferences(reader, part.ids)
+    records = read_inferences(reader, shard_ids.ids)
     answered = _answered(records, task)
     images = [evaluated_image(record, record.ground_truth, parameters.by) for record in answered]
     state, error = _build_state(task, images, parameters.by)
     slices = dict(state.slices)
-    for name, slice_ids in part.slices.items():
+    for name, slice_ids in shard_ids.slices.items():
         members = {str(id_) for id_ in slice_ids}
         slices[name] = ["true" if id_ in members else "false" for id_ in state.ids]
     excluded = state.excluded | nonzero_counts(
-        failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
+        failed=len(records) - len(answered), deleted=len(shard_ids.ids) - len(records)
     )
     return _shard(state._replace(slices=slices, excluded=excluded), answered, error)
 
@@ -181,10 +181,10 @@ def evaluated_image(
 
 def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:
     """Leave out failed inferences, and check that all are of one task."""
-    other = next((record.task for record in records if record.task != task), None)
-    if other is not None:
+    other_task = next((record.task for record in records if record.task != task), None)
+    if other_task is not None:
         raise EvaluationError(
-            f"expected inferences of one task, got {task} and {other}; narrow the filter, for example "
+            f"expected inferences of one task, got {task} and {other_task}; narrow the filter, for example "
             f'by {{"task": "{task}"}}'
         )
     return [record for record in records if record.status == 200]
@@ -197,12 +197,12 @@ def _build_state(
 
     Anyone may state any ground truth: what one image has does not stop the evaluation of the others.
     """
-    evaluation = load_evaluator(task)
+    evaluator = load_evaluator(task)
     with suppress(EvaluationError):
-        return build_state(evaluation, images, by), ""
-    errors = find_unreadable(evaluation, images, by)
+        return build_state(evaluator, images, by), ""
+    errors = find_unreadable(evaluator, images, by)
     readable = [image for index, image in enumerate(images) if index not in errors]
-    state = build_state(evaluation, readable, by)
+    state = build_state(evaluator, readable, by)
     excluded = state.excluded | nonzero_counts(unreadable=len(errors))
     return state._replace(excluded=excluded), str(next(iter(errors.values()), ""))
 

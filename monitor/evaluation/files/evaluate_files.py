@@ -86,8 +86,8 @@ def evaluate_records(
     *,
     name: str,
     by: Sequence[str] = (),
-    asked: EvaluationOptions = DEFAULT_OPTIONS,
-    tell: OnLinesRead = lambda _: None,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+    on_lines_read: OnLinesRead = lambda _: None,
 ) -> Report:
     """Evaluate a file of records.
 
@@ -103,13 +103,13 @@ def evaluate_records(
         EvaluationError: A line is none, or not of this task; the message begins with the file's name and
             the line's number.
     """
-    state, times = _read(task, by, name, file, tell)
+    state, times = _read(task, by, name, file, on_lines_read)
 
-    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+    def reread(_: set[str]) -> Iterator[EvaluatedImage]:
         file.seek(0)
-        return (one.image for one in _lines(file, name))
+        return (line.image for line in _lines(file, name))
 
-    return _report(task, state, times, asked, again, records=name)
+    return _report(task, state, times, options, reread, records=name)
 
 
 def evaluate_parquet(
@@ -117,9 +117,9 @@ def evaluate_parquet(
     task: str,
     *,
     by: Sequence[str] = (),
-    asked: EvaluationOptions = DEFAULT_OPTIONS,
-    each: MapShards = map,
-    tell: OnLinesRead = lambda _: None,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+    map_shards: MapShards = map,
+    on_lines_read: OnLinesRead = lambda _: None,
 ) -> Report:
     """Evaluate a Parquet file, as `quadriga export` writes it.
 
@@ -141,19 +141,19 @@ def evaluate_parquet(
     states, rows = [build_state(load_evaluator(task), [], by)], 0
     times: _Times = ()
 
-    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+    def reread(_: set[str]) -> Iterator[EvaluatedImage]:
         lines = (line for line, _ in read_parquet(path, images=False))
-        return (one.image for one in _lines(lines, path.name))
+        return (numbered.image for numbered in _lines(lines, path.name))
 
     try:
-        for data, span in each(
+        for data, span in map_shards(
             partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
         ):
             states.append(decode_state(data))
             times = _span((*times, *span))
             rows += len(states[-1].ids)
-            tell(rows)
-        return _report(task, merge_states(states), times, asked, again, records=path.name)
+            on_lines_read(rows)
+        return _report(task, merge_states(states), times, options, reread, records=path.name)
     except QueryError as error:
         raise EvaluationError(str(error)) from error
 
@@ -170,22 +170,22 @@ def _report(
     task: str,
     state: EvaluationState,
     times: _Times,
-    asked: EvaluationOptions,
-    again: Callable[[set[str]], Iterable[EvaluatedImage]],
+    options: EvaluationOptions,
+    reread: Callable[[set[str]], Iterable[EvaluatedImage]],
     **names: str,
 ) -> Report:
-    """Write the report, with the names of what was read; the worst images are read again, by their ids."""
+    """Write the report, with the names of what was read; the worst images are read reread, by their ids."""
     report = evaluate_state(
         load_evaluator(task),
         state,
         task=full_name(task),
         window=Window(times[0], times[-1]) if times else Window(),
-        asked=asked,
+        options=options,
     )
-    if shown := {one.inference_id for one in report.worst}:
-        report = with_image_items(report, again(shown))
-    told = {what: name.encode(errors="replace").decode() for what, name in names.items()}
-    return msgspec.structs.replace(report, parameters=report.parameters | told)
+    if shown_ids := {item.inference_id for item in report.worst}:
+        report = with_image_items(report, reread(shown_ids))
+    file_names = {key: name.encode(errors="replace").decode() for key, name in names.items()}
+    return msgspec.structs.replace(report, parameters=report.parameters | file_names)
 
 
 def _span(times: Sequence[str]) -> _Times:
@@ -197,32 +197,34 @@ def _read(
     by: Sequence[str],
     name: str,
     lines: Iterable[bytes],
-    tell: OnLinesRead = lambda _: None,
+    on_lines_read: OnLinesRead = lambda _: None,
 ) -> tuple[EvaluationState, _Times]:
     """Turn lines into a state, shard by shard."""
     evaluation = load_evaluator(task)
     states, failed = [build_state(evaluation, [], by)], 0
     ids: set[str] = set()
     times: _Times = ()
-    numbered = _lines(lines, name)
-    while shard := list(islice(numbered, SHARD_SIZE)):
-        for one in shard:
-            if one.image.id in ids:
+    lines_left = _lines(lines, name)
+    while shard := list(islice(lines_left, SHARD_SIZE)):
+        for line in shard:
+            if line.image.id in ids:
                 raise EvaluationError(
-                    f"{name}:{one.line}: expected each id once, got {one.image.id!r:.80} again"
+                    f"{name}:{line.line}: expected each id once, got {line.image.id!r:.80} reread"
                 )
-            ids.add(one.image.id)
-        answered = [one for one in shard if not one.failed]
+            ids.add(line.image.id)
+        answered = [line for line in shard if not line.failed]
         failed += len(shard) - len(answered)
-        images = [one.image for one in answered]
+        images = [line.image for line in answered]
         try:
             states.append(build_state(evaluation, images, by))
         except EvaluationError:
-            for at, error in find_unreadable(evaluation, images, by).items():
-                raise EvaluationError(f"{name}:{answered[at].line}: {error}") from error
+            for index, error in find_unreadable(evaluation, images, by).items():
+                raise EvaluationError(f"{name}:{answered[index].line}: {error}") from error
             raise
-        times = _span((*times, *(one.created_at for one in images if one.created_at is not None)))
-        tell(len(ids))
+        times = _span(
+            (*times, *(line.created_at for line in images if line.created_at is not None))
+        )
+        on_lines_read(len(ids))
     state = merge_states(states)
     return state._replace(excluded=state.excluded | nonzero_counts(failed=failed)), times
 
@@ -251,7 +253,7 @@ def evaluate_coco(
     task: str | None = None,
     *,
     by: Sequence[str] = (),
-    asked: EvaluationOptions = DEFAULT_OPTIONS,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
 ) -> Report:
     """Evaluate COCO's files; see `state_of_coco`.
 
@@ -260,6 +262,6 @@ def evaluate_coco(
         OSError: A file cannot be read.
     """
     task, state = coco_state(truth, predictions, by, task)
-    again = partial(coco_images, truth, predictions, task)
+    reread = partial(coco_images, truth, predictions, task)
     names = {"truth": truth.name, "predictions": predictions.name}
-    return _report(task, merge_states([state]), (), asked, again, **names)
+    return _report(task, merge_states([state]), (), options, reread, **names)

@@ -38,10 +38,10 @@ def weighted_totals(
     Returns:
         (B, G).
     """
-    kept = group >= 0
+    has_group = group >= 0
     values = np.ones(len(group)) if values is None else values.astype(np.float64)
     matrix = sparse.csr_matrix(
-        (values[kept], (group[kept], image[kept])), shape=(groups, weights.shape[1])
+        (values[has_group], (group[has_group], image[has_group])), shape=(groups, weights.shape[1])
     )
     return np.ascontiguousarray((matrix @ weights.T).T)
 
@@ -62,13 +62,18 @@ class LabelCounts(NamedTuple):
         values: Int64Array | None = None,
     ) -> "LabelCounts":
         """Count images and labels that are right, answered and true; the rest as of `totals`."""
-        return cls(*(weighted_totals(weights, *of, labels, values) for of in rows))
+        return cls(
+            *(
+                weighted_totals(weights, *image_and_label, labels, values)
+                for image_and_label in rows
+            )
+        )
 
     def rates(self) -> dict[str, Float64Array]:
         """Return precision, recall and F1 (B, K) by their names."""
-        never = (self.predicted == 0) & (self.actual > 0)
+        is_never_predicted = (self.predicted == 0) & (self.actual > 0)
         return {
-            "Precision": np.where(never, 0.0, ratio(self.correct, self.predicted)),
+            "Precision": np.where(is_never_predicted, 0.0, ratio(self.correct, self.predicted)),
             "Recall": ratio(self.correct, self.actual),
             "F1": ratio(2 * self.correct, self.predicted + self.actual),
         }
@@ -80,8 +85,8 @@ class LabelCounts(NamedTuple):
     def macro(self, values: Float64Array) -> Float64Array:
         """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
         present = self.predicted + self.actual > 0
-        known = np.where(present & ~np.isnan(values), values, 0.0)
-        return ratio(known.sum(axis=1), present.sum(axis=1))
+        defined_values = np.where(present & ~np.isnan(values), values, 0.0)
+        return ratio(defined_values.sum(axis=1), present.sum(axis=1))
 
     def headlines(self, **parameters: Any) -> list[Headline]:
         """Return precision, recall and F1, each averaged by `macro`."""
@@ -90,17 +95,17 @@ class LabelCounts(NamedTuple):
 
     def weighted(self, values: Float64Array) -> Float64Array:
         """Average (B,) over the labels by how often each is true."""
-        known = np.where(self.actual > 0, values, 0.0)
-        return ratio((self.actual * known).sum(axis=1), self.actual.sum(axis=1))
+        defined_values = np.where(self.actual > 0, values, 0.0)
+        return ratio((self.actual * defined_values).sum(axis=1), self.actual.sum(axis=1))
 
     def micro(self) -> dict[str, Float64Array]:
         """Return precision, recall and F1 (B,) of all labels together."""
-        together = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
-        return {name: values[:, 0] for name, values in together.rates().items()}
+        totals = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
+        return {name: values[:, 0] for name, values in totals.rates().items()}
 
 
 def count_confusion(
-    labels: list[str], true: Int64Array, answered: Int64Array, count: Int64Array, *, unit: str
+    labels: list[str], actual: Int64Array, predicted: Int64Array, count: Int64Array, *, unit: str
 ) -> Confusion:
     """Count what is taken for what, among the `MOST_LABELS` labels that are true most often.
 
@@ -111,16 +116,16 @@ def count_confusion(
         count: (N,) how often each row is there.
         unit: What is counted, as the report names it.
     """
-    named = true >= 0
-    often = np.bincount(true[named], count[named], len(labels))
-    shown = np.sort(np.argsort(-often, kind="stable")[:MAX_LABELS])
-    side = len(shown) + 1
-    place = np.full(len(labels) + 1, -1)
-    place[shown], place[-1] = np.arange(len(shown)), len(shown)
-    row, column = place[true], place[answered]
-    kept = (row >= 0) & (column >= 0)
-    cells = np.bincount(row[kept] * side + column[kept], count[kept], side * side)
-    matrix = cells.astype(np.int64).reshape(side, side)
+    has_label = actual >= 0
+    frequency = np.bincount(actual[has_label], count[has_label], len(labels))
+    shown = np.sort(np.argsort(-frequency, kind="stable")[:MAX_LABELS])
+    size = len(shown) + 1
+    position = np.full(len(labels) + 1, -1)
+    position[shown], position[-1] = np.arange(len(shown)), len(shown)
+    row, column = position[actual], position[predicted]
+    is_shown = (row >= 0) & (column >= 0)
+    cells = np.bincount(row[is_shown] * size + column[is_shown], count[is_shown], size * size)
+    matrix = cells.astype(np.int64).reshape(size, size)
     names = [labels[label] for label in shown]
     hallucinations, misses = (
         {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
@@ -133,13 +138,13 @@ def count_confusion(
 
 
 def label_metrics(
-    labels: list[str], values: dict[str, Float64Array], true: Float64Array, **parameters: Any
+    labels: list[str], values: dict[str, Float64Array], actual: Float64Array, **parameters: Any
 ) -> list[Metric]:
     """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
     return [
         Metric(name, finite_or_none(value), {**parameters, "label": label}, None, int(count))
         for name, column in values.items()
-        for label, value, count in zip(labels, column[0], true[0], strict=True)
+        for label, value, count in zip(labels, column[0], actual[0], strict=True)
     ]
 
 
@@ -148,6 +153,6 @@ def average_metrics(counts: LabelCounts, n: int, **parameters: Any) -> list[Metr
     weighted = {name: counts.weighted(rate) for name, rate in counts.rates().items()}
     return [
         Metric(name, finite_or_none(found[0]), {**parameters, "average": average}, None, n)
-        for average, of in (("micro", counts.micro()), ("weighted", weighted))
-        for name, found in of.items()
+        for average, rates in (("micro", counts.micro()), ("weighted", weighted))
+        for name, found in rates.items()
     ]

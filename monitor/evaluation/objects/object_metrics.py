@@ -67,7 +67,7 @@ class ObjectMetrics:
             overlap,
             thresholds=IOU_THRESHOLDS,
             areas=AREA_RANGES,
-            most=MAX_DETECTIONS[-1],
+            max_detections=MAX_DETECTIONS[-1],
             shape=(len(state.labels), len(state.ids)),
         )
 
@@ -75,48 +75,53 @@ class ObjectMetrics:
         """Compute COCO's twelve numbers for each weighting (B, I), and each label's average precision."""
         values, by_label = coco_numbers(self.ranking, weights)
         labels = (("AP", label_parameters(MEAN_IOU, label)) for label in self.state.labels)
-        named = zip([*coco_parameters(), *labels], [*values, *by_label], strict=True)
-        return [Headline(*name, of) for name, of in named]
+        named_values = zip([*coco_parameters(), *labels], [*values, *by_label], strict=True)
+        return [Headline(*name, headline_values) for name, headline_values in named_values]
 
     def details(self) -> EvaluationDetails:
         """Compute everything else, over all images."""
         labels, ranking = self.state.labels, self.ranking
-        seen = np.isin(np.arange(len(labels)), self.truths["label"])
-        to_find = ranking.actual_counts.sum(axis=1)[: len(labels)].astype(np.int64)
-        drawn = precision_recall_curves(ranking)
-        kept = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
-        right, score = ranking.outcome[0, 0, kept] == CORRECT, ranking.score[kept]
-        reliability = CalibrationBins(ranking.image[kept], score, right)
+        has_objects = np.isin(np.arange(len(labels)), self.truths["label"])
+        actual_counts = ranking.actual_counts.sum(axis=1)[: len(labels)].astype(np.int64)
+        precision_curves = precision_recall_curves(ranking)
+        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & has_objects[ranking.label])
+        is_correct, score = ranking.outcome[0, 0, counted] == CORRECT, ranking.score[counted]
+        reliability = CalibrationBins(ranking.image[counted], score, is_correct)
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
-        near = near_pairs(
+        overlapping = near_pairs(
             {"image": ranking.image},
             self.truths,
             lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
             BACKGROUND_OVERLAP,
         )
-        mistakes = classify_errors(ranking, self.truths, near)
-        overlap = near._replace(prediction=ranking.row[near.prediction]).overlaps()
-        sure = ranking.row[ranking.score >= MIN_SCORE]
-        pairs = match_any_label(self.predictions, self.truths, sure, overlap)
+        errors = classify_errors(ranking, self.truths, overlapping)
+        overlap = overlapping._replace(prediction=ranking.row[overlapping.prediction]).overlaps()
+        confident = ranking.row[ranking.score >= MIN_SCORE]
+        pairs = match_any_label(self.predictions, self.truths, confident, overlap)
         excluded = nonzero_counts(  # from all numbers but the confusion
-            unseen_label=int(np.count_nonzero(~seen[self.predictions["label"]])),
+            unseen_label=int(np.count_nonzero(~has_objects[self.predictions["label"]])),
             over_max_dets=len(self.predictions["label"]) - len(ranking.row),
         )
         return EvaluationDetails(
             metrics=[
-                *label_precision_metrics(drawn, labels, to_find),
-                *metrics_at_operating_points(labels, ranking.label[kept], score, right, to_find),
+                *label_precision_metrics(precision_curves, labels, actual_counts),
+                *metrics_at_operating_points(
+                    labels, ranking.label[counted], score, is_correct, actual_counts
+                ),
                 *(
                     Metric(kind, finite_or_none(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
                     for kind, value in calibration
                 ),
             ],
-            curves={"pr": precision_curve_rows(drawn, labels), **reliability.curves(ones)},
+            curves={
+                "pr": precision_curve_rows(precision_curves, labels),
+                **reliability.curves(ones),
+            },
             confusion=object_confusion(self.state, pairs),
-            errors_tide=error_costs(ranking, self.truths, mistakes),
-            badness=self._badness(pairs, mistakes),
+            errors_tide=error_costs(ranking, self.truths, errors),
+            badness=self._badness(pairs, errors),
             parameters={
                 "overlap": self.kind,
                 "rule": "COCO",
@@ -128,24 +133,27 @@ class ObjectMetrics:
             excluded=excluded,
         )
 
-    def _badness(self, pairs: ConfusedPairs, mistakes: TideErrors) -> dict[str, Float64Array]:
+    def _badness(self, pairs: ConfusedPairs, errors: TideErrors) -> dict[str, Float64Array]:
         """Add up by image what the confusion matrix has beside its diagonal, by score."""
         rows, truth = pairs.prediction, pairs.truth
         kind = np.full(len(self.predictions["label"]) + 1, -1, np.int64)  # the last is for -1
-        kind[self.ranking.row] = mistakes.kind
-        loose = (kind[rows] == ERROR_KINDS.index("Loc")) & (truth < 0)
+        kind[self.ranking.row] = errors.kind
+        is_poorly_placed = (kind[rows] == ERROR_KINDS.index("Loc")) & (truth < 0)
         predicted, true = self.predictions["label"], self.truths["label"]
-        other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
+        is_wrong_label = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
 
-        def per_image(which: BoolArray) -> Float64Array:
-            of = rows[which & (rows >= 0)]
-            image, score = self.predictions["image"][of], self.predictions["score"][of]
+        def per_image(selected: BoolArray) -> Float64Array:
+            prediction_rows = rows[selected & (rows >= 0)]
+            image, score = (
+                self.predictions["image"][prediction_rows],
+                self.predictions["score"][prediction_rows],
+            )
             return np.bincount(image, score, len(self.state.ids)).astype(np.float64)
 
         missed = self.truths["image"][truth[rows < 0]]
         return {
             "miss": np.bincount(missed, minlength=len(self.state.ids)).astype(np.float64),
-            "false_positive": per_image((truth < 0) & ~loose),
-            "wrong_label": per_image((truth >= 0) & other),
-            "low_overlap": per_image(loose),
+            "false_positive": per_image((truth < 0) & ~is_poorly_placed),
+            "wrong_label": per_image((truth >= 0) & is_wrong_label),
+            "low_overlap": per_image(is_poorly_placed),
         }

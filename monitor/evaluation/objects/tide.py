@@ -46,36 +46,44 @@ def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPai
 
     The pairs are all that overlap by `FAR` or more, by place in the ranking and position of the truth.
     """
-    wrong = ranking.outcome[0, 0] == INCORRECT
-    taken = np.zeros(len(truths["image"]), bool)
-    taken[ranking.matched_object[ranking.matched_object >= 0]] = True
-    counts = ~(truths["crowd"] | truths["difficult"])
-    pairs = pairs.select(counts[pairs.truth] & wrong[pairs.prediction])
+    is_incorrect = ranking.outcome[0, 0] == INCORRECT
+    is_taken = np.zeros(len(truths["image"]), bool)
+    is_taken[ranking.matched_object[ranking.matched_object >= 0]] = True
+    object_counts = ~(truths["crowd"] | truths["difficult"])
+    pairs = pairs.select(object_counts[pairs.truth] & is_incorrect[pairs.prediction])
     pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
-    same = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
-    own, own_truth = pairs.select(same).last_of_each(len(wrong))
-    other, other_truth = pairs.select(~same).last_of_each(len(wrong))
-    used, _ = pairs.select(same & taken[pairs.truth]).last_of_each(len(wrong))
+    is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
+    same_label_overlap, same_label_object = pairs.select(is_same_label).last_of_each(
+        len(is_incorrect)
+    )
+    other_label_overlap, other_label_object = pairs.select(~is_same_label).last_of_each(
+        len(is_incorrect)
+    )
+    taken_overlap, _ = pairs.select(is_same_label & is_taken[pairs.truth]).last_of_each(
+        len(is_incorrect)
+    )
     kind = np.select(
         [
-            ~wrong,
-            (own >= BACKGROUND_OVERLAP) & (own <= MATCH_OVERLAP),
-            other >= MATCH_OVERLAP,
-            used >= MATCH_OVERLAP,
-            np.maximum(own, other) <= BACKGROUND_OVERLAP,
+            ~is_incorrect,
+            (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= MATCH_OVERLAP),
+            other_label_overlap >= MATCH_OVERLAP,
+            taken_overlap >= MATCH_OVERLAP,
+            np.maximum(same_label_overlap, other_label_overlap) <= BACKGROUND_OVERLAP,
         ],
         [_NONE, _LOC, _CLS, _DUPE, _BKG],
         _BOTH,
     )
-    target = np.where(kind == _LOC, own_truth, np.where(kind == _CLS, other_truth, -1))
-    missed = counts & ~taken
+    target = np.where(
+        kind == _LOC, same_label_object, np.where(kind == _CLS, other_label_object, -1)
+    )
+    missed = object_counts & ~is_taken
     unaccounted = missed.copy()
     unaccounted[target[target >= 0]] = False
     return TideErrors(kind, target, missed, unaccounted)
 
 
 def error_costs(
-    ranking: RankedPredictions, truths: Table, found: TideErrors
+    ranking: RankedPredictions, truths: Table, errors: TideErrors
 ) -> dict[str, float | None]:
     """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
 
@@ -85,50 +93,54 @@ def error_costs(
     is nothing to find. None where there is nothing to find, or nothing is left.
     """
     outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
-    counted, right = outcome <= CORRECT, outcome == CORRECT
+    is_counted, is_correct = outcome <= CORRECT, outcome == CORRECT
     labels = len(ranking.bounds) - 1
 
     def per_label(objects: BoolArray) -> Int64Array:
         return np.bincount(truths["label"][objects], minlength=labels)
 
-    to_find = per_label(~(truths["crowd"] | truths["difficult"]))
-    if not to_find.any():
+    actual_counts = per_label(~(truths["crowd"] | truths["difficult"]))
+    if not actual_counts.any():
         return dict.fromkeys((*ERROR_KINDS, "FalsePos", "FalseNeg"))
 
-    def precision(keep: BoolArray, turned: BoolArray, less: Int64Array) -> float:
+    def precision(keep: BoolArray, is_corrected: BoolArray, removed: Int64Array) -> float:
         labeled = np.where(
-            turned, truths["label"][found.target] if len(truths["label"]) else 0, label
+            is_corrected, truths["label"][errors.target] if len(truths["label"]) else 0, label
         )
-        left = to_find - less
-        averages = average_precisions(labeled[keep], score[keep], (right | turned)[keep], left)
-        answered = np.bincount(labeled[keep], minlength=labels) > 0
-        in_mean = np.count_nonzero((left > 0) | ((to_find > 0) & answered))
+        remaining = actual_counts - removed
+        averages = average_precisions(
+            labeled[keep], score[keep], (is_correct | is_corrected)[keep], remaining
+        )
+        has_predictions = np.bincount(labeled[keep], minlength=labels) > 0
+        in_mean = np.count_nonzero((remaining > 0) | ((actual_counts > 0) & has_predictions))
         return float(np.nansum(averages) / in_mean) if in_mean else math.nan
 
-    none, zero = np.zeros(len(label), bool), np.zeros(labels, np.int64)
-    first = _first_of_targets(score, found)
-    before = precision(counted, none, zero)
-    after = {}
+    nothing, no_objects = np.zeros(len(label), bool), np.zeros(labels, np.int64)
+    is_first = _first_of_targets(score, errors)
+    precision_now = precision(is_counted, nothing, no_objects)
+    precision_without = {}
     for number, kind in enumerate(ERROR_KINDS[:-1]):
-        these = found.kind == number
-        turned = these & first
-        after[kind] = precision(counted & (~these | turned), turned, zero)
-    after["Miss"] = precision(counted, none, per_label(found.unaccounted))
-    after["FalsePos"] = precision(right, none, zero)
-    after["FalseNeg"] = precision(counted, none, per_label(found.missed))
+        is_kind = errors.kind == number
+        is_corrected = is_kind & is_first
+        precision_without[kind] = precision(
+            is_counted & (~is_kind | is_corrected), is_corrected, no_objects
+        )
+    precision_without["Miss"] = precision(is_counted, nothing, per_label(errors.unaccounted))
+    precision_without["FalsePos"] = precision(is_correct, nothing, no_objects)
+    precision_without["FalseNeg"] = precision(is_counted, nothing, per_label(errors.missed))
     return {
-        kind: None if math.isnan(value) else max(value - before, 0.0)
-        for kind, value in after.items()
+        kind: None if math.isnan(value) else max(value - precision_now, 0.0)
+        for kind, value in precision_without.items()
     }
 
 
-def _first_of_targets(score: Float64Array, found: TideErrors) -> BoolArray:
+def _first_of_targets(score: Float64Array, errors: TideErrors) -> BoolArray:
     """Tell (D,) which errors would have found a missed object with the highest score."""
-    of = np.flatnonzero(found.target >= 0)
-    of = of[found.missed[found.target[of]]]
-    of = of[np.lexsort((-of, score[of]))]
-    best = np.full(len(found.missed), -1, np.int64)
-    best[found.target[of]] = of  # the last one stays
-    first = np.zeros(len(score), bool)
-    first[best[best >= 0]] = True
-    return first
+    indices = np.flatnonzero(errors.target >= 0)
+    indices = indices[errors.missed[errors.target[indices]]]
+    indices = indices[np.lexsort((-indices, score[indices]))]
+    best_of_object = np.full(len(errors.missed), -1, np.int64)
+    best_of_object[errors.target[indices]] = indices  # the last one stays
+    is_first = np.zeros(len(score), bool)
+    is_first[best_of_object[best_of_object >= 0]] = True
+    return is_first

@@ -69,13 +69,20 @@ ImageTables = Callable[
 
 def tables_by_image(images: Sequence[EvaluatedImage], tables_of: ImageTables) -> dict[str, Table]:
     """Read image by image, whose points take much memory, and put the tables of all together."""
-    nothing = tables_of(_NOTHING, [], []).items()
-    parts = [{name: {key: of[:0] for key, of in table.items()} for name, table in nothing}]
-    for at, image in enumerate(images):
-        found = read_items(list[PredictedSegment], image, "predictions")
-        tables = tables_of(image, found, read_items(list[TrueSegment], image, "ground_truth"))
-        parts.append({name: of | {"image": of["image"] + at} for name, of in tables.items()})
-    return concat_tables(parts)
+    empty = tables_of(_NOTHING, [], []).items()
+    table_sets = [
+        {name: {key: columns[:0] for key, columns in table.items()} for name, table in empty}
+    ]
+    for index, image in enumerate(images):
+        predictions = read_items(list[PredictedSegment], image, "predictions")
+        tables = tables_of(image, predictions, read_items(list[TrueSegment], image, "ground_truth"))
+        table_sets.append(
+            {
+                name: columns | {"image": columns["image"] + index}
+                for name, columns in tables.items()
+            }
+        )
+    return concat_tables(table_sets)
 
 
 class InstanceEvaluator:
@@ -96,14 +103,16 @@ class InstanceEvaluator:
 
 def pair_overlap(state: EvaluationState) -> OverlapFunction:
     """Return the overlap that the table `pairs` has; that of any other pair is 0."""
-    found, there, pairs = (state.tables[name] for name in ("predictions", "truths", "pairs"))
-    prediction, truth = (
+    predictions, annotations, pairs = (
+        state.tables[name] for name in ("predictions", "truths", "pairs")
+    )
+    prediction, annotation = (
         np.searchsorted(
             joint_key(objects["image"], objects["number"]), joint_key(pairs["image"], pairs[name])
         )
-        for objects, name in ((found, "prediction"), (there, "truth"))
+        for objects, name in ((predictions, "prediction"), (annotations, "truth"))
     )
-    return OverlapPairs(prediction, truth, pairs["overlap"]).overlaps()
+    return OverlapPairs(prediction, annotation, pairs["overlap"]).overlaps()
 
 
 def object_tables(
@@ -113,41 +122,47 @@ def object_tables(
     truths: list[TrueSegment],
 ) -> dict[str, Table]:
     """Return the tables of one image."""
-    found = tabulate([image], "predictions", [predictions], labels, NON_OBJECT_LABELS)
-    there = tabulate([image], "ground_truth", [truths], labels, NON_OBJECT_LABELS)
+    prediction_items = tabulate([image], "predictions", [predictions], labels, NON_OBJECT_LABELS)
+    annotation_items = tabulate([image], "ground_truth", [truths], labels, NON_OBJECT_LABELS)
     return mask_tables(
-        (found, _masks(image, "predictions", found.rows)),
-        (there, _masks(image, "ground_truth", there.rows)),
+        (prediction_items, _masks(image, "predictions", prediction_items.rows)),
+        (annotation_items, _masks(image, "ground_truth", annotation_items.rows)),
     )
 
 
-def mask_tables(found: tuple[ItemTable, Masks], there: tuple[ItemTable, Masks]) -> dict[str, Table]:
+def mask_tables(
+    predicted: tuple[ItemTable, Masks], annotations: tuple[ItemTable, Masks]
+) -> dict[str, Table]:
     """Return the tables of predictions and of objects, rows by image with the mask of each."""
-    (rows, masks), (others, true_masks) = found, there
-    predictions, truths = (
-        predictions_table(rows, masks.area),
-        annotations_table(others, true_masks.area),
+    (prediction_items, predicted_masks), (annotation_items, true_masks) = predicted, annotations
+    prediction_table, annotation_table = (
+        predictions_table(prediction_items, predicted_masks.area),
+        annotations_table(annotation_items, true_masks.area),
     )
-    images = predictions["image"], truths["image"]
-    one, other, overlap = mask_overlaps(masks, true_masks, images, truths["crowd"])
+    images = prediction_table["image"], annotation_table["image"]
+    predicted_rows, annotated_rows, overlap = mask_overlaps(
+        predicted_masks, true_masks, images, annotation_table["crowd"]
+    )
     pairs = {
-        "image": images[0][one],
-        "prediction": predictions["number"][one],
-        "truth": truths["number"][other],
+        "image": images[0][predicted_rows],
+        "prediction": prediction_table["number"][predicted_rows],
+        "truth": annotation_table["number"][annotated_rows],
         "overlap": overlap,
     }
-    return {"predictions": predictions, "truths": truths, "pairs": pairs}
+    return {"predictions": prediction_table, "truths": annotation_table, "pairs": pairs}
 
 
 def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
     """Make masks of contours; each point is rounded to its pixel."""
     if rows and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
-    rings = [ring for one in rows for ring in one.contour]
-    flat = list(chain.from_iterable(rings))
-    points = np.empty((len(flat), 2))
+    rings = [ring for segment in rows for ring in segment.contour]
+    ring_points = list(chain.from_iterable(rings))
+    points = np.empty((len(ring_points), 2))
     for axis, name in enumerate("xy"):
-        points[:, axis] = np.fromiter(map(attrgetter(name), flat), np.float64, len(flat))
+        points[:, axis] = np.fromiter(
+            map(attrgetter(name), ring_points), np.float64, len(ring_points)
+        )
     if not (np.abs(points) < MAX_OUTSIDE_PX).all():
         raise EvaluationError(
             f"image {image.id!r}: {kind}: expected points near the image, got {np.abs(points).max()}"
@@ -155,6 +170,6 @@ def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
     contours = Contours(
         np.rint(points).astype(np.int32),
         np.array([len(ring) for ring in rings], np.int64),
-        np.array([len(one.contour) for one in rows], np.int64),
+        np.array([len(segment.contour) for segment in rows], np.int64),
     )
     return from_contours(contours, image.width or 0, image.height or 0)

@@ -74,7 +74,7 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
         overlap,
         thresholds=IOU_THRESHOLDS,
         areas=AREA_RANGES,
-        most=100,
+        max_detections=100,
         shape=shape,
     )
     numbers, _ = coco_numbers(ranking, np.ones((1, IMAGES + 1)))

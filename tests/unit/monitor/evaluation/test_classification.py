@@ -458,7 +458,7 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
             merge_states(states),
             task="IMAGE_CLASSIFICATION",
             model=ReportedModel("m"),
-            asked=EvaluationOptions(resamples=20),
+            options=EvaluationOptions(resamples=20),
         )
         assert report.parameters["multi_label"] is many
         report = msgspec.structs.replace(report, id="", created="", provenance={})
@@ -475,8 +475,8 @@ def test_models_may_differ_in_how_many_labels_an_image_has():
         first,
         task="IMAGE_CLASSIFICATION",
         model=ReportedModel("m"),
-        others=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
-        asked=EvaluationOptions(resamples=5),
+        other_models=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
+        options=EvaluationOptions(resamples=5),
     )
     other, same = report.comparisons
     assert "HammingLoss" in {metric.type for metric in other.metrics}

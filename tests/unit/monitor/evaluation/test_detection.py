@@ -184,7 +184,7 @@ def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
             DetectionEvaluator(),
             state,
             task="OBJECT_DETECTION",
-            asked=EvaluationOptions(resamples=20),
+            options=EvaluationOptions(resamples=20),
         )
         for state in (whole(images), dealt)
     ]
@@ -428,7 +428,7 @@ def test_each_label_has_an_interval_of_the_same_resamples():
         DetectionEvaluator(),
         whole(images),
         task="OBJECT_DETECTION",
-        asked=EvaluationOptions(resamples=50),
+        options=EvaluationOptions(resamples=50),
     )
     averaged = [
         one
@@ -458,7 +458,7 @@ def test_each_label_has_an_interval_of_the_same_resamples():
         DetectionEvaluator(),
         state,
         task="OBJECT_DETECTION",
-        asked=EvaluationOptions(resamples=50),
+        options=EvaluationOptions(resamples=50),
     )
     assert found.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
     assert all(one.parameters.get("label") is None for one in report.metrics[:12])

@@ -146,7 +146,7 @@ def report(images, resamples=0):
         OrientedDetectionEvaluator(),
         state,
         task="ORIENTED_OBJECT_DETECTION",
-        asked=EvaluationOptions(resamples=resamples),
+        options=EvaluationOptions(resamples=resamples),
     )
 
 
@@ -334,7 +334,7 @@ def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
         OrientedDetectionEvaluator(),
         merge_states([merge_states(shards[:2]), shards[2]]),
         task="ORIENTED_OBJECT_DETECTION",
-        asked=EvaluationOptions(resamples=20),
+        options=EvaluationOptions(resamples=20),
     )
     assert parts.metrics == whole.metrics
     assert parts.curves == whole.curves

@@ -27,7 +27,7 @@ def lines(*records):
 
 
 def evaluated(*records, task="detection", **options):
-    return evaluate_records(lines(*records), task, name="a.jsonl", asked=ASKED, **options)
+    return evaluate_records(lines(*records), task, name="a.jsonl", options=ASKED, **options)
 
 
 def value(report, kind="AP"):
@@ -122,7 +122,7 @@ def coco(tmp_path):
     def evaluate(results, task=None):
         (tmp_path / "truth.json").write_text(json.dumps(COCO))
         (tmp_path / "found.json").write_text(json.dumps(results))
-        return evaluate_coco(tmp_path / "truth.json", tmp_path / "found.json", task, asked=ASKED)
+        return evaluate_coco(tmp_path / "truth.json", tmp_path / "found.json", task, options=ASKED)
 
     return evaluate
 

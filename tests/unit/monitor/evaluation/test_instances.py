@@ -214,7 +214,7 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
             evaluation,
             merged(evaluation, images),
             task="",
-            asked=EvaluationOptions(resamples=5),
+            options=EvaluationOptions(resamples=5),
         )
         encoded = msgspec.to_builtins(report, enc_hook=lambda raw: bytes(raw).decode())
         assert encoded["parameters"].pop("overlap") in ("mask", "box")

@@ -65,7 +65,7 @@ def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
             lambda one, other: overlaps[one, other],
             thresholds=IOU_THRESHOLDS,
             areas=AREA_RANGES,
-            most=4,
+            max_detections=4,
             shape=(3, 7),
         )._replace(actual_counts=None)
 

@@ -109,8 +109,8 @@ def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_pat
             path,
             "detection",
             by=["meta.camera_id"],
-            asked=EvaluationOptions(resamples=5),
-            each=each,
+            options=EvaluationOptions(resamples=5),
+            map_shards=each,
         )
         assert report.metrics == stored_report.metrics
         assert report.slices == stored_report.slices

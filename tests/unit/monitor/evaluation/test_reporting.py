@@ -43,7 +43,7 @@ def report_of(state, **more):
         task="X",
         model=MODEL,
         window=Window("s", "e", filter={}),
-        asked=asked,
+        options=asked,
         **more,
     )
 
@@ -78,14 +78,14 @@ def test_resamples_in_many_steps_are_those_in_one(monkeypatch):
     steps = []
     at_once = report_of(whole(images_of(), ["hour"]))
     monkeypatch.setattr(reporting, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
-    stepwise = report_of(whole(images_of(), ["hour"]), step=lambda: steps.append(1))
+    stepwise = report_of(whole(images_of(), ["hour"]), check_cancelled=lambda: steps.append(1))
     assert len(steps) == 2 * -(-201 // 3)
     assert stepwise.metrics == at_once.metrics
     assert stepwise.slices == at_once.slices
 
 
 def test_without_resamples_there_are_no_intervals():
-    report = report_of(whole(images_of()), asked=EvaluationOptions(0))
+    report = report_of(whole(images_of()), options=EvaluationOptions(0))
     assert report.metrics[0].value is not None
     assert [metric.ci95 for metric in report.metrics] == [None, None]
 
@@ -99,7 +99,7 @@ def test_resamples_begin_with_the_whole_and_draw_as_many():
 
 
 def test_nothing_with_a_truth_is_insufficient():
-    report = report_of(whole([image_of(1, "a", None)], ["hour"]), others=[(OTHER, whole([]))])
+    report = report_of(whole([image_of(1, "a", None)], ["hour"]), other_models=[(OTHER, whole([]))])
     assert (report.status, report.data.current.n) == ("insufficient", 0)
     assert [metric.value for metric in report.metrics] == [None, 0]
     assert [metric.value for metric in report.comparisons[0].differences] == [None, 0]
@@ -147,7 +147,7 @@ def test_the_same_model_does_not_differ():
     state = whole(images_of())
     again = whole(images_of(start=50))
     for other in (state, again):
-        (comparison,) = report_of(state, others=[(OTHER, other)]).comparisons
+        (comparison,) = report_of(state, other_models=[(OTHER, other)]).comparisons
         assert (comparison.model, comparison.n, comparison.excluded) == (OTHER, len(RESULTS), {})
         assert [(metric.value, metric.ci95) for metric in comparison.differences] == [
             (0, (0, 0)),
@@ -160,7 +160,7 @@ def test_another_model_differs_image_by_image():
     renamed = [
         msgspec.structs.replace(image, id=str(50 + at)) for at, image in enumerate(others)
     ]  # answered in another order
-    report = report_of(whole(images_of()), others=[(OTHER, whole(renamed))])
+    report = report_of(whole(images_of()), other_models=[(OTHER, whole(renamed))])
     (comparison,) = report.comparisons
     accuracy, wrong = comparison.differences
     assert accuracy.value == pytest.approx(1 / len(RESULTS), abs=1e-12)
@@ -181,7 +181,7 @@ def test_models_are_compared_where_both_answered():
         image_of(62, "a", "a", image="blake3:nobody"),
         image_of(63, "a", None, image="blake3:1"),
     ]
-    (comparison,) = report_of(whole(ours), others=[(OTHER, whole(theirs))]).comparisons
+    (comparison,) = report_of(whole(ours), other_models=[(OTHER, whole(theirs))]).comparisons
     assert comparison.n == 2
     assert comparison.excluded == {"not_answered": 1, "duplicate": 1, "no_truth": 1}
     assert comparison.metrics[0].value == 0.5
@@ -195,7 +195,12 @@ def test_every_task_has_a_report_of_nothing(task):
     states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
     for state in states:
         report = evaluate_state(
-            evaluation, state, task=task, model=MODEL, window=Window(), others=[(OTHER, states[0])]
+            evaluation,
+            state,
+            task=task,
+            model=MODEL,
+            window=Window(),
+            other_models=[(OTHER, states[0])],
         )
         assert (report.status, report.data.current.n) == ("insufficient", 0)
         assert {metric.value for metric in report.metrics} <= {None, 0}

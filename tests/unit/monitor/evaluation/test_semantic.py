@@ -295,7 +295,7 @@ def test_a_composition_says_what_its_parts_say():
         merged(evaluation, images, 2),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
-        asked=EvaluationOptions(resamples=10),
+        options=EvaluationOptions(resamples=10),
     )
     assert [one.type for one in report.metrics[:3]] == ["Width", "mIOU", "mDice"]
     assert {"Images", "IOU"} <= {one.type for one in report.metrics}

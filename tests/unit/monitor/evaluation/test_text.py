@@ -49,7 +49,7 @@ def report(images, resamples=0):
         TextEvaluator(),
         state(images),
         task="IMAGE_TEXT_TO_TEXT",
-        asked=EvaluationOptions(resamples=resamples),
+        options=EvaluationOptions(resamples=resamples),
     )
 
 

@@ -9,7 +9,7 @@ from litestar.params import FromPath, RawBody
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
-from quadriga.monitor.report.saved import ReportList, Reports
+from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.store.jobs import Job, Jobs
 
@@ -32,7 +32,7 @@ _EVALUATION = json_body(
 
 def evaluation_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     """Return the handlers that submit evaluations and read reports."""
-    reports = Reports(jobs)
+    reports = ReportStore(jobs)
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
 
     @post(

@@ -53,7 +53,7 @@ def baseline_command(**values: Any) -> None:
         click.echo(f"{summary}, the {baseline['rolling']} before each window")
         return
     click.echo(f"{summary}, {baseline['n']:,} images")
-    for count, reason in metric_texts.left_out(baseline["excluded"]):
+    for count, reason in metric_texts.excluded_text(baseline["excluded"]):
         click.echo(f"left out: {count} {reason}")
     if baseline["name"] == _DEFAULT_NAME:
         references = (

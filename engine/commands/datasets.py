@@ -196,7 +196,7 @@ def _infer_image(
     parameters = {**run.parameters, "metadata": json.dumps(run.metadata(image))}
     if run.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
         prompts = [
-            annotation["prompt"] for annotation in image.truth or () if "prompt" in annotation
+            annotation["prompt"] for annotation in image.annotations or () if "prompt" in annotation
         ]
         parameters |= {"prompts": prompts} if prompts else {}
     name = image.path.encode()[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
@@ -225,8 +225,8 @@ def _add_ground_truth(
     items = []
     for image in images:
         prediction = predictions.get(image.path)
-        if prediction is not None and image.truth not in (None, prediction.ground_truth):
-            items.append({"value": prediction.inference_id, "annotations": image.truth})
+        if prediction is not None and image.annotations not in (None, prediction.ground_truth):
+            items.append({"value": prediction.inference_id, "annotations": image.annotations})
     for start in range(0, len(items), STATEMENTS_PER_REQUEST):
         body = {
             "join": "id",
@@ -299,18 +299,18 @@ def _read_images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage
 
 def _check_annotations(images: Sequence[DatasetImage], task: str) -> None:
     """Check that the annotations fit the model's task, before any image is sent."""
-    from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+    from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 
     annotated = [
         EvaluatedImage(
             image.path,
-            ground_truth=msgspec.Raw(json.dumps(image.truth).encode()),
+            ground_truth=msgspec.Raw(json.dumps(image.annotations).encode()),
             width=1,
             height=1,
         )
         for image in images
     ]
-    state_of(evaluator(task), annotated, ())
+    build_state(load_evaluator(task), annotated, ())
 
 
 def _submit_evaluation(

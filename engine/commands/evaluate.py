@@ -143,14 +143,14 @@ def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     path, page = options.records, page_writer(image_from_folder(options.images))
     arguments: dict[str, Any] = {
         "by": options.by,
-        "asked": _evaluation_options(options),
-        "tell": print_images,
+        "options": _evaluation_options(options),
+        "on_lines_read": print_images,
     }
     if path.suffix == ".parquet":
         with ray_cluster(options.on) as ray:
             map_shards = map if ray is None else ray.map
             return evaluate_parquet(
-                path.absolute(), options.task, each=map_shards, **arguments
+                path.absolute(), options.task, map_shards=map_shards, **arguments
             ), page
     if options.on is not None:
         raise click.UsageError(f"--on can only be used with --model or Parquet, got {path}")
@@ -171,25 +171,25 @@ def _evaluate_coco(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         options.predictions,
         options.task,
         by=options.by,
-        asked=_evaluation_options(options),
+        options=_evaluation_options(options),
     )
     return report, page_writer(image_from_folder(options.images))
 
 
 def _evaluation_options(options: SimpleNamespace) -> Any:
-    from quadriga.monitor.evaluation.reporting import Asked
+    from quadriga.monitor.evaluation.reporting import EvaluationOptions
 
-    return Asked(options.resamples, options.seed)
+    return EvaluationOptions(options.resamples, options.seed)
 
 
 def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.engine.store_access import open_reader
-    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check
+    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
-    check(parameters)
+    check_parameters(parameters)
     settings = store_settings(options.data, options.database)
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
 

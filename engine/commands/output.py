@@ -14,7 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from quadriga.monitor.report import drift_texts, metric_texts
-from quadriga.monitor.report.schema import TIMES, Metric, Report, Signal, Slice, by_effect
+from quadriga.monitor.report.schema import (
+    TIME_SLICES,
+    Metric,
+    Report,
+    Signal,
+    Slice,
+    sorted_by_effect,
+)
 from quadriga.store.blobs.interface import Blobs
 
 _MAX_LABELS = 10
@@ -68,9 +75,9 @@ def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:
     """Return the function that renders a page with the images that `image_bytes` returns."""
 
     def make(report: Report) -> str:
-        from quadriga.monitor.report.page import page
+        from quadriga.monitor.report.page import render_page
 
-        return page(report, image_bytes)
+        return render_page(report, image_bytes)
 
     return make
 
@@ -95,24 +102,24 @@ def _to_json(value: Any) -> bytes:
 def render_drift(report: Report) -> Iterator[Table | Text]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
-    signals = by_effect(report.signals)
+    signals = sorted_by_effect(report.signals)
     if signals:
         yield _signal_table(signals)
     for signal in signals:
         if signal.new_labels:
-            named = ", ".join(map(metric_texts.plain, signal.new_labels[:_MAX_LABELS]))
+            named = ", ".join(map(metric_texts.one_line, signal.new_labels[:_MAX_LABELS]))
             hidden_count = len(signal.new_labels) - _MAX_LABELS
             remaining = f" and {hidden_count:,} more" if hidden_count > 0 else ""
-            yield Text(f"New labels of {metric_texts.plain(signal.name)}: {named}{remaining}")
+            yield Text(f"New labels of {metric_texts.one_line(signal.name)}: {named}{remaining}")
     reasons: dict[str, list[str]] = {}
     for signal in signals:
         if signal.status == "insufficient" and signal.reason:
-            reasons.setdefault(signal.reason, []).append(metric_texts.plain(signal.name))
+            reasons.setdefault(signal.reason, []).append(metric_texts.one_line(signal.name))
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
-        yield Text(f"Left out, {metric_texts.plain(name)}: {metric_texts.plain(reason, 200)}")
-    for count, reason in metric_texts.left_out(report.data.excluded):
+        yield Text(f"Left out, {metric_texts.one_line(name)}: {metric_texts.one_line(reason, 200)}")
+    for count, reason in metric_texts.excluded_text(report.data.excluded):
         yield Text(f"Left out: {count} {reason}")
     yield from map(Text, _moved_texts(report.slices))
     yield from map(Text, _estimate_texts(report))
@@ -127,19 +134,22 @@ def _signal_table(signals: list[Signal]) -> Table:
         table.add_column(column, overflow="fold", justify="right")
     for signal in signals:
         texts = (
-            metric_texts.plain(signal.name),
-            drift_texts.status(signal),
+            metric_texts.one_line(signal.name),
+            drift_texts.status_text(signal),
             signal.test.replace("_", "-"),
         )
-        numbers = metric_texts.brief(signal.p_adjusted), drift_texts.effect(signal.effect)
+        numbers = (
+            metric_texts.format_brief(signal.p_adjusted),
+            drift_texts.format_effect(signal.effect),
+        )
         table.add_row(
-            *map(Text, (*texts, *numbers, *map(drift_texts.sides, (signal.n, signal.n_eff))))
+            *map(Text, (*texts, *numbers, *map(drift_texts.format_sides, (signal.n, signal.n_eff))))
         )
     return table
 
 
 def _moved_texts(slices: list[Slice]) -> Iterator[str]:
-    moved = drift_texts.moved(slices)
+    moved = drift_texts.moved_signals(slices)
     for signal in moved[:_MAX_MOVED]:
         text = f"Moved: {signal.signal}, where {signal.by} is {signal.value} (n = {signal.n})"
         yield f"{text}: {signal.effect}, elsewhere {signal.other}"
@@ -148,11 +158,11 @@ def _moved_texts(slices: list[Slice]) -> Iterator[str]:
 
 
 def _estimate_texts(report: Report) -> Iterator[str]:
-    estimates = drift_texts.estimates(report.metrics)
+    estimates = drift_texts.estimated_metrics(report.metrics)
     for metric in estimates:
-        interval = "" if metric.ci95 is None else f" ({metric_texts.interval(metric)})"
-        yield f"{metric.type}, {drift_texts.method(metric)}: {metric_texts.number(metric.value)}{interval}"
-    yield from drift_texts.valid(estimates)
+        interval = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
+        yield f"{metric.type}, {drift_texts.method_name(metric)}: {metric_texts.format_number(metric.value)}{interval}"
+    yield from drift_texts.validity_notes(estimates)
 
 
 def _rows_text(report: Report) -> str:
@@ -161,7 +171,7 @@ def _rows_text(report: Report) -> str:
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
         value = report.parameters.get(name)
         if value is not None:
-            texts.append(f"{text} {metric_texts.plain(value)}")
+            texts.append(f"{text} {metric_texts.one_line(value)}")
     return ", ".join(texts)
 
 
@@ -195,7 +205,12 @@ def _headline_table(report: Report) -> Table:
         key = metric.type, str(metric.parameters)
         compared = [_difference_text(comparison.get(key)) for comparison in differences]
         rows.append(
-            [title, metric_texts.number(metric.value), metric_texts.interval(metric), *compared]
+            [
+                title,
+                metric_texts.format_number(metric.value),
+                metric_texts.format_interval(metric),
+                *compared,
+            ]
         )
     columns = "value", "95 %", *(comparison.model.name for comparison in report.comparisons)
     return _number_table(name or report.task, columns, rows)
@@ -206,13 +221,13 @@ def _difference_text(metric: Metric | None) -> str:
     if metric is None or metric.value is None:
         return metric_texts.UNDEFINED
     sign = "+" if metric.value > 0 else ""
-    interval = "" if metric.ci95 is None else f" ({metric_texts.interval(metric)})"
-    return f"{sign}{metric_texts.number(metric.value)}{interval}"
+    interval = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
+    return f"{sign}{metric_texts.format_number(metric.value)}{interval}"
 
 
 def _counts_text(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
-    left_out = metric_texts.left_out(report.data.excluded)
+    left_out = metric_texts.excluded_text(report.data.excluded)
     if left_out:
         counts.append("left out " + ", ".join(f"{count} {reason}" for count, reason in left_out))
     if report.status == "insufficient":
@@ -229,12 +244,12 @@ def _slice_tables(report: Report) -> Iterator[Table]:
     for by in dict.fromkeys(slice_.by for slice_ in report.slices):
         matching = [slice_ for slice_ in report.slices if slice_.by == by]
         slices = matching[:_MAX_SLICES]
-        if by in TIMES:
+        if by in TIME_SLICES:
             slices.sort(key=lambda slice_: slice_.value or "")
         shown = f": {len(slices)} of {len(matching)} values" if len(matching) > len(slices) else ""
         rows = [
-            [metric_texts.plain(slice_.value), f"{slice_.n:,}"]
-            + [metric_texts.number(metric.value) for metric in slice_.metrics[:4]]
+            [metric_texts.one_line(slice_.value), f"{slice_.n:,}"]
+            + [metric_texts.format_number(metric.value) for metric in slice_.metrics[:4]]
             for slice_ in slices
         ]
         yield _number_table(

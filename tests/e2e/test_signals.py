@@ -38,7 +38,8 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         }
         pictures = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
         assert all(
-            len(picture) == len(IMAGE_STATISTICS) and np.isfinite(picture).all() for picture in pictures
+            len(picture) == len(IMAGE_STATISTICS) and np.isfinite(picture).all()
+            for picture in pictures
         )
         assert (pictures[0] == pictures[4]).all()
         assert (pictures[0] != pictures[1]).any()

@@ -84,7 +84,7 @@ def client(jobs, place, baselines):
 @pytest.fixture
 def without_pages(monkeypatch):
     """Spare the time that their pictures take."""
-    monkeypatch.setattr("quadriga.monitor.report.page.page", lambda *_: "")
+    monkeypatch.setattr("quadriga.monitor.report.page.render_page", lambda *_: "")
 
 
 def put(client, **asked):

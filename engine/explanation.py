@@ -12,7 +12,7 @@ from quadriga.proto.messages import InferRequest
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks import parameters as read
 from quadriga.tasks.image import Image
-from quadriga.tasks.occlusion import occluded, saliency, score, windows
+from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Classification, Detection, Prediction
 
@@ -109,8 +109,8 @@ def _saliency(
     options = predictor.read_options({**parameters, **wider})
     max_batch = _MAX_BATCH_PIXELS // (image.width * image.height)
     size = max(1, min(abs(predictor.batch_size), max_batch))
-    places = windows(*grid)
-    covered = occluded(image, *grid, places)
+    places = cell_rects(*grid)
+    covered = occluded_images(image, *grid, places)
     scores: list[float] = []
     while chunk := list(islice(covered, size)):
         scores.extend(

@@ -219,7 +219,7 @@ def decode_image(data: bytes, spec: InputSpec, max_pixels: int) -> Image:
     """Decode an image file with the channels, bits and orientation that a network's input takes.
 
     Raises:
-        quadriga.tasks.containers.ImageError: It cannot be decoded, or not as the input takes it.
+        quadriga.tasks.image_formats.ImageError: It cannot be decoded, or not as the input takes it.
     """
     image = decode(
         data,

@@ -14,8 +14,8 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import Image
+from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
 
@@ -157,15 +157,15 @@ def _check_outputs(request: InferRequest) -> None:
             )
 
 
-def _read_images(images: ImageModel, request: InferRequest) -> Iterator[_ImageRequest]:
-    """Check each input's parameters and metadata, and take its images."""
+def _read_images(images: ImageModel, request: InferRequest) -> list[_ImageRequest]:
+    """Check the parameters and metadata of all inputs, then take their images."""
+    checked = []
     for image_input in read_image_inputs(request):
-        location, parameters = image_input.location, image_input.parameters
         try:
             check(image_input.metadata)
-            options = images.predictor.read_options(parameters)
+            options = images.predictor.read_options(image_input.parameters)
         except (MetadataError, ParameterError) as error:
-            raise InvalidRequest(f"{location}: {error}") from error
+            raise InvalidRequest(f"{image_input.location}: {error}") from error
         result = ImageResult(
             image_input.name,
             options.action,
@@ -173,12 +173,18 @@ def _read_images(images: ImageModel, request: InferRequest) -> Iterator[_ImageRe
             image_input.metadata,
             storage=image_input.storage,
         )
-        for index, data in enumerate(image_input.images):
-            yield _ImageRequest(f"{location}: data[{index}]", data, parameters, options, result)
+        checked.append((image_input, options, result))
+    return [
+        _ImageRequest(
+            f"{image_input.location}: data[{index}]", data, image_input.parameters, options, result
+        )
+        for image_input, options, result in checked
+        for index, data in enumerate(image_input.images)
+    ]
 
 
 def _choose_for_signals(
-    images: ImageModel, image_requests: Iterator[_ImageRequest]
+    images: ImageModel, image_requests: list[_ImageRequest]
 ) -> list[_ImageRequest]:
     """Mark the images whose signals are wanted."""
     chosen = list(image_requests)

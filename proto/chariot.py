@@ -8,7 +8,7 @@ Source: Chariot, Inference Protocols ("Requests", "Custom Metadata") and Inferen
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pybase64
@@ -17,7 +17,6 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import read_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
-from quadriga.tasks.parameters import ParameterError, flag
 
 PROTOCOL = "chariot-v2-kserve"
 
@@ -50,7 +49,8 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
     The request's own parameters are the defaults of each input's.
 
     Raises:
-        InvalidRequest: An input holds no images, or its metadata, storage options or base64 cannot be read.
+        InvalidRequest: An input holds no images, or its metadata or storage options cannot be read; its images raise it
+            as they are taken, if they are not base64.
     """
     for number, tensor in enumerate(request.inputs):
         location = f"inputs[{number}] ({tensor.name!r:.60})"
@@ -69,13 +69,19 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
         storage = read_storage_options(parameters, location)
         # an input may say so of itself where its protocol has bytes
         is_base64 = tensor.parameters.get("content_type") == "base64"
-        images = [
-            element
-            if isinstance(element, bytes) and not is_base64
-            else _decode_base64(element, f"{location}: data[{index}]")
-            for index, element in enumerate(tensor.data)
-        ]
+        images = _image_files(tensor.data, location, is_base64=is_base64)
         yield ImageInput(tensor.name, location, images, parameters, metadata, storage)
+
+
+def _image_files(
+    elements: Sequence[str | bytes], location: str, *, is_base64: bool
+) -> Iterator[bytes]:
+    """Yield images as files: those of JSON, or said to be, are base64."""
+    for index, element in enumerate(elements):
+        if isinstance(element, bytes) and not is_base64:
+            yield element
+        else:
+            yield _decode_base64(element, f"{location}: data[{index}]")
 
 
 def _decode_base64(element: str | bytes, location: str) -> bytes:
@@ -102,17 +108,14 @@ def read_storage_options(parameters: Mapping[str, Any], location: str) -> Storag
     Raises:
         InvalidRequest: An option is neither true nor false.
     """
-    if parameters.keys().isdisjoint(StorageOptions.__struct_fields__):
-        return DEFAULT_STORAGE
-    try:
-        semantic_score = flag(parameters, "semantic_score", default=False)
-        return StorageOptions(
-            store=flag(parameters, "store", default=True),
-            store_input=flag(parameters, "store_input", default=True),
-            semantic_score=None if parameters.get("semantic_score") is None else semantic_score,
-        )
-    except ParameterError as error:
-        raise InvalidRequest(f"{location}: {error}") from error
+    names = StorageOptions.__struct_fields__
+    options = {name: parameters[name] for name in names if parameters.get(name) is not None}
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise InvalidRequest(
+                f"{location}: expected parameters.{name} to be true or false, got {value!r:.80}"
+            )
+    return StorageOptions(**options) if options else DEFAULT_STORAGE
 
 
 def parse_metadata(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:

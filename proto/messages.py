@@ -74,8 +74,8 @@ class ImageInput(msgspec.Struct, frozen=True):
     name: str
     location: str
     """Place in the request, for messages: `inputs[0] ('image')`."""
-    images: Sequence[bytes]
-    """Images as files; at least one."""
+    images: Iterator[bytes]
+    """Images as files, at least one; decoded as they are taken, so that parameters can be checked first."""
     parameters: Mapping[str, Any]
     """Parameters of the request, overridden by the input's own."""
     metadata: dict[str, Any]

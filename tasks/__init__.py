@@ -1,7 +1,7 @@
 """Images in, predictions out: pure numpy, OpenCV and Pillow, one file per task.
 
-A task is made from a model's specification and is stateless after that: `options` validates what a
-request asks, `preprocess` turns an image into the input tensor and remembers the way back, `predict`
+A task is made from a model's specification and has no other state: `options` validates the parameters of a
+request, `preprocess` turns an image into the input tensor and an affine map for the way back, `predict`
 turns the model's outputs for that image into predictions.
 """
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import Tiling
 
 __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "TiledTask", "full_name"]
@@ -34,22 +34,22 @@ SHORT_NAMES = {
     "segmentation": "IMAGE_SEGMENTATION",
     "tensor": "TENSOR",
 }
-"""What commands and files accept beside Chariot's own task types in any case."""
+"""Short names of task types, which commands and files accept beside Chariot's own in any case."""
 
 
 def full_name(task: str) -> str:
-    """Give the task type that commands and files mean; another text in capitals."""
+    """Return the task type of a short name; any other text in capitals."""
     return SHORT_NAMES.get(task.lower(), task.upper())
 
 
 class Task(Protocol):
-    """What the pipeline needs of a task; safe to use from many threads."""
+    """A task as the pipeline uses it; safe to use from many threads."""
 
     actions: tuple[str, ...]
-    """What a request's `action` may name; the first is the default."""
+    """Actions that a request may name; the first is the default."""
 
     def options(self, parameters: Mapping[str, Any]) -> Any:
-        """Validate the parameters of one input; those that the task does not know are passed over.
+        """Validate the parameters of one input; parameters of other tasks are ignored.
 
         Raises:
             quadriga.tasks.parameters.ParameterError: An action is unknown or a value out of range.
@@ -76,21 +76,31 @@ class Task(Protocol):
 
 @runtime_checkable
 class TiledTask(Task, Protocol):
-    """A task that can also predict what an image shows tile by tile.
+    """A task that can also answer a large image tile by tile; `isinstance` tells whether one does.
 
-    `detect` reads each tile, `merge` joins over the borders, `to_predictions` writes the result for the image.
+    `predict` is `detect` and `to_predictions` for an image in one piece. `merge` stands between
+    the two for an image in tiles. The candidates that pass from method to method are the task's own type.
     """
 
     def detect(self, outputs: Outputs, affine: Affine, options: Any) -> Any:
-        """Read the model's outputs for one tile; the arguments are those of `predict`."""
+        """Read the model's outputs for one tile as candidates, in pixels of the tile.
+
+        Args:
+            outputs: The graph's outputs by name, in its order, without the batch axis.
+            affine: What `preprocess` returned for the tile.
+            options: What `options` returned.
+
+        Raises:
+            OutputError: The outputs are not what the specification says.
+        """
         ...
 
-    def merge(self, tiles: Sequence[tuple[Window, Any]], tiling: Tiling, options: Any) -> Any:
-        """Merge what was detected in each tile, in pixels of the image."""
+    def merge(self, tiles: Sequence[tuple[PixelRect, Any]], tiling: Tiling, options: Any) -> Any:
+        """Merge the candidates of all tiles, one tile at least, into candidates in pixels of the image."""
         ...
 
     def to_predictions(
-        self, detections: Any, width: int, height: int, options: Any
+        self, candidates: Any, width: int, height: int, options: Any
     ) -> list[Prediction]:
-        """Write merged detections as predictions for an image of that size, in pixels."""
+        """Turn the candidates of one image, whose size is in pixels, into its predictions."""
         ...

@@ -18,11 +18,11 @@ _MAX_TOP_K = 100_000
 
 
 class ClassificationOptions(msgspec.Struct, frozen=True):
-    """What a request asks of a classifier."""
+    """Options of one image for a classifier."""
 
     action: str
     top_k: int
-    """Most labels to answer; more than there are means all."""
+    """Maximum labels to return; a number above that of the labels means all."""
 
 
 class ImageClassification:
@@ -37,7 +37,7 @@ class ImageClassification:
         """Read `action` and `top_k`."""
         action = read.action(parameters, self.actions)
         default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
-        top_k = read.whole_number(parameters, "top_k", 1, _MAX_TOP_K, default)
+        top_k = read.whole_number(parameters, "top_k", low=1, high=_MAX_TOP_K, default=default)
         return ClassificationOptions(action, top_k)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:

@@ -1,10 +1,10 @@
-"""Masks to rings of points and back: OpenCV's contours, and the one rule of what area they mean.
+"""Masks to rings of points and back: OpenCV's contours, and the rule of the pixels that they cover.
 
 The points of a ring are centres of pixels: (x, y) is the pixel in column x and row y. A set of rings
-means the pixels that lie on a ring or inside an odd number of rings; an outer ring runs through the
+covers the pixels that lie on a ring or inside an odd number of rings; an outer ring runs through the
 outermost pixels of a region, the ring of a hole through the pixels of the region around the hole.
-So `fill(rings(mask))` is the mask again, every pixel of it. A ring has one or two points where a
-region, or a part of it, is one pixel wide. Pixels that touch at a corner belong together.
+So `fill(rings(mask))` is the mask again, every pixel of it. A ring around a single pixel, or a line of
+pixels, has one or two points. Pixels that touch at a corner belong together.
 
 In the continuous coordinates of boxes, the centre of the pixel (x, y) is (x + 0.5, y + 0.5).
 """
@@ -26,26 +26,26 @@ _MIN_CORNERS, _FEW_POINTS = 3, 4
 
 
 def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
-    """Follow the edges of a mask: outer rings, then the rings of holes; none of an empty mask.
+    """Trace the edges of a mask: outer rings, then the rings of holes; an empty mask has none.
 
     Points in the middle of a horizontal, vertical or diagonal run are left out; the area is the same.
-    `left` and `top` say where in the image the mask, uint8 (H, W), starts.
+    `left` and `top` are the position of the mask, uint8 (H, W), in the image.
 
     Source: OpenCV 5.0, findContours; Suzuki and Abe, Topological structural analysis, 1985.
     """
-    found, hierarchy = cv2.findContours(
+    contours, hierarchy = cv2.findContours(
         mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top)
     )
-    if not found:
+    if not contours:
         return []
     order = np.argsort(hierarchy[0, :, 3] >= 0, kind="stable")
-    return [found[index].reshape(-1, 2).astype(np.int32, copy=False) for index in order]
+    return [contours[index].reshape(-1, 2).astype(np.int32, copy=False) for index in order]
 
 
 def simplify(ring: Ring, epsilon_px: float) -> Ring:
-    """Leave out points so that no point of the ring is further than `epsilon_px` from the result.
+    """Drop points so that no point of the ring is further than `epsilon_px` from the result.
 
-    At least three are kept, of up to four all: where fewer would be left, epsilon is halved.
+    At least three points remain, and all of a ring of up to four: if fewer would remain, epsilon is halved.
 
     Source: OpenCV 5.0, approxPolyDP; Douglas and Peucker, 1973.
     """
@@ -73,16 +73,16 @@ def to_rings(contour: Sequence[Sequence[Point]]) -> list[Ring]:
 
 
 def fill(outlines: Sequence[Ring], width: int, height: int) -> Mask:
-    """Make the mask that a set of rings means, uint8 (height, width) of 0 and 1; see `paint`."""
+    """Return the mask that a set of rings covers, uint8 (height, width) of 0 and 1; see `paint`."""
     mask = np.zeros((height, width), np.uint8)
     paint(mask, outlines, 1)
     return mask
 
 
 def paint(canvas: npt.NDArray[np.uint8 | np.int32], outlines: Sequence[Ring], value: int) -> None:
-    """Give the pixels that a set of rings means a value, in place.
+    """Write a value to the pixels that a set of rings covers, in place.
 
-    `canvas` is uint8 or int32 (H, W); what of the rings lies outside of it is cut off.
+    `canvas` is uint8 or int32 (H, W); rings are cut off at its edges.
     """
     if outlines:
         cv2.fillPoly(canvas, list(outlines), (value,))

@@ -8,73 +8,77 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, take
+from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, select
 from quadriga.tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Detection, OutputError, Outputs, Prediction
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.rotated import probiou_matrix
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import ModelSpec, Tiling
 from quadriga.tasks.tiling import merge
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
-    """What a request asks of a detector."""
+    """Options of one image for a detector."""
 
     action: str
     score_threshold: float
-    """Boxes must score above it."""
+    """Minimum score, itself excluded."""
     iou_threshold: float
-    """A box that overlaps a better one of its class by more is dropped."""
+    """Overlap (IoU) with a better box of the same class above which a box is dropped."""
     max_detections: int
-    """Most boxes to answer; the best are kept."""
+    """Maximum boxes to return, the best ones."""
 
 
-def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
-    """Number classes from the first label, `spec.labels[0]`; each must have one.
+def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
+    """Turn class ids of the network into positions in `spec.labels`.
 
-    What lies before it is background, or fills up the output of a fixed size; it is dropped, as is
+    Classes before the first label are background, or fill up an output of fixed size; they are dropped, as is
     `spec.output.background`.
+
+    Raises:
+        OutputError: A class has no label.
     """
     offset, count = spec.output.label_offset, len(spec.labels)
-    class_ids = found.class_ids - offset
-    kept = class_ids >= 0
+    class_ids = candidates.class_ids - offset
+    has_label = class_ids >= 0
     if spec.output.background is not None:
-        kept &= class_ids != spec.output.background
-    highest = int(np.max(class_ids[kept], initial=-1))
+        has_label &= class_ids != spec.output.background
+    highest = int(np.max(class_ids[has_label], initial=-1))
     if highest >= count:
-        counted = f" counted from {offset}" if offset else ""
+        offset_hint = f" counted from {offset}" if offset else ""
         raise OutputError(
-            f"expected a label for each class, got class {highest + offset} and {count} labels{counted}"
+            f"expected a label for each class, got class {highest + offset} and {count} labels{offset_hint}"
         )
-    found = msgspec.structs.replace(found, class_ids=class_ids)
-    return found if kept.all() else take(found, kept)
+    candidates = msgspec.structs.replace(candidates, class_ids=class_ids)
+    return candidates if has_label.all() else select(candidates, has_label)
 
 
-def suppressed(found: Candidates, options: DetectionOptions) -> Candidates:
-    """Keep the best of overlapping boxes of a class as the family's own program does.
+def suppress_overlaps(candidates: Candidates, options: DetectionOptions) -> Candidates:
+    """Keep the best of overlapping boxes of a class, by the rule of the model's family.
 
-    Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; of rotated boxes by their IoU:
-    MMRotate, `core/post_processing/bbox_nms_rotated.py`. Both keep classes apart by moving boxes.
+    Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; rotated boxes by their IoU: MMRotate, `core/post_processing/bbox_nms_rotated.py`. Both keep classes apart by moving boxes.
     """
-    boxes, scores, class_ids = found.boxes, found.scores, found.class_ids
+    boxes, scores, class_ids = candidates.boxes, candidates.scores, candidates.class_ids
     limit = options.max_detections
-    if not found.suppress:
-        return take(found, np.argsort(-scores, kind="stable")[:limit])
-    if found.suppress is True:
-        return take(found, nms(boxes, scores, options.iou_threshold, class_ids, limit))
+    if not candidates.suppress:
+        return select(candidates, np.argsort(-scores, kind="stable")[:limit])
+    if candidates.suppress is True:
+        return select(
+            candidates, nms(boxes, scores, options.iou_threshold, class_ids=class_ids, limit=limit)
+        )
 
     def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
         over = probiou_matrix(boxes[rows], boxes[columns]) > options.iou_threshold
         return np.asarray(over & (class_ids[rows][:, None] == class_ids[columns]))
 
-    return take(found, suppress_at_once(scores, overlapping, limit))
+    return select(candidates, suppress_at_once(scores, overlapping, limit))
 
 
 class ObjectDetection:
-    """Answers boxes by descending score; `predict` and `detect` are two names for the same."""
+    """Predicts boxes by descending score; `predict` and `detect` are two names for the same action."""
 
     actions: tuple[str, ...] = ("predict", "detect")
 
@@ -88,11 +92,13 @@ class ObjectDetection:
         return DetectionOptions(
             action=read.action(parameters, self.actions),
             score_threshold=read.number(
-                parameters, "score_threshold", 0, 1, defaults.score_threshold
+                parameters, "score_threshold", low=0, high=1, default=defaults.score_threshold
             ),
-            iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
+            iou_threshold=read.number(
+                parameters, "iou_threshold", low=0, high=1, default=defaults.iou_threshold
+            ),
             max_detections=read.whole_number(
-                parameters, "max_detections", 1, 10_000, defaults.max_detections
+                parameters, "max_detections", low=1, high=10_000, default=defaults.max_detections
             ),
         )
 
@@ -103,45 +109,50 @@ class ObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
-        """Answer the boxes of one image."""
-        found = self.detect(outputs, affine, options)
-        return self.to_predictions(found, affine.width, affine.height, options)
+        """Read the boxes of one image, the best first."""
+        candidates = self.detect(outputs, affine, options)
+        return self.to_predictions(candidates, affine.width, affine.height, options)
 
     def detect(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
-        """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
+        """Decode boxes, suppress overlapping ones in network pixels and map the rest to the image.
 
         Returns:
-            At most `max_detections`, by descending score, in pixels of the image, not clipped to it; its
-            classes are places in the list of labels.
+            At most `max_detections` boxes by descending score, in pixels of the image, not clipped to it;
+            class ids are positions in the list of labels.
 
         Raises:
             OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
-        found = suppressed(labelled(decoded, self._spec), options)
-        return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
+        candidates = suppress_overlaps(label_indices(decoded, self._spec), options)
+        return msgspec.structs.replace(
+            candidates, boxes=affine.to_image(candidates.boxes), suppress=False
+        )
 
     def merge(
-        self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
+        self,
+        tiles: Sequence[tuple[PixelRect, Candidates]],
+        tiling: Tiling,
+        options: DetectionOptions,
     ) -> Candidates:
-        """Make one box of what several tiles saw of it; see `quadriga.tasks.tiling.merge`."""
-        return merge(found, tiling, options.max_detections)
+        """Merge the boxes that several tiles have of one object; see `quadriga.tasks.tiling.merge`."""
+        return merge(tiles, tiling, options.max_detections)
 
     def to_predictions(
         self,
-        found: Candidates,
+        candidates: Candidates,
         width: int,
         height: int,
-        options: Any,  # noqa: ARG002 - rotated boxes need theirs, and are asked alike
+        options: Any,  # noqa: ARG002 - the subclass for rotated boxes needs it
     ) -> list[Prediction]:
-        """Clip the boxes to the image and name them; what lies wholly outside of it is dropped."""
-        boxes = clip_boxes(found.boxes, width, height)
+        """Clip the boxes to the image and label them; boxes wholly outside of the image are dropped."""
+        boxes = clip_boxes(candidates.boxes, width, height)
         visible = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         return [
             Detection(self._spec.labels[class_id], score, *box)
             for class_id, score, box in zip(
-                found.class_ids[visible].tolist(),
-                found.scores[visible].tolist(),
+                candidates.class_ids[visible].tolist(),
+                candidates.scores[visible].tolist(),
                 boxes[visible].tolist(),
                 strict=True,
             )

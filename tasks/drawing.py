@@ -20,20 +20,20 @@ from quadriga.tasks.predictions import (
     Prediction,
     Segment,
 )
-from quadriga.tasks.rotated import xywhr_to_corners
+from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
 
 _MIN_WIDTH_PX = 320
 _MAX_ENLARGED_HEIGHT_PX = 2000
 _SHADES = ((0.55, 1.0), (0.42, 0.75), (0.74, 0.85))
-"""Lightness and saturation of HLS: three shades tell labels apart whose hues lie close."""
+"""Lightness and saturation (HLS) of three shades, which separate labels whose hues are close."""
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
-"""Steps of it around a circle never come close to where one was before."""
+"""Step between hues, as a share of the circle: no two of the first labels come close."""
 _PAPER, _TROUGH = (24, 26, 30), (52, 56, 64)
 _INK, _FAINT = (244, 244, 244), (150, 150, 155)
 _MAX_CAPTIONS = 10
 _MAX_ANSWER_ROWS = 24
 _WEIGHT = 500
-"""Of the font, 400 being regular."""
+"""Weight of the font; 400 is regular."""
 
 _Tagged = Detection | OrientedDetection | Segment
 
@@ -42,7 +42,7 @@ Corners = npt.NDArray[np.float64]
 
 
 class _Pen(msgspec.Struct, frozen=True, eq=False):
-    """Writes and draws on an array in place, in a size that suits it.
+    """Writes and draws on an array in place, in sizes that suit it.
 
     OpenCV's built-in font holds Latin, Greek, Cyrillic and Chinese.
     """
@@ -61,30 +61,38 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
         return int(rectangle[2])
 
     def write(self, text: str, left: float, middle: float, color: Color) -> None:
-        """Write from `left`, the capitals centred on the row `middle`."""
+        """Write text from `left`, its capitals centred on the row `middle`."""
         origin = round(left), round(middle + 0.36 * self.font_px)
         cv2.putText(self.canvas, text, origin, color, self.face, self.font_px, _WEIGHT)
 
     def fill(self, box: Box, color: Color) -> None:
-        cv2.rectangle(self.canvas, box[:2], box[2:], color, cv2.FILLED)
+        cv2.rectangle(self.canvas, box[:2], box[2:], color=color, thickness=cv2.FILLED)
 
     def frame(self, box: Box, color: Color) -> None:
-        """Draw the edge of a box inside of it, with a dark rim that shows on ground of its colour."""
+        """Draw the edge of a box inside of it, with a dark rim that shows on a background of its colour."""
         for inset in range(-1, self.line_px + 1):
             rim = inset in {-1, self.line_px}
             low, high = (box[0] + inset, box[1] + inset), (box[2] - inset, box[3] - inset)
             if inset <= 0 or (low[0] < high[0] and low[1] < high[1]):
-                cv2.rectangle(self.canvas, low, high, (0, 0, 0) if rim else color)
+                cv2.rectangle(self.canvas, low, high, color=(0, 0, 0) if rim else color)
 
     def outline(self, corners: Corners, color: Color) -> None:
         """Draw the edge of a polygon, with a dark rim, and a dot where its first side starts."""
         points = [np.round(np.clip(corners, -1e6, 1e6)).astype(np.int32)]
-        cv2.polylines(self.canvas, points, True, (0, 0, 0), self.line_px + 2, cv2.LINE_AA)
-        cv2.polylines(self.canvas, points, True, color, self.line_px, cv2.LINE_AA)
-        cv2.circle(self.canvas, points[0][0].tolist(), self.line_px * 2, color, cv2.FILLED)
+        for ink, line_px in (((0, 0, 0), self.line_px + 2), (color, self.line_px)):
+            cv2.polylines(
+                self.canvas,
+                points,
+                isClosed=True,
+                color=ink,
+                thickness=line_px,
+                lineType=cv2.LINE_AA,
+            )
+        start = points[0][0].tolist()
+        cv2.circle(self.canvas, start, self.line_px * 2, color=color, thickness=cv2.FILLED)
 
     def shorten(self, text: str, width_px: float) -> str:
-        """Cut the middle out of a text that is too wide; its end may be a score."""
+        """Cut the middle out of a text that is too wide; its end, maybe a score, stays."""
         text = " ".join(text.split())
         while self.width_of(text) > width_px and len(text) > 9:
             keep = max(8, int(len(text) * 0.9) - 1)
@@ -92,7 +100,7 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
         return text
 
     def wrap(self, text: str, width_px: float, max_rows: int) -> list[str]:
-        """Break a text into rows, at spaces where it has any; the last of too many ends as the text does."""
+        """Break a text into rows, at spaces if it has any; the last of too many rows is shortened in the middle."""
         rows: list[str] = []
         words = text.split()
         while words and len(rows) < max_rows:
@@ -107,7 +115,9 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
             ):
                 fitting += 1
             if len(rows) == max_rows - 1:
-                fitting = len(words)  # what is too much is cut out of the middle
+                fitting = len(
+                    words
+                )  # the last row takes all remaining words, and `shorten` cuts its middle
             rows.append(self.shorten(" ".join(words[:fitting]), width_px))
             words = words[fitting:]
         return rows or [""]
@@ -116,36 +126,40 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
     """Draw predictions, by descending score, on a copy of their image: uint8 (H, W, 3), RGB.
 
-    Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
-    best drawn last, rotated boxes with a dot at the corner where their width starts; classifications and
-    answers stand in a strip below the image, at most ten. `labels` are all those of the model.
+    Images narrower than 320 px are enlarged first. Boxes and segments have tags with label and score, and the
+    best is drawn last; a rotated box has a dot at the corner where its width starts. At most ten
+    classifications or answers stand in a strip below the image. `labels` are all labels of the model.
     """
     scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
     size_wh = round(image.width * scale), round(image.height * scale)
     canvas = image.rgb()
     if scale > 1:
         canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
-    detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]
-    captions = [item for item in predictions if isinstance(item, Classification)]
-    # by its longer side, a panorama's text would fill its height
+    detections = [
+        prediction
+        for prediction in predictions
+        if isinstance(prediction, Detection | OrientedDetection)
+    ]
+    captions = [prediction for prediction in predictions if isinstance(prediction, Classification)]
+    # the geometric mean of the sides: by the longer one, text would fill the height of a panorama
     side = math.sqrt(size_wh[0] * size_wh[1])
     font_px, line_px = max(13, round(side / 48)), max(2, round(side / 345))
-    pen = _Pen(canvas, cv2.FontFace("sans"), labels, font_px, line_px)
+    pen = _Pen(canvas, cv2.FontFace("sans"), labels, font_px=font_px, line_px=line_px)
     boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)
     boxes += _draw_detections(pen, detections, image, scale)
     _draw_tags(pen, boxes)
     if captions:
         canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
-    answers = [item for item in predictions if isinstance(item, Answer)]
+    answers = [prediction for prediction in predictions if isinstance(prediction, Answer)]
     if answers:
         canvas = np.concatenate([canvas, _answers(pen, answers[:_MAX_CAPTIONS])])
     return canvas
 
 
 def label_color(label: str, labels: Sequence[str] = ()) -> Color:
-    """Choose the colour of a label: red, green, blue; the same in every image and every process.
+    """Return the colour of a label: red, green, blue; the same in every image and every process.
 
-    All `labels` of the model get colours that lie far apart; another may by chance be near to one.
+    All `labels` of the model get colours that lie far apart; an unlisted label may get a similar one by chance.
     """
     if label in labels:
         index = labels.index(label)
@@ -159,7 +173,7 @@ def label_color(label: str, labels: Sequence[str] = ()) -> Color:
 
 
 def _ink_on(color: Color) -> Color:
-    """Black or white, whichever stands out; Source: ITU-R BT.601 luma."""
+    """Return black or white, whichever stands out. Source: ITU-R BT.601 luma."""
     red, green, blue = color
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
 
@@ -167,71 +181,74 @@ def _ink_on(color: Color) -> Color:
 def _draw_detections(
     pen: _Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
 ) -> list[tuple[_Tagged, Box]]:
-    """Draw boxes, the best last; give for the tag of each its frame, of rotated ones from their top."""
+    """Draw boxes, the best last; return for each tag the frame of its box, from the top of a rotated one."""
     anchors: list[tuple[_Tagged, Box]] = []
-    for item in reversed(detections):
-        corners = _corners(item, image) * scale
+    for detection in reversed(detections):
+        corners = _corners(detection, image) * scale
         box = _frame(corners, pen.canvas)
-        if isinstance(item, OrientedDetection):
-            pen.outline(corners, pen.color(item.label))
-            box = _from_top(pen, corners, box, _tag_px(pen, item))
+        if isinstance(detection, OrientedDetection):
+            pen.outline(corners, pen.color(detection.label))
+            box = _from_top(pen, corners, box, _tag_px(pen, detection))
         else:
-            pen.frame(box, pen.color(item.label))
-        anchors.append((item, box))
+            pen.frame(box, pen.color(detection.label))
+        anchors.append((detection, box))
     return anchors[::-1]
 
 
 def _draw_segments(
     pen: _Pen, predictions: Sequence[Prediction], image_wh: tuple[int, int], scale: float
 ) -> list[tuple[_Tagged, Box]]:
-    """Fill all segments before any is outlined; give a box for the tag of each, from its topmost point."""
+    """Fill all segments, then outline them; return a box for the tag of each, from its topmost point."""
     overlays = [
-        (item, overlay)
-        for item in predictions
-        if isinstance(item, Segment) and (overlay := overlay_of(item, image_wh, scale)) is not None
+        (segment, overlay)
+        for segment in predictions
+        if isinstance(segment, Segment)
+        and (overlay := overlay_of(segment, image_wh, scale)) is not None
     ]
-    for item, overlay in reversed(overlays):
-        tint(pen.canvas, overlay, pen.color(item.label))
-    for item, overlay in reversed(overlays):
-        outline(pen.canvas, overlay, pen.color(item.label), pen.line_px)
+    for segment, overlay in reversed(overlays):
+        tint(pen.canvas, overlay, pen.color(segment.label))
+    for segment, overlay in reversed(overlays):
+        outline(pen.canvas, overlay, pen.color(segment.label), pen.line_px)
     tops = [int(overlay.mask[0].argmax()) for _, overlay in overlays]
     return [
-        (item, (overlay.box[0] + top, *overlay.box[1:]))
-        for (item, overlay), top in zip(overlays, tops, strict=True)
+        (segment, (overlay.box[0] + top, *overlay.box[1:]))
+        for (segment, overlay), top in zip(overlays, tops, strict=True)
     ]
 
 
 def _draw_tags(pen: _Pen, boxes: Sequence[tuple[_Tagged, Box]]) -> None:
-    taken: list[Box] = []
-    for item, box in boxes:
-        text = _tag_text(pen, item)
-        tag = _place_tag(pen, _tag_px(pen, item), box, taken)
-        taken.append(tag)
-        color = pen.color(item.label)
+    placed_tags: list[Box] = []
+    for prediction, box in boxes:
+        text = _tag_text(pen, prediction)
+        tag = _place_tag(pen, _tag_px(pen, prediction), box, placed_tags)
+        placed_tags.append(tag)
+        color = pen.color(prediction.label)
         pen.fill(tag, color)
         pen.write(text, tag[0] + pen.font_px * 0.35, (tag[1] + tag[3]) / 2, _ink_on(color))
 
 
-def _tag_text(pen: _Pen, item: _Tagged) -> str:
-    return pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
+def _tag_text(pen: _Pen, prediction: _Tagged) -> str:
+    return pen.shorten(
+        f"{prediction.label} {prediction.score:.2f}", pen.canvas.shape[1] - pen.font_px
+    )
 
 
-def _tag_px(pen: _Pen, item: _Tagged) -> int:
-    return pen.width_of(_tag_text(pen, item)) + round(pen.font_px * 0.7)
+def _tag_px(pen: _Pen, prediction: _Tagged) -> int:
+    return pen.width_of(_tag_text(pen, prediction)) + round(pen.font_px * 0.7)
 
 
-def _corners(item: Detection | OrientedDetection, image: Image) -> Corners:
-    if isinstance(item, OrientedDetection):
-        fractions = np.array([[item.cx, item.cy, item.w, item.h, item.r]])
-        sides = image.width, image.height
-        corners: Corners = xywhr_to_corners(fractions * (*sides, *sides, 1))[0]
+def _corners(detection: Detection | OrientedDetection, image: Image) -> Corners:
+    if isinstance(detection, OrientedDetection):
+        fractions = np.array([[detection.cx, detection.cy, detection.w, detection.h, detection.r]])
+        boxes = relative_to_pixels(fractions, np.array([(image.width, image.height)], np.float64))
+        corners: Corners = xywhr_to_corners(boxes)[0]
         return corners
-    low, high = (item.xmin, item.ymin), (item.xmax, item.ymax)
+    low, high = (detection.xmin, detection.ymin), (detection.xmax, detection.ymax)
     return np.array([low, (high[0], low[1]), high, (low[0], high[1])])
 
 
 def _frame(corners: Corners, canvas: Pixels) -> Box:
-    """Upright frame of a box on the canvas, never inside out."""
+    """Return the upright frame of a box, clipped to the canvas, of at least one pixel."""
     edge = np.array([canvas.shape[1] - 1, canvas.shape[0] - 1])
     left, top = (int(v) for v in np.round(np.clip(corners.min(axis=0), 0, edge)))
     right, bottom = (int(v) for v in np.round(corners.max(axis=0)) - 1)
@@ -239,65 +256,67 @@ def _frame(corners: Corners, canvas: Pixels) -> Box:
 
 
 def _from_top(pen: _Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
-    """Begin the frame of a rotated box where a tag touches the topmost corner, but for its dot."""
+    """Move the left edge of a frame so that a tag touches the topmost corner, beside its dot."""
     rim = 2 * pen.line_px
     corner = round(float(corners[corners[:, 1].argmin(), 0]))
     left = corner - rim if 2 * corner < frame[0] + frame[2] else corner + rim - tag_px
     return min(max(left, 0), frame[2]), max(frame[1] - rim, 0), frame[2], frame[3]
 
 
-def _place_tag(pen: _Pen, width: int, box: Box, taken: Sequence[Box]) -> Box:
-    """Find a free place for a tag: above the box, else at its top inside, its bottom, or below."""
+def _place_tag(pen: _Pen, width: int, box: Box, placed_tags: Sequence[Box]) -> Box:
+    """Return a free position of a tag: above the box, inside at its top or bottom, or below it."""
     canvas_h, canvas_w = pen.canvas.shape[:2]
     height = round(pen.font_px * 1.4)
     left = max(0, min(box[0], canvas_w - width))
-    places: list[Box] = []
-    for wanted in (box[1] - height, box[1], box[3] - height, box[3]):
-        top = max(0, min(wanted, canvas_h - height))
-        places.append((left, top, left + width - 1, top + height - 1))
-    free = (place for place in places if not any(_meet(place, other) for other in taken))
-    return next(free, places[0])
+    positions: list[Box] = []
+    for preferred_top in (box[1] - height, box[1], box[3] - height, box[3]):
+        top = max(0, min(preferred_top, canvas_h - height))
+        positions.append((left, top, left + width - 1, top + height - 1))
+    free = (
+        position for position in positions if not any(_meet(position, tag) for tag in placed_tags)
+    )
+    return next(free, positions[0])
 
 
 def _meet(first: Box, second: Box) -> bool:
     return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in (0, 1))
 
 
-def _captions(pen: _Pen, items: Sequence[Classification]) -> Pixels:
-    """Make a strip of rows: the label, a bar for its score, the number."""
+def _captions(pen: _Pen, classifications: Sequence[Classification]) -> Pixels:
+    """Return a strip with a row for each classification: label, bar, score."""
     width = pen.canvas.shape[1]
     row, margin = round(pen.font_px * 1.9), round(pen.font_px * 0.7)
-    strip = np.full((row * len(items) + 2 * margin, width, 3), _PAPER, np.uint8)
+    strip = np.full((row * len(classifications) + 2 * margin, width, 3), _PAPER, np.uint8)
     pen = msgspec.structs.replace(pen, canvas=strip)
     number_left = width - margin - pen.width_of("0.000")
     bar_left, bar_right = round(width * 0.55), number_left - margin
-    for index, item in enumerate(items):
+    for index, classification in enumerate(classifications):
         middle = margin + row * index + row // 2
-        pen.write(pen.shorten(item.label, bar_left - 2 * margin), margin, middle, _INK)
+        pen.write(pen.shorten(classification.label, bar_left - 2 * margin), margin, middle, _INK)
         top, bottom = middle - row // 5, middle + row // 5
         pen.fill((bar_left, top, bar_right, bottom), _TROUGH)
-        filled = round((bar_right - bar_left) * min(max(item.score, 0), 1))
+        filled = round((bar_right - bar_left) * min(max(classification.score, 0), 1))
         if filled:
-            pen.fill((bar_left, top, bar_left + filled, bottom), pen.color(item.label))
-        pen.write(f"{item.score:.3f}", number_left, middle, _INK)
+            pen.fill((bar_left, top, bar_left + filled, bottom), pen.color(classification.label))
+        pen.write(f"{classification.score:.3f}", number_left, middle, _INK)
     return strip
 
 
-def _answers(pen: _Pen, items: Sequence[Answer]) -> Pixels:
-    """Make a strip of rows: each prompt, and its answer under it, both whole where there is room."""
+def _answers(pen: _Pen, answers: Sequence[Answer]) -> Pixels:
+    """Return a strip with each prompt and its answer below it, in full if there is room."""
     width = pen.canvas.shape[1]
     row, gap, margin = (round(pen.font_px * share) for share in (1.5, 0.5, 0.7))
-    written: list[tuple[str, int, Color]] = []
+    lines: list[tuple[str, int, Color]] = []
     middle = margin + row // 2
-    for item in items:
-        texts = [(item.prompt, _FAINT)] if item.prompt.strip() else []
-        for text, color in (*texts, (item.answer, _INK)):
+    for answer in answers:
+        texts = [(answer.prompt, _FAINT)] if answer.prompt.strip() else []
+        for text, color in (*texts, (answer.answer, _INK)):
             for line in pen.wrap(text, width - 2 * margin, _MAX_ANSWER_ROWS):
-                written.append((line, middle, color))
+                lines.append((line, middle, color))
                 middle += row
         middle += gap
     strip = np.full((middle - gap - row // 2 + margin, width, 3), _PAPER, np.uint8)
     pen = msgspec.structs.replace(pen, canvas=strip)
-    for line, middle, color in written:
+    for line, middle, color in lines:
         pen.write(line, margin, middle, color)
     return strip

@@ -1,7 +1,7 @@
-"""Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
+"""Image files to pixels: accepted formats, limits, and the orientation that a person sees.
 
-JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Other bands or bits are read by `quadriga.tasks.bands`.
+OpenCV decodes JPEG, 1.6 times faster than Pillow; Pillow decodes the other formats: it fails on damaged
+data and can be kept off stderr. Other bands or bits are read by `quadriga.tasks.multiband`.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from quadriga.tasks import bands
-from quadriga.tasks.bands import Samples
-from quadriga.tasks.containers import ImageError, check_jpeg, check_png, early_size
+from quadriga.tasks import multiband
+from quadriga.tasks.image_formats import ImageError, check_jpeg, check_png, early_size
+from quadriga.tasks.multiband import Samples
 
 Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 50_000_000
-"""Default limit of width times height; of more than 4 bands, as many fewer."""
+"""Default limit of width times height; images of more than 4 bands may have proportionally fewer."""
 
 _FORMATS: tuple[tuple[re.Pattern[bytes], type[ImageFile], str], ...] = (
     (re.compile(rb"\xff\xd8\xff"), JpegImageFile, "image/jpeg"),
@@ -65,7 +65,7 @@ _TURNS: dict[int, tuple[bool, int | None]] = {
 """EXIF orientation to (transpose first, then OpenCV's flip code: 0 up-down, 1 left-right, -1 both)."""
 
 
-# Odd tags are no fault of ours: the log is not to grow with what clients send.
+# The log must not grow with what clients send: Pillow warns of odd tags.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
@@ -85,9 +85,9 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     mime: str = ""
     """Media type of the file, such as `image/jpeg`."""
     exif_orientation: int = _UPRIGHT
-    """1 to 8 as stored in the file; 1 where it says nothing."""
+    """EXIF orientation of the file, 1 to 8; 1 if it has none."""
     bit_depth: int = 8
-    """Values of `pixels` go from 0 to 2**bit_depth - 1."""
+    """Bits of a value: `pixels` are 0 to 2**bit_depth - 1."""
 
     @property
     def width(self) -> int:
@@ -100,7 +100,7 @@ class Image(msgspec.Struct, frozen=True, eq=False):
         return int(self.pixels.shape[0])
 
     def rgb(self) -> Pixels:
-        """Copy for a person to look at: uint8 (H, W, 3), the first three bands, or one repeated."""
+        """Return a copy for a person to look at: uint8 (H, W, 3), the first three bands, or one repeated."""
         chosen = [0, 1, 2] if self.pixels.shape[2] >= 3 else [0, 0, 0]
         shown = self.pixels if self.pixels.shape[2] == 3 else self.pixels.take(chosen, axis=2)
         return (shown >> (self.bit_depth - 8)).astype(np.uint8, copy=False)
@@ -114,7 +114,7 @@ def decode(
     exif: Literal["apply", "ignore"] = "apply",
     max_pixels: int = MAX_PIXELS,
 ) -> Image:
-    """Decode an image file into 8-bit RGB, or what else a model takes.
+    """Decode an image file into 8-bit RGB, or into the channels and bits of a model.
 
     Gray becomes three equal channels; 16 bit keeps the high byte; alpha is dropped without
     compositing, as training pipelines do; the first page or frame is taken. With other `channels`
@@ -123,10 +123,10 @@ def decode(
 
     Args:
         data: The whole file.
-        channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
-        bit_depth: Of the model; see `quadriga.tasks.bands.to_depth`.
+        channels: Channels of the model; 1 gives RGB, too, if `bit_depth` is 8.
+        bit_depth: Bit depth of the model; see `quadriga.tasks.multiband.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
-        max_pixels: Most pixels; the header decides, before memory is taken.
+        max_pixels: Maximum pixels by the header, checked before memory is taken.
 
     Raises:
         ImageError: The format is not accepted, the file is damaged, incomplete or too large.
@@ -153,25 +153,25 @@ def decode(
             samples, bits = (
                 (_decode_jpeg(data), 8)
                 if mime == "image/jpeg"
-                else bands.read_bands(file, data, channels)
+                else multiband.read_bands(file, data, channels)
             )
-            pixels = bands.to_depth(bands.to_bands(samples, channels), bits, bit_depth)
+            pixels = multiband.to_depth(multiband.to_bands(samples, channels), bits, bit_depth)
         else:
             pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
         raise
     except Exception as error:
         raise ImageError(f"expected a complete {mime} file, got: {_reason(error)}") from error
-    turned = mime == "image/tiff"  # Pillow turns TIFF while loading it
-    if exif == "apply" and not turned:
+    is_upright = mime == "image/tiff"  # Pillow turns TIFF while loading it
+    if exif == "apply" and not is_upright:
         pixels = orient(pixels, orientation)
-    elif exif == "ignore" and turned:
+    elif exif == "ignore" and is_upright:
         pixels = orient(pixels, _INVERSE_ORIENTATION.get(orientation, orientation))
     return Image(pixels, mime, orientation, bit_depth)
 
 
 def orient(pixels: Samples, orientation: int) -> Samples:
-    """Turn stored samples (H, W, bands) as their EXIF orientation, 1 to 8, says.
+    """Turn stored samples (H, W, bands) upright by their EXIF orientation, 1 to 8.
 
     Source: Exif 2.32, tag 0x0112.
     """
@@ -196,7 +196,7 @@ def _recognise(data: bytes) -> tuple[type[ImageFile], str]:
 
 
 def _reason(error: Exception) -> str:
-    """What a decoder says, with the kind of error where its text alone says nothing."""
+    """Return the message of a decoder, with the type of error if the message alone means nothing."""
     if isinstance(error, OSError | SyntaxError | ValueError) and str(error):
         return str(error)
     return f"{type(error).__name__} {error}".rstrip()
@@ -211,7 +211,7 @@ def _check_size(size_wh: tuple[int, int], max_pixels: int, mime: str) -> None:
 
 
 def _orientation(file: ImageFile) -> int:
-    """Orientation 1 to 8; metadata that cannot be read does not spoil a picture that can."""
+    """Return the orientation, 1 to 8; unreadable metadata does not make a readable image invalid."""
     try:
         value = file.getexif().get(ExifTag.Orientation, _UPRIGHT)
     except (OSError, SyntaxError, ValueError, TypeError, LookupError, struct.error, Warning):
@@ -229,10 +229,10 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
-    if file.mode in bands.MODES_16_BIT:
-        gray, bits = bands.gray_of_16_bits(file)
+    if file.mode in multiband.MODES_16_BIT:
+        gray, bits = multiband.gray_of_16_bits(file)
         return np.repeat((gray >> (bits - 8)).astype(np.uint8)[..., None], 3, axis=2)
-    if file.mode not in bands.AS_STORED:
+    if file.mode not in multiband.AS_STORED:
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or CMYK, got {mime} of mode {file.mode}"
         )

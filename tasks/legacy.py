@@ -18,50 +18,60 @@ from quadriga.tasks.segmentation import background
 from quadriga.tasks.specification import ModelSpec
 
 FORMATS = ("protocol", "legacy")
-"""What `output_format` may be; the first is the default."""
+"""Values of `output_format`; the first is the default."""
 
 MAX_PIXELS = 4_000_000
-"""Of an image whose every pixel is answered as a number."""
+"""Maximum pixels of an image whose response has a number for each pixel."""
 
 
 def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
-    """Read `output_format`; raises ParameterError where the task has none but the protocol's."""
-    wanted = read.choice(parameters, "output_format", FORMATS) == "legacy"
-    if wanted and task not in TASKS:
+    """Tell whether `output_format` is `legacy`.
+
+    Raises:
+        ParameterError: The task has only the format of the protocol.
+    """
+    is_legacy = read.choice(parameters, "output_format", FORMATS) == "legacy"
+    if is_legacy and task not in TASKS:
         raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
-    return wanted
+    return is_legacy
 
 
 def legacy(
     predictions: Sequence[Any], action: str, spec: ModelSpec, width: int, height: int
 ) -> Any:
-    """Write the predictions for one image of so many pixels; a ParameterError where that cannot be.
+    """Return the predictions for one image, whose size is in pixels, in the legacy form.
 
-    For `predict` of a classifier the best label; for `predict_proba` its probabilities by class
-    index; for detections an object of lists; for a segmentation the class of each pixel, rows from
-    the top: 0 for none, else the index of the label, counted from 1 unless label 0 is background.
+    A classifier gives the best label for `predict`, probabilities by class index for `predict_proba`; a
+    detector an object of lists; a segmentation the class of each pixel, rows from the top: 0 for none, or
+    the index of the label, counted from 1 unless label 0 is background.
+
+    Raises:
+        ParameterError: The image is too large, or the classes are incomplete.
     """
     if spec.task == "IMAGE_CLASSIFICATION":
         return predictions[0].label if action == "predict" else _probabilities(predictions, spec)
     if spec.task == "IMAGE_SEGMENTATION":
         return _classes(predictions, spec, width, height)
     lists = {
-        "detection_classes": [each.label for each in predictions],
-        "detection_scores": [each.score for each in predictions],
+        "detection_classes": [prediction.label for prediction in predictions],
+        "detection_scores": [prediction.score for prediction in predictions],
     }
     if spec.task == "ORIENTED_OBJECT_DETECTION":
         names = ("cx", "cy", "w", "h", "r")
-        boxes = [{name: getattr(each, name) for name in names} for each in predictions]
+        boxes = [{name: getattr(prediction, name) for name in names} for prediction in predictions]
         return {**lists, "oriented_detection_boxes": boxes}
     return {
         "num_detections": len(predictions),
         **lists,
-        "detection_boxes": [[each.ymin, each.xmin, each.ymax, each.xmax] for each in predictions],
+        "detection_boxes": [
+            [prediction.ymin, prediction.xmin, prediction.ymax, prediction.xmax]
+            for prediction in predictions
+        ],
     }
 
 
 def _probabilities(predictions: Sequence[Any], spec: ModelSpec) -> list[float]:
-    by_label = {each.label: each.score for each in predictions}
+    by_label = {prediction.label: prediction.score for prediction in predictions}
     if len(by_label) != len(spec.labels):
         raise ParameterError(
             f"expected all {len(spec.labels)} classes, of different names, for parameters.output_format "
@@ -80,8 +90,8 @@ def _classes(
         )
     first = 0 if background(spec) == 0 else 1
     classes = np.zeros((height, width), np.int64)
-    for each in sorted(predictions, key=lambda each: each.score):  # the best is on top
-        mask = fill(to_rings(each.contour), width, height)
-        classes[mask > 0] = spec.labels.index(each.label) + first
+    for segment in sorted(predictions, key=lambda segment: segment.score):  # the best is on top
+        mask = fill(to_rings(segment.contour), width, height)
+        classes[mask > 0] = spec.labels.index(segment.label) + first
     rows: list[list[int]] = classes.tolist()
     return rows

@@ -1,6 +1,6 @@
 """Rules on the scores of the next token, each a pure function of one row: float32 (vocabulary,).
 
-Scores are logits, or log-probabilities in a beam search; a token that is forbidden has -inf.
+Scores are logits, or log-probabilities in a beam search; a forbidden token has -inf.
 
 Source: transformers 4.57, `generation/logits_process.py`.
 """
@@ -22,16 +22,16 @@ def log_softmax(scores: Scores) -> Scores:
 
 
 def penalise_repetition(scores: Scores, history: Sequence[int], penalty: float) -> Scores:
-    """Make every token of the history less likely by a factor above 1; more likely below 1."""
+    """Make every token of the history less likely by a factor above 1, or more likely by one below 1."""
     seen = np.unique(np.asarray(history, np.int64))
     penalised = scores.copy()
-    had = scores[seen]
-    penalised[seen] = np.where(had < 0, had * penalty, had / penalty)
+    seen_scores = scores[seen]
+    penalised[seen] = np.where(seen_scores < 0, seen_scores * penalty, seen_scores / penalty)
     return penalised
 
 
 def forbid_repeated_ngrams(scores: Scores, history: Sequence[int], size: int) -> Scores:
-    """Forbid each token that would complete `size` tokens that the history already holds in a row."""
+    """Forbid tokens that would complete an n-gram of `size` tokens that the history already has."""
     start = len(history) - size + 1
     if start < 0:
         return scores
@@ -45,7 +45,7 @@ def forbid_repeated_ngrams(scores: Scores, history: Sequence[int], size: int) ->
 
 
 def forbid(scores: Scores, tokens: Sequence[int]) -> Scores:
-    """Forbid these tokens."""
+    """Set the scores of tokens to -inf."""
     if not tokens:
         return scores
     forbidden = scores.copy()
@@ -54,38 +54,38 @@ def forbid(scores: Scores, tokens: Sequence[int]) -> Scores:
 
 
 def force(scores: Scores, tokens: Sequence[int]) -> Scores:
-    """Forbid every token but these."""
+    """Forbid every token except the given ones."""
     forced = np.full_like(scores, FORBIDDEN)
     forced[list(tokens)] = 0
     return forced
 
 
 def keep_top_k(scores: Scores, count: int) -> Scores:
-    """Forbid what scores below the best `count` tokens."""
+    """Forbid all but the best `count` tokens, and those of equal score."""
     if count >= len(scores):
         return scores
-    least = np.partition(scores, -count)[-count]
-    return np.where(scores < least, FORBIDDEN, scores)
+    threshold = np.partition(scores, -count)[-count]
+    return np.where(scores < threshold, FORBIDDEN, scores)
 
 
-def keep_top_p(scores: Scores, mass: float, at_least: int = 1) -> Scores:
-    """Forbid what the likeliest tokens of this much probability, `at_least` so many, leave over."""
+def keep_top_p(scores: Scores, mass: float, min_count: int = 1) -> Scores:
+    """Forbid all but the likeliest tokens that together have the probability `mass`, at least `min_count` tokens."""
     order = np.argsort(scores, kind="stable")
     cumulated = np.exp(log_softmax(scores[order])).cumsum()
-    left_over = cumulated <= 1 - mass
-    left_over[-at_least:] = False
-    return forbid(scores, order[left_over].tolist())
+    is_excess = cumulated <= 1 - mass
+    is_excess[-min_count:] = False
+    return forbid(scores, order[is_excess].tolist())
 
 
 def best(scores: Scores, count: int) -> npt.NDArray[np.int64]:
-    """Give the indices of the best `count` scores, the best first, of equal ones the lower index."""
+    """Return the indices of the best `count` scores, the best first, then the lower index."""
     count = min(count, len(scores))
     chosen = np.sort(np.argpartition(-scores, count - 1)[:count])
     return np.asarray(chosen[np.argsort(-scores[chosen], kind="stable")], np.int64)
 
 
 def draw(scores: Scores, count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw different indices with the probability that the scores give them.
+    """Draw different indices, with the probabilities of the scores.
 
     Source: Gumbel noise; Kool, van Hoof, Welling, "Stochastic Beams and Where to Find Them", 2019.
     """

@@ -7,8 +7,13 @@ import msgspec
 import numpy as np
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.decoders import Candidates, take
-from quadriga.tasks.detection import DetectionOptions, ObjectDetection, labelled, suppressed
+from quadriga.tasks.decoders import Candidates, select
+from quadriga.tasks.detection import (
+    DetectionOptions,
+    ObjectDetection,
+    label_indices,
+    suppress_overlaps,
+)
 from quadriga.tasks.predictions import OrientedDetection, OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.rotated import unscaled, with_angle, xywhr_to_corners
@@ -16,56 +21,60 @@ from quadriga.tasks.specification import Angle
 
 
 class OrientedOptions(DetectionOptions, frozen=True):
-    """What a request asks of an oriented detector."""
+    """Options of one image for an oriented detector."""
 
     angle: Angle
-    """Range of the rotations."""
+    """Range of the angles; see `quadriga.tasks.rotated.with_angle`."""
     corners: bool
-    """Whether the corners are answered, too."""
+    """Whether predictions have corners."""
 
 
 class OrientedObjectDetection(ObjectDetection):
-    """Answers rotated boxes by descending score; `predict` and `detect` are two names for the same."""
+    """Predicts rotated boxes by descending score; `predict` and `detect` are two names for the same action."""
 
     def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
-        """Read `angle`, `corners` and what `ObjectDetection.options` reads."""
+        """Read `angle`, `corners` and the parameters of `ObjectDetection.options`."""
         boxes = super().options(parameters)
-        angle: Any = read.choice(parameters, "angle", get_args(Angle), self._spec.output.angle)
+        angle: Any = read.choice(
+            parameters, "angle", get_args(Angle), default=self._spec.output.angle
+        )
         corners = read.flag(parameters, "corners", default=False)
         return OrientedOptions(**msgspec.structs.asdict(boxes), angle=angle, corners=corners)
 
     def detect(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
-        """Find boxes as `ObjectDetection.detect` does."""
+        """Decode rotated boxes; see `ObjectDetection.detect`."""
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
         if decoded.boxes.shape[1] != 5:
             raise OutputError(
-                f"expected output.decoder to answer rotated boxes of 5 numbers, got"
+                f"expected output.decoder to return rotated boxes of 5 numbers, got"
                 f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
             )
-        found = suppressed(labelled(decoded, self._spec), options)
-        boxes = found.boxes.astype(np.float64)
+        candidates = suppress_overlaps(label_indices(decoded, self._spec), options)
+        boxes = candidates.boxes.astype(np.float64)
         boxes[:, :2] -= affine.px, affine.py
         boxes = unscaled(boxes, affine.sx, affine.sy)
-        return msgspec.structs.replace(found, boxes=boxes, suppress=False)
+        return msgspec.structs.replace(candidates, boxes=boxes, suppress=False)
 
     def to_predictions(
-        self, found: Candidates, width: int, height: int, options: OrientedOptions
+        self, candidates: Candidates, width: int, height: int, options: OrientedOptions
     ) -> list[Prediction]:
-        """Name the boxes, and take them as fractions of the image, which they may pass.
+        """Label the boxes and turn them into fractions of the image; a box may reach beyond it.
 
-        The rotation stays the one in pixels. A box without area is dropped.
+        The rotation stays that in pixels. A box without area is dropped.
         """
-        found = take(found, np.flatnonzero((found.boxes[:, 2:4] > 0).all(axis=1)))
-        boxes = with_angle(found.boxes, options.angle)
+        candidates = select(candidates, np.flatnonzero((candidates.boxes[:, 2:4] > 0).all(axis=1)))
+        boxes = with_angle(candidates.boxes, options.angle)
         corners: list[Any] = [msgspec.UNSET] * len(boxes)
         if options.corners:
             corners = xywhr_to_corners(boxes).tolist()
         boxes = boxes / (width, height, width, height, 1)
         return [
-            OrientedDetection(self._spec.labels[class_id], score, cx, cy, w, h, r, four)
-            for class_id, score, (cx, cy, w, h, r), four in zip(
-                found.class_ids.tolist(),
-                found.scores.tolist(),
+            OrientedDetection(
+                self._spec.labels[class_id], score, cx=cx, cy=cy, w=w, h=h, r=r, corners=box_corners
+            )
+            for class_id, score, (cx, cy, w, h, r), box_corners in zip(
+                candidates.class_ids.tolist(),
+                candidates.scores.tolist(),
                 boxes.tolist(),
                 corners,
                 strict=True,

@@ -1,4 +1,4 @@
-"""Segments laid over a picture: a translucent fill, holes left open, and an outline along every ring."""
+"""Segments laid over an image: a translucent fill, with open holes, and an outline along every ring."""
 
 import cv2
 import msgspec
@@ -13,20 +13,20 @@ Box = tuple[int, int, int, int]
 """Left, top, right, bottom, whole pixels of the canvas, all included."""
 
 _FILL = 0.38
-"""Share of the colour in the fill: what lies below stays visible."""
+"""Share of the colour in the fill; the image below stays visible."""
 
 
 class Overlay(msgspec.Struct, frozen=True, eq=False):
     """A segment at the scale of the canvas."""
 
     mask: Mask
-    """uint8 (H, W), of the box."""
+    """uint8 (H, W), the size of the box."""
     box: Box
 
 
-def overlay_of(item: Segment, image_wh: tuple[int, int], scale: float) -> Overlay | None:
-    """Prepare a segment for a canvas, enlarged by `scale`; None where no part lies in the image."""
-    outlines = to_rings(item.contour)
+def overlay_of(segment: Segment, image_wh: tuple[int, int], scale: float) -> Overlay | None:
+    """Prepare a segment for a canvas, enlarged by `scale`; None if the segment lies outside of the image."""
+    outlines = to_rings(segment.contour)
     if not outlines:
         return None
     points = np.concatenate(outlines)
@@ -38,14 +38,14 @@ def overlay_of(item: Segment, image_wh: tuple[int, int], scale: float) -> Overla
     mask = fill([ring - low.astype(np.int32) for ring in outlines], width, height)
     left, top, right, bottom = (round(edge * scale) for edge in [*low.tolist(), *high.tolist()])
     if scale != 1:
-        # enlarged pixels stay the squares that they are
+        # nearest: enlarged pixels stay squares
         size_wh = right - left, bottom - top
         mask = cv2.resize(mask, size_wh, interpolation=cv2.INTER_NEAREST).astype(np.uint8)
     return Overlay(mask, (left, top, right - 1, bottom - 1))
 
 
 def tint(canvas: Pixels, overlay: Overlay, color: Color) -> None:
-    """Mix a share of a colour into the segment, in place."""
+    """Mix a colour into the pixels of the segment, in place."""
     left, top, right, bottom = overlay.box
     crop = canvas[top : bottom + 1, left : right + 1]
     inside = overlay.mask > 0
@@ -54,7 +54,9 @@ def tint(canvas: Pixels, overlay: Overlay, color: Color) -> None:
 
 
 def outline(canvas: Pixels, overlay: Overlay, color: Color, line_px: int) -> None:
-    """Draw along the edges, in place, over a dark rim that shows on ground of the same colour."""
+    """Draw along the edges, in place, over a dark rim that shows on a background of the same colour."""
     lines = rings(overlay.mask, *overlay.box[:2])
     for ink, thickness in (((0, 0, 0), line_px + 2), (color, line_px)):
-        cv2.polylines(canvas, lines, True, ink, thickness, cv2.LINE_AA)
+        cv2.polylines(
+            canvas, lines, isClosed=True, color=ink, thickness=thickness, lineType=cv2.LINE_AA
+        )

@@ -1,7 +1,7 @@
 """Readers of request parameters: each takes one value out of a JSON object and checks it.
 
 A parameter that is null counts as absent. Nothing is converted: `true` is no number, nor is `"0.5"`.
-Each raises `ParameterError` where the value is of another type, or not allowed.
+Each raises `ParameterError` if the value is of another type, or not allowed.
 """
 
 import math
@@ -11,18 +11,18 @@ from typing import Any
 
 
 class ParameterError(ValueError):
-    """A parameter of a request has a value that is not allowed; the text says what is."""
+    """A parameter of a request has a value that is not allowed; the message says which are."""
 
 
 def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
-    """Read `action`, one of `allowed`; the first of them where absent."""
+    """Read `action`, one of `allowed`; by default the first one."""
     return choice(parameters, "action", allowed)
 
 
 def choice(
     parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
 ) -> str:
-    """Read a word, one of `allowed`; where absent the default, or else the first of them."""
+    """Read a word, one of `allowed`; by default `default`, or the first one."""
     value = parameters.get(name)
     if value is None:
         return allowed[0] if default is None else default
@@ -62,25 +62,23 @@ def number(
         return default
     # a whole number beyond floats is out of range too; NaN fails the comparison
     if not _is_number(value) or not low <= value <= min(high, sys.float_info.max):
-        most = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
-        raise _error(name, f"a number {most}", value)
+        range_text = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise _error(name, f"a number {range_text}", value)
     return float(value)
 
 
 def texts(
-    parameters: Mapping[str, Any], name: str, most: int, most_characters: int
+    parameters: Mapping[str, Any], name: str, max_count: int, max_characters: int
 ) -> tuple[str, ...]:
     """Read a list of 1 to `most` texts; an absent one is none."""
     value = parameters.get(name)
     if value is None:
         return ()
-    if not isinstance(value, list) or not 1 <= len(value) <= most:
-        raise _error(name, f"a list of 1 to {most} texts", value)
+    if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+        raise _error(name, f"a list of 1 to {max_count} texts", value)
     for index, text in enumerate(value):
-        if not isinstance(text, str) or len(text) > most_characters:
-            raise _error(
-                f"{name}[{index}]", f"a text of at most {most_characters} characters", text
-            )
+        if not isinstance(text, str) or len(text) > max_characters:
+            raise _error(f"{name}[{index}]", f"a text of at most {max_characters} characters", text)
     return tuple(value)
 
 

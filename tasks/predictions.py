@@ -1,4 +1,4 @@
-"""What tasks answer: structs whose fields are Chariot's JSON, in its order.
+"""Predictions of the tasks: structs whose fields are Chariot's JSON, in its order.
 
 Source: Chariot, Inference Protocols, "Responses".
 """
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Outputs = Mapping[str, npt.NDArray[Any]]
-"""A graph's outputs for one image by name, in its order, without the batch axis where they have one."""
+"""Outputs of a graph for one image by name, in its order, without the batch axis."""
 
 
 Size = tuple[int, int]
@@ -19,13 +19,13 @@ Size = tuple[int, int]
 
 
 class OutputError(ValueError):
-    """Outputs cannot be read as the specification says: 500, as no request can mend it."""
+    """The outputs do not fit the specification of the model: status 500, as no request can mend it."""
 
 
-def check_finite(*arrays: npt.NDArray[Any], what: str = "the outputs") -> None:
+def check_finite(*arrays: npt.NDArray[Any], subject: str = "the outputs") -> None:
     """Refuse NaN and infinities in `what`, with an OutputError."""
     if not all(np.isfinite(array).all() for array in arrays):
-        raise OutputError(f"expected {what} to hold finite numbers, got NaN or infinity")
+        raise OutputError(f"expected {subject} to hold finite numbers, got NaN or infinity")
 
 
 class Classification(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class OrientedDetection(msgspec.Struct, frozen=True):
     r: float
     """Radians, clockwise on the screen."""
     corners: list[list[float]] | msgspec.UnsetType = msgspec.UNSET
-    """Four pairs of x and y, pixels of the image, clockwise; only where a request asks for them."""
+    """Four pairs of x and y, pixels of the image, clockwise; present only if a request asks for them."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A region: what lies on its rings or inside an odd number; see `quadriga.tasks.contours.fill`."""
+    """A region: the pixels on its rings or inside an odd number of them; see `quadriga.tasks.contours.fill`."""
 
     label: str
     score: float
@@ -81,7 +81,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a model says to one prompt about the image."""
+    """The text that a model gives to one prompt about the image."""
 
     prompt: str
     answer: str
@@ -91,7 +91,7 @@ Prediction = Classification | Detection | OrientedDetection | Segment | Answer
 
 
 class AnyPrediction(msgspec.Struct, frozen=True):
-    """A prediction of whatever task, or a truth, as it is read again: a field that it has not is None, or 0."""
+    """A stored prediction of any task, or an annotation: a field that it lacks is None, or 0."""
 
     label: str | None = None
     score: float | None = None

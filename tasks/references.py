@@ -1,4 +1,4 @@
-"""Object references, `module:attribute`: how the tables name what they do not import.
+"""Object references, `module:attribute`: how tables name objects without importing them.
 
 Source: Python packaging, "Entry points specification", object references.
 """
@@ -10,15 +10,15 @@ from typing import Any
 
 
 class ObjectReferenceError(ValueError):
-    """An object reference does not lead to an object; the text says where it ends."""
+    """An object reference does not lead to an object; the message says at which step."""
 
 
 def load(reference: str) -> Any:
     """Import the object that a reference names, such as `quadriga.tasks.detection:ObjectDetection`.
 
     Raises:
-        ObjectReferenceError: It is no reference, or there is no such module or attribute. What goes
-            wrong inside a module that exists is raised as it is.
+        ObjectReferenceError: The text is no reference, or the module or attribute does not exist. Errors
+            inside of an existing module are raised as they are.
     """
     module_name, colon, path = reference.partition(":")
     if not (module_name and colon and path):
@@ -31,20 +31,20 @@ def load(reference: str) -> Any:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists; what it imports does not
         raise ObjectReferenceError(
-            f"expected module {error.name!r} of reference {reference!r} to exist"
+            f"module not found: {error.name!r} of reference {reference!r}"
         ) from error
     try:
         return attrgetter(path)(module)
     except AttributeError as error:
         raise ObjectReferenceError(
-            f"expected {error.name!r} of reference {reference!r} to be an attribute of {error.obj!r}"
+            f"attribute not found: {error.name!r} of reference {reference!r} in {error.obj!r}"
         ) from error
 
 
 def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:
-    """Load what a table lists under `name`, or what `name`, `module:attribute`, refers to itself.
+    """Load the object that a table lists under `name`, or that `name` refers to as `module:attribute`.
 
-    An ObjectReferenceError where it is neither says of what `kind` it should be, such as "a task".
+    `kind`, such as "a task", describes the object in the ObjectReferenceError for any other name.
     """
     if name in table:
         return load(table[name])

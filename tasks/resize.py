@@ -1,4 +1,4 @@
-"""From decoded image to input tensor, and the way back from network pixels to image pixels."""
+"""Preprocessing: decoded image to input tensor, and the map between image pixels and network pixels."""
 
 import functools
 import math
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from quadriga.tasks.bands import Samples
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import MAX_PIXELS, Image
+from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.multiband import Samples
 from quadriga.tasks.predictions import Size
 from quadriga.tasks.specification import InputSpec
 
@@ -22,7 +22,7 @@ _FILTERS = {
     "cubic": (cv2.INTER_CUBIC, PIL.Image.Resampling.BICUBIC),
     "area": (cv2.INTER_AREA, PIL.Image.Resampling.BOX),
 }
-"""By interpolation, OpenCV's, and Pillow's, which filters while it shrinks."""
+"""OpenCV's and Pillow's constants of each interpolation; Pillow filters while it shrinks."""
 
 
 class Affine(msgspec.Struct, frozen=True):
@@ -32,10 +32,10 @@ class Affine(msgspec.Struct, frozen=True):
     """Network pixels per image pixel along x."""
     sy: float
     px: float
-    """Where the image's left edge lies in the network's input; negative where it was cropped."""
+    """Position of the image's left edge in the network's input; negative if it was cropped."""
     py: float
     width: int
-    """Of the image; what maps back is clipped to it."""
+    """Width of the image, to which boxes are clipped when they are mapped back."""
     height: int
     network_wh: Size
     """Width and height of the network's input for this image."""
@@ -56,11 +56,11 @@ class Affine(msgspec.Struct, frozen=True):
 
 
 def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:
-    """Make the input tensor of one image, as `spec` says, and the map from image to network pixels.
+    """Make the input tensor of one image by its specification, and the map from image to network pixels.
 
     A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and `std` are not applied.
     """
-    affine, size_wh = place(image.width, image.height, spec)
+    affine, size_wh = image_placement(image.width, image.height, spec)
     pixels = image.pixels
     if spec.channels == 1 and pixels.shape[2] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
@@ -69,7 +69,7 @@ def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]
 
 
 def plain(spec: InputSpec) -> Image:
-    """Make a gray image of the network's size, as `quadriga.tasks.image.decode` would give one."""
+    """Make a gray image of the network's size, of the type that `quadriga.tasks.image.decode` returns."""
     kind = np.uint8 if spec.bit_depth == 8 else np.uint16
     shape = (*spec.size_wh[::-1], spec.channels)
     return Image(np.full(shape, _level(114, spec), kind), bit_depth=spec.bit_depth)
@@ -80,23 +80,23 @@ def _level(gray: int, spec: InputSpec) -> int:
 
 
 def check_shape(width: int, height: int, spec: InputSpec) -> None:
-    """Refuse an image so narrow that it would be scaled to more pixels than an image may have."""
-    _, (new_w, new_h) = place(width, height, spec)
+    """Refuse an image so narrow that it would be scaled to more than `MAX_PIXELS`, with an ImageError."""
+    _, (new_w, new_h) = image_placement(width, height, spec)
     if new_w * new_h > max(MAX_PIXELS, width * height):
         raise ImageError(
-            f"expected an image whose sides differ less, as it is scaled to {new_w} x {new_h}, more than"
-            f" {MAX_PIXELS} pixels, got {width} x {height}"
+            f"expected an image that is scaled to at most {MAX_PIXELS} pixels, got {width} x {height},"
+            f" which is scaled to {new_w} x {new_h}: its sides differ too much"
         )
 
 
-def place(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
-    """Decide where an image lies in the network's input, and its size before it is cropped or padded.
+def image_placement(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
+    """Return the position of an image in the network's input, and its size before it is cropped or padded.
 
     Source:
         letterbox: Ultralytics 8.4, `data/augment.py` LetterBox and `utils/ops.py` scale_boxes, which
         takes the gain of each axis after rounding. letterbox_topleft: YOLOX,
         `data/data_augment.py` preproc. shortest_crop: torchvision `Resize` and `CenterCrop`; timm's
-        `ResizeKeepRatio` where the input is not square; of Hugging Face, transformers 4.57,
+        `ResizeKeepRatio` where the input is not square; Hugging Face: transformers 4.57,
         `image_transforms.py` center_crop. shortest_longest: see `_within` and `_divided`.
     """
     net_w, net_h = spec.size_wh
@@ -110,7 +110,10 @@ def place(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
             left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
         case "letterbox_topleft":
             size_wh = max(int(width * gain), 1), max(int(height * gain), 1)
-            return Affine(gain, gain, 0, 0, width, height, spec.size_wh), size_wh
+            affine = Affine(
+                sx=gain, sy=gain, px=0, py=0, width=width, height=height, network_wh=spec.size_wh
+            )
+            return affine, size_wh
         case "stretch":
             new_w, new_h = net_w, net_h
         case "shortest_crop" | "stretch_crop":
@@ -122,12 +125,20 @@ def place(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
             net_w, net_h = new_w, new_h
         case "none":
             new_w, new_h = net_w, net_h = width, height
-    affine = Affine(new_w / width, new_h / height, left, top, width, height, (net_w, net_h))
+    affine = Affine(
+        sx=new_w / width,
+        sy=new_h / height,
+        px=left,
+        py=top,
+        width=width,
+        height=height,
+        network_wh=(net_w, net_h),
+    )
     return affine, (new_w, new_h)
 
 
 def _cover(width: int, height: int, spec: InputSpec) -> Size:
-    """Size whose shortest side is the crop's over `crop_fraction`."""
+    """Return the size whose shortest side is that of the crop over `crop_fraction`."""
     cover_w, cover_h = _uncropped(spec)
     if cover_w != cover_h:
         gain = max(cover_w / width, cover_h / height)
@@ -138,19 +149,19 @@ def _cover(width: int, height: int, spec: InputSpec) -> Size:
 
 
 def _uncropped(spec: InputSpec) -> Size:
-    """Size of which `size_wh` is the crop."""
+    """Return the size from which `size_wh` is cropped."""
     # a fraction such as 224 / 232 does not divide exactly
     width, height = (math.floor(side / spec.crop_fraction + 1e-6) for side in spec.size_wh)
     return width, height
 
 
 def _middle(free: int, spec: InputSpec) -> int:
-    """Where a crop starts, in pixels of the resized image, if it leaves `free` pixels of it out."""
+    """Return the start of a crop, in pixels of the resized image, if it leaves out `free` pixels."""
     return free // 2 if spec.crop_rounds == "down" else round(free / 2)
 
 
 def _divided(side: int, spec: InputSpec) -> int:
-    """Go from a side to a multiple of the divisor; the image is resized to it, not padded.
+    """Round a side to a multiple of the divisor; the image is resized to it, not padded.
 
     Source: transformers 4.57, `image_processing_yolos.py` get_size_with_aspect_ratio (down) and
     `image_processing_maskformer.py` get_maskformer_resize_output_image_size (up).
@@ -161,20 +172,20 @@ def _divided(side: int, spec: InputSpec) -> int:
 
 
 def _within(width: int, height: int, shortest: int, longest: int) -> Size:
-    """Size whose shortest side is `shortest`, or less so that no side passes `longest`.
+    """Return the size whose shortest side is `shortest`, or less so that no side exceeds `longest`.
 
     Source: transformers 4.57, `image_transforms.get_size_with_aspect_ratio`.
     """
     small, large = min(width, height), max(width, height)
-    size, raw = shortest, float(shortest)
+    short_side, exact = shortest, float(shortest)
     if large / small * shortest > longest:
-        raw = longest * small / large
-        size = round(raw)
-    if small == size:
+        exact = longest * small / large
+        short_side = round(exact)
+    if small == short_side:
         return width, height
-    other = int(raw * large / small)
-    size = max(size, 1)
-    return (size, other) if width < height else (other, size)
+    long_side = int(exact * large / small)
+    short_side = max(short_side, 1)
+    return (short_side, long_side) if width < height else (long_side, short_side)
 
 
 def _scale(pixels: Samples, size_wh: Size, spec: InputSpec) -> Samples:
@@ -197,7 +208,7 @@ def _scale(pixels: Samples, size_wh: Size, spec: InputSpec) -> Samples:
 
 
 def _fit(pixels: Samples, affine: Affine, spec: InputSpec) -> Samples:
-    """Crop what lies outside the network's input and fill what the image leaves free."""
+    """Crop the image at the edges of the network's input, and pad it to its size."""
     net_w, net_h = affine.network_wh
     top, left = int(affine.py), int(affine.px)
     pixels = pixels[max(-top, 0) :, max(-left, 0) :][:net_h, :net_w]
@@ -222,7 +233,9 @@ def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
     planes = cv2.split(pixels)
     if order is not None:
         planes = [planes[band] for band in order]
-    values = _values(np.iinfo(pixels.dtype).max + 1, spec.channels, spec.scale, spec.mean, spec.std)
+    values = _values(
+        np.iinfo(pixels.dtype).max + 1, spec.channels, spec.scale, mean=spec.mean, std=spec.std
+    )
     tensor = np.empty((spec.channels, *pixels.shape[:2]), np.float32)
     for plane, table, target in zip(planes, values, tensor, strict=True):
         if plane.dtype == np.uint8:
@@ -238,9 +251,9 @@ def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
 def _values(
     levels: int, channels: int, scale: float, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> npt.NDArray[np.float32]:
-    """Give what becomes of each level of each channel, float32 (channels, 1, levels).
+    """Return the normalised value of each level of each channel, float32 (channels, 1, levels).
 
-    Rounded where the libraries round: after the scale, after the mean and after the division, all in
+    Values are rounded as the libraries round them: after the scale, after the mean and after the division, all in
     float32; Ultralytics and torchvision divide by 255, which is the same number.
     """
     scaled = (np.arange(levels) * scale).astype(np.float32)

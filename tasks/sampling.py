@@ -1,7 +1,7 @@
-"""Network outputs that are pictures, sampled at the pixels of the original image.
+"""Network outputs that are maps, sampled at the pixels of the original image.
 
-An output of any resolution covers the network's input; with the image's affine map that says where
-each image pixel lies in it. Pixels outside of what the network saw (a crop) have no answer.
+An output of any resolution covers the network's input; with the affine map of the image, each image pixel has
+its position in it. Pixels outside of the network's input (a crop) have no value.
 """
 
 import math
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 _ROUNDING_PX = 1e-6
 
 
-class Window(msgspec.Struct, frozen=True):
+class PixelRect(msgspec.Struct, frozen=True):
     """A rectangle of whole pixels; right and bottom are the first column and row outside of it."""
 
     left: int
@@ -30,7 +30,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Whether there is no pixel in it."""
+        """Whether the rectangle has no pixels."""
         return self.left >= self.right or self.top >= self.bottom
 
     @property
@@ -39,36 +39,36 @@ class Window(msgspec.Struct, frozen=True):
         return self.bottom - self.top, self.right - self.left
 
     def cut(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View its part of a picture (H, W, ...)."""
+        """Return the view of an array (H, W, ...) inside the rectangle."""
         return pixels[self.top : self.bottom, self.left : self.right]
 
-    def meet(self, other: "Window") -> "Window":
-        """Give the part that lies in both, without size where none does."""
-        left, top = max(self.left, other.left), max(self.top, other.top)
-        right, bottom = min(self.right, other.right), min(self.bottom, other.bottom)
-        return Window(left, top, max(left, right), max(top, bottom))
+    def intersection(self, rect: "PixelRect") -> "PixelRect":
+        """Return the common rectangle of two; it is empty if they have no common pixel."""
+        left, top = max(self.left, rect.left), max(self.top, rect.top)
+        right, bottom = min(self.right, rect.right), min(self.bottom, rect.bottom)
+        return PixelRect(left, top, max(left, right), max(top, bottom))
 
-    def slices_of(self, other: "Window") -> tuple[slice, slice]:
-        """Give its rows and columns in an array of another window that holds it."""
-        rows = slice(self.top - other.top, self.bottom - other.top)
-        return rows, slice(self.left - other.left, self.right - other.left)
+    def slices_of(self, frame: "PixelRect") -> tuple[slice, slice]:
+        """Return the rows and columns of the rectangle in an array of a frame that holds it."""
+        rows = slice(self.top - frame.top, self.bottom - frame.top)
+        return rows, slice(self.left - frame.left, self.right - frame.left)
 
-    def tiles(self, height: int, width: int) -> Iterator["Window"]:
-        """Cut it into parts of at most `height` x `width`, row by row."""
+    def tiles(self, height: int, width: int) -> Iterator["PixelRect"]:
+        """Yield tiles of at most `height` x `width`, row by row."""
         for top in range(self.top, self.bottom, height):
             for left in range(self.left, self.right, width):
-                yield self.meet(Window(left, top, left + width, top + height))
+                yield self.intersection(PixelRect(left, top, left + width, top + height))
 
 
 class _Taps(msgspec.Struct, frozen=True, eq=False):
-    """For each pixel along one axis: the two cells around its centre and the share of the second."""
+    """Interpolation along one axis: for each pixel the two cells around its centre, and the share of the second."""
 
     low: npt.NDArray[np.int64]
     high: npt.NDArray[np.int64]
     share: Floats
 
     def cut(self) -> tuple[slice, "_Taps"]:
-        """Give the range of cells in use, and the taps counted from its start."""
+        """Return the range of cells in use, and the taps counted from its start."""
         used = slice(int(self.low[0]), int(self.high[-1]) + 1)
         return used, _Taps(self.low - used.start, self.high - used.start, self.share)
 
@@ -82,35 +82,35 @@ class _Axis(msgspec.Struct, frozen=True):
     cells: int
 
     def places(self, start: int, stop: int) -> npt.NDArray[np.float64]:
-        """Give where the centres of pixels lie."""
+        """Return the positions of the centres of pixels, in cells."""
         return np.asarray((np.arange(start, stop) + 0.5) * self.scale + self.shift, np.float64)
 
     def ends(self) -> tuple[float, float]:
-        """Give where the image starts and ends, within the cells."""
+        """Return the start and the end of the image, clipped to the cells."""
         first = min(max(_snapped(self.shift), 0.0), self.cells - _ROUNDING_PX)
         last = _snapped(self.shift + self.scale * self.pixels)
         return first, max(min(last, self.cells), first)
 
     def taps(self, start: int, stop: int) -> _Taps:
-        """Give what to mix for each pixel."""
+        """Return the two cells to mix for each pixel, and the share of the second."""
         first, last = self.ends()
         if last - first < 1:
             first = last = min(max((first + last) / 2 - 0.5, 0.0), self.cells - 1.0)
         else:
             last -= 1
-        places = np.clip(self.places(start, stop) - 0.5, first, last)
-        low = np.floor(places).astype(np.int64)
-        return _Taps(low, np.minimum(low + 1, self.cells - 1), (places - low).astype(np.float32))
+        positions = np.clip(self.places(start, stop) - 0.5, first, last)
+        low = np.floor(positions).astype(np.int64)
+        return _Taps(low, np.minimum(low + 1, self.cells - 1), (positions - low).astype(np.float32))
 
     def nearest(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Give the cell of each pixel."""
+        """Return the cell of each pixel."""
         first, last = self.ends()
-        found = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
-        return np.asarray(np.clip(found, math.floor(first), math.ceil(last) - 1))
+        indices = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
+        return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
 
 
 def _axes(grid: Affine) -> tuple[_Axis, _Axis]:
-    """Give the columns and the rows."""
+    """Return the axes of the columns and of the rows."""
     width, height = grid.network_wh
     return (
         _Axis(grid.sx, grid.px, grid.width, width),
@@ -118,10 +118,10 @@ def _axes(grid: Affine) -> tuple[_Axis, _Axis]:
     )
 
 
-def _snapped(place: float) -> float:
-    """Give the edge between cells that a place is meant to be on."""
-    whole = round(place)
-    return whole if abs(place - whole) < _ROUNDING_PX else place
+def _snapped(position: float) -> float:
+    """Return the edge between cells next to a position, if only rounding separates them."""
+    nearest_edge = round(position)
+    return nearest_edge if abs(position - nearest_edge) < _ROUNDING_PX else position
 
 
 def grid_of(affine: Affine, cells_hw: tuple[int, ...]) -> Affine:
@@ -138,75 +138,83 @@ def grid_of(affine: Affine, cells_hw: tuple[int, ...]) -> Affine:
     )
 
 
-def visible(grid: Affine) -> Window:
-    """Give the pixels of the image whose centres the network saw."""
-    return pixels_in(grid, 0, 0, *grid.network_wh)
+def visible(grid: Affine) -> PixelRect:
+    """Return the pixels of the image whose centres lie in the network's input."""
+    width, height = grid.network_wh
+    return pixels_in(grid, 0, 0, right=width, bottom=height)
 
 
-def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> Window:
-    """Give the pixels of the image whose centres lie in a rectangle of the grid."""
+def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> PixelRect:
+    """Return the pixels of the image whose centres lie in a rectangle of the grid."""
     corners = grid.to_image(np.array([left, top, right, bottom], np.float64))
     x1, y1, x2, y2 = np.ceil(corners - 0.5 - _ROUNDING_PX).tolist()
     stops = min(int(x2), grid.width), min(int(y2), grid.height)
-    return Window(max(int(x1), 0), max(int(y1), 0), *stops)
+    return PixelRect(max(int(x1), 0), max(int(y1), 0), *stops)
 
 
-def above_zero(cells: Floats, grid: Affine) -> Window:
-    """Give a window outside of which no bilinear sample of float32 (h, w) is above zero."""
+def above_zero(cells: Floats, grid: Affine) -> PixelRect:
+    """Return a rectangle outside of which no bilinear sample of float32 (h, w) is above zero."""
     left, top, width, height = cv2.boundingRect((cells > 0).astype(np.uint8))
     if not width:
-        return Window(0, 0, 0, 0)
-    # the cells at the edge of what is sampled also stand for all that lies beyond
+        return PixelRect(0, 0, 0, 0)
+    # cells at the edge of the sampled range are repeated beyond it
     far = grid.sx * grid.width + grid.sy * grid.height + sum(grid.network_wh)
     (start_x, stop_x), (start_y, stop_y) = (axis.ends() for axis in _axes(grid))
     return pixels_in(
         grid,
-        left - 0.5 if left > start_x + 1 else -far,
-        top - 0.5 if top > start_y + 1 else -far,
-        left + width + 0.5 if left + width < stop_x - 1 else far,
-        top + height + 0.5 if top + height < stop_y - 1 else far,
-    ).meet(visible(grid))
+        left=left - 0.5 if left > start_x + 1 else -far,
+        top=top - 0.5 if top > start_y + 1 else -far,
+        right=left + width + 0.5 if left + width < stop_x - 1 else far,
+        bottom=top + height + 0.5 if top + height < stop_y - 1 else far,
+    ).intersection(visible(grid))
 
 
-def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Floats, Affine]:
-    """Give the part of maps (C, h, w) that a window is made of, `margin` cells more, and its grid."""
+def cut(maps: Floats, grid: Affine, rect: PixelRect, margin: int = 0) -> tuple[Floats, Affine]:
+    """Return the crop of maps (C, h, w) that a rectangle needs, with `margin` more cells, and its grid."""
     x, y = _axes(grid)
-    columns, _ = x.taps(window.left, window.right).cut()
-    rows, _ = y.taps(window.top, window.bottom).cut()
+    columns, _ = x.taps(rect.left, rect.right).cut()
+    rows, _ = y.taps(rect.top, rect.bottom).cut()
     left, top = max(columns.start - margin, 0), max(rows.start - margin, 0)
-    part = maps[:, top : rows.stop + margin, left : columns.stop + margin]
-    moved = msgspec.structs.replace(
-        grid, px=grid.px - left, py=grid.py - top, network_wh=(part.shape[2], part.shape[1])
+    crop = maps[:, top : rows.stop + margin, left : columns.stop + margin]
+    crop_grid = msgspec.structs.replace(
+        grid, px=grid.px - left, py=grid.py - top, network_wh=(crop.shape[2], crop.shape[1])
     )
-    return part, moved
+    return crop, crop_grid
 
 
-def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> Floats:
-    """Sample float32 (C, h, w) at the centres of the window's pixels, between the four nearest cells.
+def bilinear(maps: Floats, grid: Affine, rect: PixelRect, upsample: int = 1) -> Floats:
+    """Sample float32 (C, h, w) at the centres of a rectangle's pixels, between the four nearest cells.
 
-    Beyond the edges of the image, as in a letterbox border, cells take no part: the outermost ones
-    within stand for them. With `upsample` the maps are made so many times larger before,
-    bilinearly.
+    Cells beyond the edges of the image, as in a letterbox border, are not used: the outermost cells inside are
+    repeated. With `upsample` the maps are first enlarged by that factor, bilinearly.
 
     Source: PyTorch, interpolate, bilinear with align_corners=False.
     """
     width, height = grid.network_wh
     x, y = _axes(grid_of(grid, (height * upsample, width * upsample)))
-    used_columns, columns = x.taps(window.left, window.right).cut()
-    used_rows, rows = y.taps(window.top, window.bottom).cut()
+    used_columns, columns = x.taps(rect.left, rect.right).cut()
+    used_rows, rows = y.taps(rect.top, rect.bottom).cut()
     if upsample == 1:
         return _sample(maps[:, used_rows, used_columns], rows, columns)
     step = 1 / upsample
-    fine = Affine(step, step, 0, 0, width * upsample, height * upsample, (width, height))
-    part = Window(used_columns.start, used_rows.start, used_columns.stop, used_rows.stop)
-    return _sample(bilinear(maps, fine, part), rows, columns)
+    fine = Affine(
+        sx=step,
+        sy=step,
+        px=0,
+        py=0,
+        width=width * upsample,
+        height=height * upsample,
+        network_wh=(width, height),
+    )
+    crop_rect = PixelRect(used_columns.start, used_rows.start, used_columns.stop, used_rows.stop)
+    return _sample(bilinear(maps, fine, crop_rect), rows, columns)
 
 
-def nearest(cells: npt.NDArray[Any], grid: Affine, window: Window) -> npt.NDArray[Any]:
-    """Take for each pixel of the window, not empty, the cell (h, w) in which its centre lies."""
+def nearest(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArray[Any]:
+    """Return the cell (h, w) in which the centre of each pixel lies, for a rectangle that is not empty."""
     x, y = _axes(grid)
-    rows = cells[y.nearest(window.top, window.bottom)]
-    return np.take(rows, x.nearest(window.left, window.right), axis=1)
+    rows = cells[y.nearest(rect.top, rect.bottom)]
+    return np.take(rows, x.nearest(rect.left, rect.right), axis=1)
 
 
 def _sample(maps: Floats, rows: _Taps, columns: _Taps) -> Floats:

@@ -1,8 +1,8 @@
 """Image segmentation: labelled regions as contours.
 
 The score of an instance is that of its network. The score of a region of a class map is the mean,
-over its pixels in the image, of the probability that the network gives the class there; 1 where it
-answers classes alone.
+over its pixels in the image, of the probability that the network gives the class there; it is 1 if the
+network outputs classes alone.
 """
 
 import math
@@ -21,8 +21,8 @@ from quadriga.tasks.pieces import Piece, by_class, join, without_small_parts
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction, Segment
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
-from quadriga.tasks.sampling import Window
-from quadriga.tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
+from quadriga.tasks.sampling import PixelRect
+from quadriga.tasks.segmenters import SEGMENTERS, Region, Segmenter, SegmenterOptions
 from quadriga.tasks.specification import ModelSpec, Tiling
 
 Integers = npt.NDArray[np.int64]
@@ -32,31 +32,31 @@ _BACKGROUNDS = frozenset({"background", "bg", "void", "unlabelled", "unlabeled"}
 
 
 class SegmentationOptions(msgspec.Struct, frozen=True):
-    """What a request asks of a segmentation."""
+    """Options of one image for a segmentation."""
 
     action: str
     score_threshold: float
-    """Regions must score above it."""
+    """Minimum score, itself excluded."""
     iou_threshold: float
-    """An instance whose box overlaps a better one of its class by more is dropped."""
+    """Overlap (IoU) of boxes with a better instance of the same class above which an instance is dropped."""
     max_segments: int
-    """Most regions to answer; the best are kept, of equal scores the largest."""
+    """Maximum regions to return: the best ones, and the largest of equal scores."""
     regions: Literal["component", "class"]
-    """Of a class map: one region for each connected part, or one for each class."""
+    """How a class map becomes regions: one for each connected component, or one for each class."""
     min_area: float
-    """Connected parts of fewer pixels are left out."""
+    """Minimum pixels of a connected component; smaller ones are dropped."""
     simplify: bool
-    """Whether to leave out points that change a contour by less than `epsilon`."""
+    """Whether to drop points that change a contour by less than `epsilon`."""
     epsilon: float
-    """Pixels of the image."""
+    """Tolerance of `simplify`, pixels of the image."""
 
 
 class ImageSegmentation:
-    """Answers contours by descending score; `predict` and `segment` are two names for the same.
+    """Predicts contours by descending score; `predict` and `segment` are two names for the same action.
 
-    Pixels that touch at a corner are connected. Of a class map, `regions` says what one prediction
-    is: each connected part, as a person would outline it, or all pixels of a class. An instance is
-    always one prediction, of several outer rings where its parts lie apart.
+    Pixels that touch at a corner are connected. `regions` decides about a class map: a prediction for each
+    connected component, as a person would outline it, or for each class. An instance is always one
+    prediction, with several outer rings if its components lie apart.
     """
 
     actions: tuple[str, ...] = ("predict", "segment")
@@ -67,22 +67,32 @@ class ImageSegmentation:
         self._background = background(spec)
 
     def options(self, parameters: Mapping[str, Any]) -> SegmentationOptions:
-        """Read `action`, the two thresholds, `max_segments` and how contours are made."""
+        """Read `action`, the two thresholds, `max_segments` and the parameters of contours."""
         defaults = self._spec.defaults
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
             action=read.action(parameters, self.actions),
             score_threshold=read.number(
-                parameters, "score_threshold", 0, 1, defaults.score_threshold
+                parameters, "score_threshold", low=0, high=1, default=defaults.score_threshold
             ),
-            iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
+            iou_threshold=read.number(
+                parameters, "iou_threshold", low=0, high=1, default=defaults.iou_threshold
+            ),
             max_segments=read.whole_number(
-                parameters, "max_segments", 1, 10_000, min(defaults.max_detections, 10_000)
+                parameters,
+                "max_segments",
+                low=1,
+                high=10_000,
+                default=min(defaults.max_detections, 10_000),
             ),
             regions="class" if by_class else "component",
-            min_area=read.number(parameters, "min_area", 0, math.inf, defaults.min_area),
+            min_area=read.number(
+                parameters, "min_area", low=0, high=math.inf, default=defaults.min_area
+            ),
             simplify=read.flag(parameters, "simplify", default=defaults.simplify),
-            epsilon=read.number(parameters, "epsilon", 0, math.inf, defaults.epsilon),
+            epsilon=read.number(
+                parameters, "epsilon", low=0, high=math.inf, default=defaults.epsilon
+            ),
         )
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
@@ -92,36 +102,36 @@ class ImageSegmentation:
     def predict(
         self, outputs: Outputs, affine: Affine, options: SegmentationOptions
     ) -> list[Prediction]:
-        """Make masks at the resolution of the image, then contours."""
-        found = self._detect(outputs, affine, options)
-        return self.to_predictions(found, affine.width, affine.height, options)
+        """Read masks at the resolution of the image, and trace their contours."""
+        pieces = self._read_pieces(outputs, affine, options)
+        return self.to_predictions(pieces, affine.width, affine.height, options)
 
     def detect(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
-        """Find the regions of one tile, of whatever area: a border may cut a large one into small parts."""
-        return self._detect(outputs, affine, msgspec.structs.replace(options, min_area=0))
+        """Read the regions of one tile, also small ones: a border of the tile may cut a large region into pieces."""
+        return self._read_pieces(outputs, affine, msgspec.structs.replace(options, min_area=0))
 
-    def _detect(
+    def _read_pieces(
         self, outputs: Outputs, affine: Affine, options: SegmentationOptions
     ) -> list[Piece]:
-        found: list[Piece] = []
-        for region in self._segment(outputs, affine, self._asked(options)):
+        pieces: list[Piece] = []
+        for region in self._segment(outputs, affine, self._segmenter_options(options)):
             if not 0 <= region.class_id < len(self._spec.labels):
                 raise OutputError(
                     f"expected a label for each class, got class {region.class_id}"
                     f" and {len(self._spec.labels)} labels"
                 )
             if region.class_id != self._background:
-                found.extend(_found(region, options))
-        return found
+                pieces.extend(_pieces_of(region, options))
+        return pieces
 
     def merge(
         self,
-        found: Sequence[tuple[Window, list[Piece]]],
+        tiles: Sequence[tuple[PixelRect, list[Piece]]],
         tiling: Tiling,
         options: SegmentationOptions,
     ) -> list[Piece]:
-        """Make one region of what several tiles saw, or of a class; then leave out small parts."""
-        joined = join(found, tiling.threshold)
+        """Merge regions that several tiles have, or all of a class; then drop small components."""
+        joined = join(tiles, tiling.threshold)
         if options.regions == "class":
             joined = by_class(joined)
         if options.min_area <= 1:
@@ -131,26 +141,26 @@ class ImageSegmentation:
 
     def to_predictions(
         self,
-        found: list[Piece],
-        width: int,  # noqa: ARG002 - boxes are clipped to the image; masks lie inside
+        pieces: list[Piece],
+        width: int,  # noqa: ARG002 - only boxes are clipped to the image
         height: int,  # noqa: ARG002 - as width
         options: SegmentationOptions,
     ) -> list[Prediction]:
-        """Name the regions, the best first; the second half of `predict`."""
-        found = [item for item in found if item.score > options.score_threshold]
-        found.sort(key=lambda item: (-item.score, -item.area_px))
+        """Label the regions, the best first, and shape their contours."""
+        pieces = [piece for piece in pieces if piece.score > options.score_threshold]
+        pieces.sort(key=lambda piece: (-piece.score, -piece.area_px))
         return [
             Segment(
-                self._spec.labels[item.class_id],
-                item.score,
-                [to_points(_shaped(ring, options)) for ring in item.rings],
+                self._spec.labels[piece.class_id],
+                piece.score,
+                [to_points(_shaped(ring, options)) for ring in piece.rings],
             )
-            for item in found[: options.max_segments]
+            for piece in pieces[: options.max_segments]
         ]
 
-    def _asked(self, options: SegmentationOptions) -> Asked:
+    def _segmenter_options(self, options: SegmentationOptions) -> SegmenterOptions:
         output = self._spec.output
-        return Asked(
+        return SegmenterOptions(
             score_threshold=options.score_threshold,
             iou_threshold=options.iou_threshold,
             limit=options.max_segments,
@@ -162,7 +172,7 @@ class ImageSegmentation:
 
 
 def background(spec: ModelSpec) -> int | None:
-    """Give the label that is not answered: the specified one, or the first if its name says so."""
+    """Return the background label, which is not predicted: the specified one, or the first if its name says so."""
     if spec.output.background is not None:
         return spec.output.background
     first = spec.labels[0].strip("_ ").lower() if len(spec.labels) > 1 else ""
@@ -173,69 +183,76 @@ def _shaped(ring: Ring, options: SegmentationOptions) -> Ring:
     return simplify(ring, options.epsilon) if options.simplify else ring
 
 
-def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
-    """Turn a region into what is answered of it: nothing, one, or one for each connected part."""
+def _pieces_of(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
+    """Trace a region: no piece, one piece, or a piece for each connected component."""
     if region.instance and options.min_area <= 1:
         area = cv2.countNonZero(region.mask)
         if area:
-            found = rings(region.mask, region.left, region.top)
-            yield Piece(region.class_id, region.score, area, found, instance=True)
+            outlines = rings(region.mask, region.left, region.top)
+            yield Piece(region.class_id, region.score, area_px=area, rings=outlines, instance=True)
         return
-    parts = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(np.int32, copy=False)
-    areas, sums = _measured(region, parts)
-    kept = np.flatnonzero(areas >= max(options.min_area, 1))
-    if not len(kept):
+    components = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(
+        np.int32, copy=False
+    )
+    areas, sums = _measured(region, components)
+    selected = np.flatnonzero(areas >= max(options.min_area, 1))
+    if not len(selected):
         return
     if region.instance or options.regions == "class":
-        area = int(areas[kept].sum())
-        score = region.score if sums is None else float(sums[kept].sum() / area)
-        found = _rings_of(region, parts, areas, kept)
-        yield Piece(region.class_id, score, area, found, region.instance)
+        area = int(areas[selected].sum())
+        score = region.score if sums is None else float(sums[selected].sum() / area)
+        outlines = _rings_of(region, components, areas, selected)
+        yield Piece(region.class_id, score, area_px=area, rings=outlines, instance=region.instance)
         return
     scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
-    kept = kept[scores[kept] > options.score_threshold]
-    # of noise there may be a million parts: contours are made of those alone that may be answered
-    kept = kept[np.lexsort([-areas[kept], -scores[kept]])[: options.max_segments]]
-    by_part: dict[int, list[Ring]] = {part: [] for part in kept.tolist()}
-    for ring in _rings_of(region, parts, areas, kept):
+    selected = selected[scores[selected] > options.score_threshold]
+    # noise may have a million components: only those that may be returned are traced
+    selected = selected[np.lexsort([-areas[selected], -scores[selected]])[: options.max_segments]]
+    by_component: dict[int, list[Ring]] = {component: [] for component in selected.tolist()}
+    for ring in _rings_of(region, components, areas, selected):
         x, y = ring[0]
-        by_part[int(parts[y - region.top, x - region.left])].append(ring)
-    for part, own in by_part.items():
-        yield Piece(region.class_id, float(scores[part]), int(areas[part]), own)
+        by_component[int(components[y - region.top, x - region.left])].append(ring)
+    for component, component_rings in by_component.items():
+        yield Piece(
+            region.class_id,
+            float(scores[component]),
+            area_px=int(areas[component]),
+            rings=component_rings,
+        )
 
 
 def _rings_of(
-    region: Region, parts: npt.NDArray[np.int32], areas: Integers, kept: Integers
+    region: Region, components: npt.NDArray[np.int32], areas: Integers, selected: Integers
 ) -> list[Ring]:
     mask = region.mask
-    if len(kept) < np.count_nonzero(areas):
-        wanted = np.zeros(len(areas), np.uint8)
-        wanted[kept] = 1
+    if len(selected) < np.count_nonzero(areas):
+        is_selected = np.zeros(len(areas), np.uint8)
+        is_selected[selected] = 1
         mask = np.empty_like(region.mask)
         for band in _bands(mask):
-            mask[band] = wanted[parts[band]]
+            mask[band] = is_selected[components[band]]
     return rings(mask, region.left, region.top)
 
 
 def _bands(mask: Mask) -> Iterator[slice]:
-    """Cut a picture into bands of rows: numpy makes large temporary arrays."""
+    """Yield bands of rows of a mask: they bound the temporary arrays of numpy."""
     rows = max(1, _BAND_PX // mask.shape[1])
     for top in range(0, len(mask), rows):
         yield slice(top, top + rows)
 
 
 def _measured(
-    region: Region, parts: npt.NDArray[np.int32]
+    region: Region, components: npt.NDArray[np.int32]
 ) -> tuple[Integers, npt.NDArray[np.float64] | None]:
-    """Count the pixels of each connected part and sum their probabilities.
+    """Count the pixels of each connected component and sum their probabilities.
 
-    Faster than OpenCV's own statistics, which also count what is not in the region.
+    This is faster than OpenCV's own statistics, which also count the pixels outside of the region.
     """
-    count = int(parts.max()) + 1
+    count = int(components.max()) + 1
     areas, sums = np.zeros(count, np.int64), np.zeros(count, np.float64)
     for band in _bands(region.mask):
         inside = region.mask[band] > 0
-        numbers = parts[band][inside]
+        numbers = components[band][inside]
         areas += np.bincount(numbers, minlength=count)
         if region.probabilities is not None:
             weights = region.probabilities[band][inside]

@@ -19,7 +19,7 @@ from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.evidence import read_json
 from quadriga.engine.recognition.model_toml import convert
 from quadriga.engine.session import LoadError
-from quadriga.tasks.generation import Search
+from quadriga.tasks.generation import GenerationConfig
 from quadriga.tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
 
 _DEFAULT_NEW_TOKENS = 64
@@ -76,7 +76,7 @@ _NOT_FOLLOWED: dict[str, int | None] = {
     **dict.fromkeys(("diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"), 0),
     **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale", "num_beam_groups"), 1),
 }
-"""Keys of generation_config.json that change answers in ways that `Search` does not have, and the value
+"""Keys of generation_config.json that change answers in ways that `GenerationConfig` does not have, and the value
 beside null that changes nothing."""
 
 
@@ -222,7 +222,7 @@ class TextFiles:
             content = {name: value for name, value in older.items() if name in known}
         return convert(content, _GenerationFile, f"{path.name}:")
 
-    def _search(self) -> Search:
+    def _search(self) -> GenerationConfig:
         file = self._generation
         ends = self.decide(
             "eos_token_ids",
@@ -240,13 +240,15 @@ class TextFiles:
         )
         usual = _DEFAULT_NEW_TOKENS if file.max_length is None else None
         new_tokens = self.table.max_new_tokens or file.max_new_tokens or usual
-        given = {name: getattr(file, name, None) for name in Search.__struct_fields__}
+        given = {name: getattr(file, name, None) for name in GenerationConfig.__struct_fields__}
         given["forced_eos_token_ids"] = _ids(file.forced_eos_token_id)
         given |= {"max_new_tokens": new_tokens, "eos_token_ids": ends}
         given["do_sample"] = bool(file.do_sample) and file.temperature != 0
         if file.temperature == 0:
             given["temperature"] = 1.0
-        search = Search(**{name: value for name, value in given.items() if value is not None})
+        search = GenerationConfig(
+            **{name: value for name, value in given.items() if value is not None}
+        )
         for name in ("num_beams", "do_sample"):
             reason = "default" if getattr(file, name) is None else "generation_config.json"
             self.decide(name, (getattr(search, name), reason))

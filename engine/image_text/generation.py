@@ -22,7 +22,7 @@ from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.tasks import full_name
-from quadriga.tasks.generation import generate, growing
+from quadriga.tasks.generation import generate, generate_stepwise
 from quadriga.tasks.image import Image
 from quadriga.tasks.image_text import ImageTextOptions, ImageTextToText
 from quadriga.tasks.legacy import wants_legacy
@@ -139,7 +139,9 @@ class TextPackage:
         text = Growing(self._files)
         tokens: list[int] = []
         search = options.search
-        for (tokens,) in growing([read.tokens], decoding.logits, decoding.step, search, limits):
+        for (tokens,) in generate_stepwise(
+            [read.tokens], decoding.logits, decoding.step, search, limits
+        ):
             piece = text.more(tokens) if search.num_beams == 1 else ""
             if piece:
                 yield piece

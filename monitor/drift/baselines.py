@@ -173,7 +173,7 @@ class Baselines:
             JournalError: It could not be kept, as on a full disk.
         """
         model, name = baseline.model, baseline.name
-        with translate_disk_errors("keep the baseline"), self._locked(model):
+        with translate_disk_errors("store the baseline"), self._locked(model):
             known = read_model_file(self._path(model, name, "json"), Baseline)
             if known is not None and baseline.job and known.turn >= baseline.turn:
                 return known

@@ -1,14 +1,15 @@
 """The signals of one stored inference that need neither its pixels nor the model."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from quadriga.monitor.drift.samples import Kind
 from quadriga.store.schema import INDEXED_CHARACTERS
-from quadriga.tasks.predictions import AnyPrediction, Point
+from quadriga.tasks.predictions import AnyPrediction
+from quadriga.tasks.shapes import Shape, directed_area, shape_of
 
 Value = str | float | bool
 META = "meta."
@@ -92,11 +93,12 @@ def _predicted(
         return found
     if chosen is not None and chosen.cx is not None:
         found["angle"] = chosen.r % math.pi
-    boxes = [box for one in predictions if (box := _box(one, *wh)) is not None]
+    shapes = [shape_of(prediction) for prediction in predictions]
+    boxes = [box for shape in shapes if (box := _box(shape, *wh)) is not None]
     for at, name in enumerate(_PLACED):
         found |= _mean(name, [box[at] for box in boxes])
     if of.task == "IMAGE_SEGMENTATION":
-        covered = sum(_area(one.contour or ()) for one in predictions)
+        covered = sum(directed_area(shape.rings or ()) for shape in shapes)
         found["mask_share"] = covered / (wh[0] * wh[1])
     return found
 
@@ -114,28 +116,10 @@ def _mean(name: str, values: Sequence[float]) -> dict[str, Value]:
     return {name: sum(values) / len(values)} if values else {}
 
 
-def _box(one: AnyPrediction, width: int, height: int) -> tuple[float, ...] | None:
+def _box(shape: Shape, width: int, height: int) -> tuple[float, ...] | None:
     """Return where a prediction is, as `_PLACED` has it; None where it is nowhere."""
-    if one.cx is not None:
-        w, h, x, y = one.w, one.h, one.cx, one.cy
-    elif one.xmin is not None:
-        w, h = (one.xmax - one.xmin) / width, (one.ymax - one.ymin) / height
-        x, y = (one.xmin + one.xmax) / 2 / width, (one.ymin + one.ymax) / 2 / height
-    else:
-        points = [point for ring in one.contour or () for point in ring]
-        if not points:
-            return None
-        xs, ys = [point.x for point in points], [point.y for point in points]
-        w, h = (max(xs) - min(xs) + 1) / width, (max(ys) - min(ys) + 1) / height
-        x, y = (min(xs) + max(xs)) / 2 / width, (min(ys) + max(ys)) / 2 / height
+    box = shape.relative_box(width, height)
+    if box is None:
+        return None
+    w, h, x, y = box
     return (w * h, w * width / (h * height), x, y) if w > 0 and h > 0 else None
-
-
-def _area(contour: Iterable[Sequence[Point]]) -> float:
-    """Return the area within rings in pixels; a hole runs the other way round."""
-    twice = 0.0
-    for ring in contour:
-        for at, point in enumerate(ring):
-            before = ring[at - 1]
-            twice += before.x * point.y - point.x * before.y
-    return abs(twice) / 2

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.arrays import end_to_end
 from quadriga.tasks.arrays import Int64Array
+from quadriga.tasks.shapes import MAX_COORDINATE
 
 Column = npt.NDArray[Any]
 """(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""
@@ -25,11 +26,10 @@ Table = dict[str, Column]
 positions of labels, -1 for none. Rows of an image are in the order of its predictions or truths."""
 
 
-_LARGEST = 1e50
-Number = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+Number = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
 """A score or a coordinate: so small that areas and products of them are numbers, too."""
 
-Magnitude = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+Magnitude = Annotated[float, msgspec.Meta(ge=0, le=MAX_COORDINATE)]
 """A length or an area."""
 
 

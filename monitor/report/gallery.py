@@ -11,8 +11,8 @@ import msgspec
 from quadriga.monitor.report.metric_texts import brief, number
 from quadriga.monitor.report.outlines import FINE_PX, LETTERS, Drawn, Outline, outline, read, words
 from quadriga.monitor.report.schema import Neighbour, Report, Unlike, Worst
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import Pixels, decode
+from quadriga.tasks.image_formats import ImageError
 
 ImageBytes = Callable[[str], bytes | None]
 

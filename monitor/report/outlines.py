@@ -10,7 +10,8 @@ import numpy as np
 from quadriga.monitor.report.metric_texts import plain
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.predictions import AnyPrediction
-from quadriga.tasks.rotated import xywhr_to_corners
+from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
+from quadriga.tasks.shapes import Shape, shape_of
 
 FINE_PX = 480
 """Longer side at which pictures are shown: outlines are no finer."""
@@ -32,8 +33,12 @@ class Drawn(AnyPrediction, frozen=True):
     @property
     def is_placed(self) -> bool:
         """Whether it lies somewhere in the image."""
-        places = (self.xmin, self.cx, self.corners, self.contour)
-        return any(place is not None for place in places)
+        return self.shape.kind is not None
+
+    @property
+    def shape(self) -> Shape:
+        """Its geometry."""
+        return shape_of(self, self.corners)
 
     @property
     def name(self) -> str:
@@ -107,17 +112,17 @@ def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | N
 
 def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Float64Array]:
     """Return closed rings of points, each (N, 2) x and y in pixels; the first pixel is 0 to 1."""
-    if item.contour is not None:
+    shape = item.shape
+    if shape.rings is not None:
         tolerance = max(size_wh) / FINE_PX / 2
-        rings = [np.array([(point.x, point.y) for point in ring]) for ring in item.contour if ring]
-        return [_simple(ring + 0.5, tolerance) for ring in rings]
-    if item.corners is not None:
-        return [np.array(item.corners, np.float64).reshape(-1, 2)]
-    if item.cx is not None:
-        width, height = size_wh
-        box = item.cx * width, item.cy * height, item.w * width, item.h * height, item.r
-        return [xywhr_to_corners(np.array([box]))[0]]
-    left, top, right, bottom = item.xmin or 0, item.ymin, item.xmax, item.ymax
+        return [_simple(np.array(ring) + 0.5, tolerance) for ring in shape.rings if ring]
+    if shape.corners is not None:
+        return [np.array(shape.corners, np.float64).reshape(-1, 2)]
+    if shape.oriented_box is not None:
+        box = relative_to_pixels(np.array([shape.oriented_box]), np.array([size_wh]))
+        return [xywhr_to_corners(box)[0]]
+    left, top, right, bottom = shape.box or (0, 0, 0, 0)
+    left = left or 0  # the path has no -0
     return [np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)]
 
 

@@ -14,8 +14,9 @@ import msgspec
 
 from quadriga.store import metadata
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange import shapes
 from quadriga.store.exchange.archives import Archive
+from quadriga.store.exchange.coco import coco_form
+from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
 from quadriga.store.records import StoredInference
 
 Pages = Iterable[Sequence[StoredInference]]
@@ -54,7 +55,7 @@ def write_chariot(pages: Pages, target: Path, images: Blobs | None, annotated: A
         metadata_file = archive.add_text_file("metadata.jsonl")
         for record, name, source, annotations in _annotated(pages, archive, annotated):
             path = {"path": f"images/{name}"}
-            shown = [*filter(None, map(shapes.chariot_annotation, annotations))]
+            shown = [*filter(None, map(chariot_annotation, annotations))]
             annotations_file.write(_encode({**path, "annotations": shown}) + b"\n")
             metadata_file.write(_encode({**path, "metadata": _described(record, source)}) + b"\n")
 
@@ -112,42 +113,21 @@ def write_coco(pages: Pages, target: Path, images: Blobs | None, annotated: Anno
             size = {"width": record.input.width, "height": record.input.height}
             image = {"id": pictures.length + 1, "file_name": name, **size}
             pictures.add({**image, "date_captured": record.created_at, "inference": record})
-            for one in annotations:
-                if found := _coco_annotation(one, record, pictures.length, categories):
-                    crowd = int(bool(one.get("crowd")))
-                    truths.add({"id": truths.length + 1, "iscrowd": crowd, **found})
-            for one in shapes.objects(record.predictions):
-                if found := _coco_annotation(one, record, pictures.length, categories):
-                    results.add({**found, "score": shapes.score(one)})
+            size_wh, image_id = (record.input.width, record.input.height), {"image_id": image["id"]}
+            for item in annotations:
+                if coco := coco_form(item, size_wh, categories):
+                    crowd = int(bool(item.get("crowd")))
+                    row = {"id": truths.length + 1, "iscrowd": crowd, **image_id, **coco}
+                    truths.add(row)
+            for item in decode_objects(record.predictions):
+                if coco := coco_form(item, size_wh, categories):
+                    results.add({**image_id, **coco, "score": score_of(item)})
         file.write(b'],\n"annotations":[')
         beside.seek(0)
         shutil.copyfileobj(beside, file)
         named = [{"id": number, "name": name} for name, number in categories.items()]
         file.write(b'],\n"categories":' + _encode(named) + b"}\n")
         predicted.write(b"]\n")
-
-
-def _coco_annotation(
-    one: Mapping[str, Any], record: StoredInference, image_id: int, categories: dict[str, int]
-) -> dict[str, Any] | None:
-    """Return what annotations and results have in common; None without a label."""
-    name = shapes.label(one)
-    if name is None:
-        return None
-    category = categories.setdefault(name, len(categories) + 1)
-    found: dict[str, Any] = {"image_id": image_id, "category_id": category}
-    size = record.input.width, record.input.height
-    if (box := shapes.box(one, *size)) is not None:
-        xmin, ymin, xmax, ymax = box
-        found["bbox"] = [xmin, ymin, xmax - xmin, ymax - ymin]
-        rings = shapes.rings(one)
-        if (corners := shapes.corners(one, *size)) is not None:
-            rings = [corners]
-            found["oriented_bbox"] = {name: one[name] for name in shapes.ORIENTED}
-        if rings:
-            found["segmentation"] = shapes.polygons(rings)
-        found["area"] = shapes.area(rings) if rings else (xmax - xmin) * (ymax - ymin)
-    return found
 
 
 def _annotated(
@@ -169,10 +149,10 @@ def _chosen(
     Of the predictions of a classifier only the best one is an annotation.
     """
     if annotated != "predictions" and record.ground_truth is not None:
-        return "ground_truth", shapes.objects(record.ground_truth)
+        return "ground_truth", decode_objects(record.ground_truth)
     if annotated == "ground_truth":
         return None
-    predictions = shapes.objects(record.predictions)
+    predictions = decode_objects(record.predictions)
     if record.task == "IMAGE_CLASSIFICATION" and predictions:
-        predictions = [max(predictions, key=lambda one: shapes.score(one) or 0.0)]
+        predictions = [max(predictions, key=lambda item: score_of(item) or 0.0)]
     return "predictions", predictions

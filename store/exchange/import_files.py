@@ -17,7 +17,12 @@ from quadriga.store.blobs.interface import blob_key
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.errors import JSON_ERRORS, PYARROW_MISSING, MetadataError, QueryError
-from quadriga.store.exchange import shapes
+from quadriga.store.exchange.coco import (
+    annotations_by_image,
+    chariot_form,
+    decode_imported,
+    labels_by_id,
+)
 from quadriga.store.exchange.datasets import GPS, OWN, nested
 from quadriga.store.records import ModelReference
 
@@ -201,75 +206,26 @@ def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedI
     return _decoded(msgspec.json.encode(whole), place)
 
 
-class _CocoImage(msgspec.Struct):
-    id: int
-    file_name: str = ""
-    inference: msgspec.Raw = _NULL
-
-
-class _CocoAnnotation(msgspec.Struct):
-    image_id: int
-    category_id: int
-    bbox: list[float] = []
-    segmentation: Any = None
-    oriented_bbox: Any = None
-    iscrowd: int = 0
-
-
-class _CocoCategory(msgspec.Struct):
-    id: int
-    name: str
-
-
-class _Coco(msgspec.Struct):
-    images: list[_CocoImage]
-    annotations: list[_CocoAnnotation] = []
-    categories: list[_CocoCategory] = []
-
-
 def _coco(data: bytes, image: Images) -> Iterator[Item]:
-    try:
-        whole = msgspec.json.decode(data, type=_Coco)
-    except JSON_ERRORS as error:
-        raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
-    labels = {category.id: category.name for category in whole.categories}
-    by_image: dict[int, list[dict[str, Any]]] = {}
-    for number, one in enumerate(whole.annotations):
-        if one.category_id not in labels:
-            raise QueryError(
-                f"annotations[{number}]: expected category_id to be one of the categories, "
-                f"got {one.category_id}"
-            )
-        by_image.setdefault(one.image_id, []).append(_coco_annotation(one, labels[one.category_id]))
-    for pictured in whole.images:
+    document = decode_imported(data)
+    labels = labels_by_id(document.categories)
+    annotations = annotations_by_image(document.annotations, labels)
+    for pictured in document.images:
         place, name = f"image {pictured.id}", pictured.file_name
         if bytes(pictured.inference) != b"null":
             yield _of_inference(_decoded(bytes(pictured.inference), place), place, image)
             continue
-        truth, about = by_image.get(pictured.id, []), {"file_name": name}
+        listed = annotations.get(pictured.id, [])
+        truth = [
+            chariot_form(annotation, labels[annotation.category_id]) for _, annotation in listed
+        ]
+        about = {"file_name": name}
         picture = partial(_pictured, image, name)
         yield Item(place, picture, None, truth, about, _by_stem(name))
 
 
 def _pictured(image: Images, name: str) -> bytes | None:
     return image(f"images/{name}") or image(name)
-
-
-def _coco_annotation(one: _CocoAnnotation, label: str) -> dict[str, Any]:
-    """Return an annotation in Chariot's form, with one shape: the most exact that there is."""
-    found: dict[str, Any] = {"class_label": label}
-    if one.oriented_bbox:
-        found["oriented_bbox"] = one.oriented_bbox
-    elif isinstance(one.segmentation, list) and one.segmentation:
-        found["contour"] = [
-            [{"x": x, "y": y} for x, y in zip(ring[::2], ring[1::2], strict=False)]
-            for ring in one.segmentation
-            if isinstance(ring, list)
-        ]
-    elif len(one.bbox) == 4:
-        x, y, w, h = one.bbox
-        found["bbox"] = dict(zip(shapes.EDGES, (x, y, x + w, y + h), strict=True))
-    return found | ({"crowd": True} if one.iscrowd else {})
 
 
 def _decoded(text: bytes, place: str) -> ImportedInference:

@@ -12,15 +12,16 @@ import pyarrow.parquet as pq
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange import shapes
 from quadriga.store.exchange.archives import stored_image
 from quadriga.store.exchange.datasets import OWN, Pages, nested
+from quadriga.store.exchange.predictions import decode_objects, label_of, score_of
 from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference, timestamp_text
+from quadriga.tasks.shapes import BOX_KEYS, shape_of_json
 
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000
-_BOX = pa.struct([(edge, pa.float64()) for edge in shapes.EDGES])
+_BOX = pa.struct([(edge, pa.float64()) for edge in BOX_KEYS])
 
 _KINDS = {
     "image_no": pa.int32(),
@@ -74,15 +75,16 @@ def write_parquet(pages: Pages, target: Path, images: Blobs | None) -> None:
 def _batch(
     page: Sequence[StoredInference], schema: pa.Schema, images: Blobs | None
 ) -> pa.RecordBatch:
-    predictions = [shapes.objects(record.predictions) for record in page]
+    predictions = [decode_objects(record.predictions) for record in page]
     columns: dict[str, list[Any]] = {
         "id": [int(record.id) for record in page],
         "created_at": [time_ms(int(record.id)) for record in page],
         **{name: list(map(attrgetter(field), page)) for name, field in _FIELDS.items()},
-        "labels": [[shapes.label(one) for one in of] for of in predictions],
-        "scores": [[shapes.score(one) for one in of] for of in predictions],
+        "labels": [[label_of(item) for item in items] for items in predictions],
+        "scores": [[score_of(item) for item in items] for items in predictions],
         "boxes": [
-            [_box(one, record) for one in of] for of, record in zip(predictions, page, strict=True)
+            [_box(item, record) for item in items]
+            for items, record in zip(predictions, page, strict=True)
         ],
         **{name: [_text(getattr(record, name)) for record in page] for name in _JSON},
     }
@@ -139,9 +141,9 @@ def _line(row: dict[str, Any]) -> bytes:
     return msgspec.json.encode(whole)
 
 
-def _box(one: dict[str, Any], record: StoredInference) -> dict[str, float] | None:
-    found = shapes.box(one, record.input.width, record.input.height)
-    return None if found is None else dict(zip(shapes.EDGES, found, strict=True))
+def _box(item: dict[str, Any], record: StoredInference) -> dict[str, float] | None:
+    box = shape_of_json(item).upright_box(record.input.width, record.input.height)
+    return None if box is None else dict(zip(BOX_KEYS, box, strict=True))
 
 
 def _text(value: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Model families: a function each turns raw outputs into candidate boxes. Tables, no discovery."""
+"""Decoders: a function for each model family turns raw outputs into candidate boxes. Tables, no discovery."""
 
 from typing import Any, Literal, Protocol
 
@@ -31,28 +31,33 @@ DECODERS = {
     "ultralytics_obb_end2end": "quadriga.tasks.decoders.ultralytics:obb_end_to_end",
     "mmdeploy_rotated": "quadriga.tasks.decoders.finished:mmdeploy_rotated",
 }
-"""Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
-reference of its own."""
+"""Name to `module:attribute` of a `Decoder`, the last three for rotated boxes; `model.toml` may name a reference
+directly."""
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a network proposes, before overlapping ones are suppressed."""
 
     boxes: npt.NDArray[np.floating]
-    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; in pixels of the
-    network's input. float64 once in pixels of the image."""
+    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; pixels of the
+    network's input. float64 after they are mapped to pixels of the image."""
     scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
-    """int64 (N,), as the network counts them; see `quadriga.tasks.detection.labelled`."""
+    """int64 (N,), class ids of the network; see `quadriga.tasks.detection.label_indices`."""
     suppress: bool | Literal["probiou"] = True
-    """Whether overlapping boxes are still in, and what measures it if not their IoU; networks that
-    answer each object once say False."""
+    """Whether overlapping boxes have to be suppressed, and by which measure if not IoU; False if the network
+    returns each object once."""
 
 
-def take(found: Candidates, rows: npt.NDArray[Any]) -> Candidates:
-    """Keep some candidates: `rows` is int (K,), indices, or bool (N,)."""
-    return Candidates(found.boxes[rows], found.scores[rows], found.class_ids[rows], found.suppress)
+def select(candidates: Candidates, rows: npt.NDArray[Any]) -> Candidates:
+    """Return the candidates of some rows: `rows` is int (K,), indices, or bool (N,)."""
+    return Candidates(
+        candidates.boxes[rows],
+        candidates.scores[rows],
+        candidates.class_ids[rows],
+        candidates.suppress,
+    )
 
 
 class Decoder(Protocol):
@@ -62,11 +67,11 @@ class Decoder(Protocol):
         """Read the boxes that score above the threshold.
 
         Args:
-            outputs: The graph's outputs by name, in its order, without the batch axis where they have one.
-            score_threshold: What does not score above it is left out.
+            outputs: The graph's outputs by name, in its order, without the batch axis.
+            score_threshold: Minimum score, itself excluded.
             size_wh: Width and height of the network's input for this image, pixels.
 
         Raises:
-            quadriga.tasks.predictions.OutputError: The outputs are not what this family answers.
+            quadriga.tasks.predictions.OutputError: The outputs do not have the form of this family.
         """
         ...

@@ -13,7 +13,7 @@ from quadriga.tasks.predictions import Outputs, Size, check_finite
 
 
 def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read `logits`, float (queries, classes + 1), of which the last is "no object", and `pred_boxes`.
+    """Read `logits`, float (queries, classes + 1), whose last column is "no object", and `pred_boxes`.
 
     DETR, YOLOS and Table Transformer. Each query gives its best class.
 
@@ -29,7 +29,7 @@ def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> 
 def sigmoid_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `logits`, float (queries, classes), and `pred_boxes`, float (queries, 4).
 
-    RT-DETR, RT-DETRv2 and D-FINE of transformers. Of all pairs of query and class, as many are read as
+    RT-DETR, RT-DETRv2 and D-FINE of transformers. The best pairs of query and class are read, as many as
     there are queries, so that a query may give several labels.
 
     Source: transformers 4.57, RTDetrImageProcessor.post_process_object_detection.
@@ -40,7 +40,7 @@ def sigmoid_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> 
 
 
 def sigmoid_queries_100(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read what `sigmoid_queries` reads, but the best 100 pairs: Deformable and Conditional DETR, DETA.
+    """Read the outputs of `sigmoid_queries`, but the best 100 pairs: Deformable and Conditional DETR, DETA.
 
     Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
     """
@@ -52,7 +52,7 @@ def sigmoid_queries_100(outputs: Outputs, score_threshold: float, size_wh: Size)
 def rf_detr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `dets`, float (queries, 4), and `labels`, float (queries, classes): logits, not labels.
 
-    Source: RF-DETR 1.3, `models/lwdetr.py` PostProcess; its number of pairs is that of the queries.
+    Source: RF-DETR 1.3, `models/lwdetr.py` PostProcess, with as many pairs as queries.
     """
     boxes = named(outputs, "dets", "queries", 4)
     logits = named(outputs, "labels", len(boxes), "classes")
@@ -60,11 +60,11 @@ def rf_detr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidat
 
 
 def _best_pairs(logits: Floats, boxes: Floats, score_threshold: float, count: int) -> Candidates:
-    """Take the best pairs of query and class; boxes are float32 (queries, 4), xyxy, pixels."""
+    """Select the best pairs of query and class; boxes are float32 (queries, 4), xyxy, pixels."""
     scores = sigmoid(logits.ravel()).astype(np.float32, copy=False)
-    kept = above(scores, score_threshold)
-    check_finite(logits.ravel()[kept])
-    kept = kept[np.argsort(-scores[kept], kind="stable")[:count]]
-    queries, class_ids = np.divmod(kept, logits.shape[1])
+    pairs = above(scores, score_threshold)
+    check_finite(logits.ravel()[pairs])
+    pairs = pairs[np.argsort(-scores[pairs], kind="stable")[:count]]
+    queries, class_ids = np.divmod(pairs, logits.shape[1])
     check_finite(boxes[queries])
-    return Candidates(boxes[queries], scores[kept], class_ids, suppress=False)
+    return Candidates(boxes[queries], scores[pairs], class_ids, suppress=False)

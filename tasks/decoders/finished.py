@@ -1,4 +1,4 @@
-"""Families whose graph answers finished detections: boxes, scores and classes, free of overlaps."""
+"""Families whose graph returns final detections: boxes, scores and classes, without overlaps."""
 
 import msgspec
 import numpy as np
@@ -17,9 +17,9 @@ from quadriga.tasks.predictions import OutputError, Outputs, Size
 def labelled_boxes(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 
-    RT-DETR, D-FINE and DEIM as their authors export them, told the size of the network's input; and
-    torchvision's detectors, without batch axis, whose labels count from 1. Of outputs with other
-    names, the boxes are those of four columns, the labels those of whole numbers.
+    RT-DETR, D-FINE and DEIM as their authors export them, with the size of the network's input as a second
+    input; and torchvision's detectors, without batch axis, whose labels count from 1. Outputs with other
+    names are recognised: boxes have four columns, labels are integers.
 
     Source: RT-DETR, `rtdetrv2_pytorch/tools/export_onnx.py`; torchvision 0.28, `models/detection`.
     """
@@ -72,23 +72,23 @@ def tensorflow(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candi
     return finished(boxes, scores[:count], class_ids[:count], score_threshold)
 
 
-def _count(outputs: Outputs, name: str, most: int) -> int:
-    """Read how many of `most` rows are filled; a graph without that output fills all."""
+def _count(outputs: Outputs, name: str, row_count: int) -> int:
+    """Read how many rows are filled; all of them if the graph lacks that output."""
     if name not in outputs:
-        return most
+        return row_count
     array = outputs[name]
     if array.size != 1:
         raise OutputError(f"expected output {name!r} to hold one number, got {array.shape}")
     count = float(array.reshape(()))
-    if not 0 <= count <= most:
-        raise OutputError(f"expected output {name!r} to be from 0 to {most}, got {count:g}")
+    if not 0 <= count <= row_count:
+        raise OutputError(f"expected output {name!r} to be from 0 to {row_count}, got {count:g}")
     return int(count)
 
 
 def ssd(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the first output, float (1, 1, detections, 7): image, class, score, box as fractions.
 
-    The box is left, top, right, bottom. A negative image ends the list; there is no batch axis.
+    The box is left, top, right, bottom. A negative image number ends the list; there is no batch axis.
 
     Source: OpenVINO operation set, DetectionOutput-8.
     """
@@ -112,12 +112,12 @@ def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candida
 def mmdeploy_rotated(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `dets`, float (detections, 6): rotated box, pixels and radians, score, and `labels`, int.
 
-    Suppression follows, as in MMRotate. Most graphs have done it already, at a lower overlap; then
-    nothing more falls.
+    Suppression follows, as in MMRotate. Most graphs have done it already, at a lower overlap; then it drops
+    no further box.
 
     Source: MMDeploy 1.3, `docs/en/04-supported-codebases/mmrotate.md`.
     """
     rows = named(outputs, "dets", "detections", 6)
     labels = named(outputs, "labels", len(rows))
-    found = finished(rows[:, :5], rows[:, 5], labels, score_threshold)
-    return msgspec.structs.replace(found, suppress=True)
+    candidates = finished(rows[:, :5], rows[:, 5], labels, score_threshold)
+    return msgspec.structs.replace(candidates, suppress=True)

@@ -1,4 +1,4 @@
-"""What the decoders share: outputs found, their shapes and numbers checked, boxes above a threshold."""
+"""Shared steps of the decoders: read and check outputs, and select boxes above a threshold."""
 
 from typing import Any
 
@@ -13,42 +13,44 @@ from quadriga.tasks.predictions import OutputError, Outputs, Size, check_finite
 def first(outputs: Outputs, *shape: str | int) -> Floats:
     """Read the first output, whatever its name, as float32 of a shape.
 
-    Of the shape a number is a length, a text names an axis of any length: `classes` has at least 1,
-    as has `4 + classes` beside its 4.
+    In the shape, a number is a length; a text names an axis of any length, and a sum such as `4 + classes` of
+    at least 4 and one class.
 
     Raises:
-        OutputError: It has another shape.
+        OutputError: The output has another shape.
     """
     return _shaped(next(iter(outputs.values())), "output 0", shape)
 
 
 def named(outputs: Outputs, name: str, *shape: str | int) -> Floats:
-    """Read an output by its name; else as `first`."""
+    """Read an output by its name; see `first` for the shape."""
     if name not in outputs:
-        raise OutputError(f"expected an output {name!r}, got {', '.join(map(repr, outputs))}")
+        raise OutputError(
+            f"output not found: {name!r}, the graph has {', '.join(map(repr, outputs))}"
+        )
     return _shaped(outputs[name], f"output {name!r}", shape)
 
 
-def _shaped(array: npt.NDArray[Any], where: str, shape: tuple[str | int, ...]) -> Floats:
+def _shaped(array: npt.NDArray[Any], subject: str, shape: tuple[str | int, ...]) -> Floats:
     fits = array.ndim == len(shape) and all(
-        found == wanted if isinstance(wanted, int) else found >= _least(wanted)
-        for found, wanted in zip(array.shape, shape, strict=True)
+        length == axis if isinstance(axis, int) else length >= _min_length(axis)
+        for length, axis in zip(array.shape, shape, strict=True)
     )
     if not fits:
         axes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        raise OutputError(f"expected {where} to have the shape ({axes}), got {array.shape}")
+        raise OutputError(f"expected {subject} to have the shape ({axes}), got {array.shape}")
     # class numbers are exact up to 2 ** 24
     return array.astype(np.float32, copy=False)
 
 
-def _least(axis: str) -> int:
-    """Shortest length of a named axis: the numbers of a sum such as `4 + classes`, and one class."""
+def _min_length(axis: str) -> int:
+    """Return the minimum length of a named axis: the numbers of a sum such as `4 + classes`, and one class."""
     terms = axis.split(" + ")
     return sum(int(term) if term.isdecimal() else term == "classes" for term in terms)
 
 
 def above(scores: Floats, score_threshold: float) -> npt.NDArray[np.int64]:
-    """Find what scores above the threshold; NaN comes along, to be reported."""
+    """Return the indices of scores above the threshold, and of NaN, which is reported later."""
     return np.flatnonzero(~(scores <= score_threshold))
 
 
@@ -66,22 +68,22 @@ def fractions_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
 
 @np.errstate(over="ignore", invalid="ignore")
 def centred_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
-    """Turn centre and size, fractions of the network's input, into corners; as `fractions_to_pixels`."""
+    """Turn xywh boxes, as fractions of the network's input, into xyxy in its pixels."""
     return fractions_to_pixels(xywh_to_xyxy(boxes), size_wh)
 
 
 def finished(
     boxes: Floats, scores: Floats, class_ids: Floats, score_threshold: float
 ) -> Candidates:
-    """Take what scores above the threshold of boxes that are free of overlaps.
+    """Select boxes above the threshold, from a network that has suppressed overlaps itself.
 
     Args:
         boxes: float32 (N, 4), xyxy, or (N, 5), xywhr, pixels of the network's input.
         scores: float32 (N,).
         class_ids: float32 (N,), whole numbers.
-        score_threshold: 0 to 1; what is above it must be finite.
+        score_threshold: Minimum score, 0 to 1; boxes above it must be finite.
     """
-    kept = above(scores, score_threshold)
-    boxes, scores, class_ids = boxes[kept], scores[kept], class_ids[kept]
+    rows = above(scores, score_threshold)
+    boxes, scores, class_ids = boxes[rows], scores[rows], class_ids[rows]
     check_finite(boxes, scores, class_ids)
     return Candidates(boxes, scores, class_ids.astype(np.int64), suppress=False)

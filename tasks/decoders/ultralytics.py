@@ -1,7 +1,7 @@
 """Ultralytics detection heads: YOLOv5u, v8, v9, v10, 11, 12, 26 and RT-DETR, in every export form.
 
-Which form a file has shows in its metadata and shapes, not in the family's name: v10 and 26 come
-raw or end to end, and any model may have its suppression in the graph.
+The form of a file shows in its metadata and shapes, not in the family's name: v10 and 26 come raw or end to
+end, and any model may have its suppression in the graph.
 """
 
 import numpy as np
@@ -17,25 +17,29 @@ def raw_head(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candida
     """Read `output0`, float (4 + classes, anchors): centre x, centre y, width, height, class scores.
 
     Boxes are in pixels of the network's input, scores are probabilities already. Each anchor gives one
-    candidate, of its best class; of equal classes, the first.
+    candidate, of its best class, or the first of equal ones.
 
     Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `multi_label=False`.
     """
     head = first(outputs, "4 + classes", "anchors")
-    candidates, scores, class_ids = _likely(head, None, score_threshold)
+    candidates, scores, class_ids = _above_threshold(head, None, score_threshold)
     return Candidates(xywh_to_xyxy(candidates[:4].T), scores, class_ids)
 
 
-def _likely(
+def _above_threshold(
     head: Floats, stop: int | None, score_threshold: float
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Give the anchors that score above the threshold, whose classes are rows 4 to `stop`."""
-    # the best score first and its class for the kept alone: 7 times faster than both for all
+    """Return the anchors whose best class, in rows 4 to `stop`, scores above the threshold.
+
+    Returns:
+        Their columns of the head, scores and class ids.
+    """
+    # argmax only for the anchors that remain: 7 times faster than for all
     best = head[4:stop].max(axis=0)
-    kept = above(best, score_threshold)
-    candidates = head[:, kept]
+    anchors = above(best, score_threshold)
+    candidates = head[:, anchors]
     check_finite(candidates)
-    return candidates, best[kept], candidates[4:stop].argmax(axis=0)
+    return candidates, best[anchors], candidates[4:stop].argmax(axis=0)
 
 
 def obb(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
@@ -46,7 +50,7 @@ def obb(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `rotated=True`.
     """
     head = first(outputs, "4 + classes + 1", "anchors")
-    candidates, scores, class_ids = _likely(head, -1, score_threshold)
+    candidates, scores, class_ids = _above_threshold(head, -1, score_threshold)
     boxes = np.concatenate([candidates[:4], candidates[-1:]]).T
     return Candidates(boxes, scores, class_ids, suppress="probiou")
 

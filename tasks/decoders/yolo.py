@@ -1,4 +1,4 @@
-"""The YOLO families outside of Ultralytics' package: YOLOv5, v6, v7, YOLOX and DAMO-YOLO."""
+"""YOLO families outside of Ultralytics' package: YOLOv5, v6, v7, YOLOX and DAMO-YOLO."""
 
 import numpy as np
 
@@ -42,13 +42,13 @@ def yolox_undecoded(outputs: Outputs, score_threshold: float, size_wh: Size) -> 
         )
     stride = cells[:, 2:]
     centres = (head[:, :2] + cells[:, :2]) * stride
-    with np.errstate(over="ignore"):  # what is not finite is reported where it counts
+    with np.errstate(over="ignore"):  # infinity is reported only above the threshold
         sizes = np.exp(head[:, 2:4]) * stride
     return _scored(np.concatenate([centres, sizes, head[:, 4:]], axis=1), score_threshold)
 
 
 def _grid(stride: int, size_wh: Size) -> Floats:
-    """Cells of one stride, row by row: float32 (cells, 3), column, row, stride."""
+    """Return the cells of one stride, row by row: float32 (cells, 3), column, row, stride."""
     columns, rows = size_wh[0] // stride, size_wh[1] // stride
     y, x = np.mgrid[:rows, :columns]
     grid = np.stack([x, y, np.full_like(x, stride)], axis=-1)
@@ -56,20 +56,22 @@ def _grid(stride: int, size_wh: Size) -> Floats:
 
 
 def _scored(head: Floats, score_threshold: float) -> Candidates:
-    with np.errstate(over="ignore", invalid="ignore"):  # as above
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # infinity is reported only above the threshold
         scores = head[:, 4] * head[:, 5:].max(axis=1)
-    kept = above(scores, score_threshold)
-    candidates = head[kept]
+    anchors = above(scores, score_threshold)
+    candidates = head[anchors]
     check_finite(candidates)
     boxes, class_ids = xywh_to_xyxy(candidates[:, :4]), candidates[:, 5:].argmax(axis=1)
-    return Candidates(boxes, scores[kept], class_ids)
+    return Candidates(boxes, scores[anchors], class_ids)
 
 
 def yolov7_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the first output, float (detections, 7): image, left, top, right, bottom, class, score.
 
     The output has no batch axis: images run one at a time, and a batch of fixed size is filled up with
-    copies, whose rows are passed over.
+    copies, whose rows are skipped.
 
     Source: YOLOv7, `models/experimental.py` ONNX_ORT.
     """
@@ -80,8 +82,8 @@ def yolov7_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -
 def damo_yolo(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the scores, float (anchors, classes), then the boxes, float (anchors, 4), xyxy, pixels.
 
-    The outputs come in this order; with another number of classes than 4 in any. Every class of an
-    anchor that scores above the threshold gives a candidate.
+    The outputs come in this order, or in any order if the number of classes is not 4. Every class of an anchor
+    that scores above the threshold gives a candidate.
 
     Source: DAMO-YOLO 0.3, `damo/utils/boxes.py` multiclass_nms.
     """

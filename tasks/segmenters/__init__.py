@@ -1,4 +1,4 @@
-"""Segmentation families: one file each turns raw outputs into masks in the image. Tables, no discovery."""
+"""Segmenters: a function for each model family turns raw outputs into masks in the image. Tables, no discovery."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Floats, Window, above_zero, bilinear
+from quadriga.tasks.sampling import Floats, PixelRect, above_zero, bilinear
 
 SEGMENTERS = {
     "semantic_logits": "quadriga.tasks.segmenters.semantic:class_logits",
@@ -27,52 +27,53 @@ SEGMENTERS = {
     "mask2former_semantic": "quadriga.tasks.segmenters.queries:mask2former_semantic",
     "mask2former_instance": "quadriga.tasks.segmenters.queries:mask2former_instance",
 }
-"""Name to `module:attribute` of a `Segmenter`; `model.toml` may give such a reference of its own."""
+"""Name to `module:attribute` of a `Segmenter`; `model.toml` may name a reference directly."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a segmenter is told beside the outputs."""
+class SegmenterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a segmenter, from the request and the specification."""
 
     score_threshold: float
-    """Instances that do not score above it are left out."""
+    """Minimum score of an instance, itself excluded."""
     iou_threshold: float
-    """An instance whose box overlaps a better one of its class by more is left out."""
+    """Overlap (IoU) of boxes with a better instance of the same class above which an instance is dropped."""
     limit: int
-    """Most instances to answer; the best are kept."""
+    """Maximum instances to return, the best ones."""
     label_count: int
     background: int | None = None
-    """Class that is not answered."""
+    """Position of the label that is not predicted."""
     activation: Literal["none", "softmax", "sigmoid"] = "none"
-    """What is still to be applied to the scores of a pixel."""
+    """Function to apply to the scores of a pixel."""
     label_offset: int = 0
-    """Class number of the first label."""
+    """Class id of the first label."""
 
 
 class Region(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Pixels of one class, in a crop of the image."""
 
     class_id: int
-    """From 0."""
+    """Position of the label, from 0."""
     mask: npt.NDArray[np.uint8]
     """uint8 (H, W), zero outside the region."""
     left: int
-    """Column of the image at which the mask starts."""
+    """Column of the image at which the mask starts; `top` is its row."""
     top: int
     score: float = 1.0
     probabilities: npt.NDArray[np.float32] | None = None
-    """float32 (H, W), of the class at each pixel; instead of a score of the whole."""
+    """float32 (H, W), probability of the class at each pixel, instead of one score."""
     instance: bool = False
-    """Whether this is one thing, to be answered as one even where its parts lie apart."""
+    """Whether the region is one object, and one prediction even if its components lie apart."""
 
 
 class Segmenter(Protocol):
     """A function from the outputs of one image to regions."""
 
-    def __call__(self, outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-        """Give the regions one by one: their masks together may be larger than memory.
+    def __call__(
+        self, outputs: Outputs, affine: Affine, options: SegmenterOptions
+    ) -> Iterator[Region]:
+        """Yield the regions one by one, as their masks together may be larger than memory.
 
-        `outputs` are without the batch axis; `affine` says how the image lies in the network's
-        input.
+        `outputs` are without the batch axis; `affine` maps the image to the network's input.
 
         Raises:
             quadriga.tasks.predictions.OutputError: An output is missing, has another shape, or is not
@@ -82,14 +83,20 @@ class Segmenter(Protocol):
 
 
 def region_of(
-    logits: Floats, grid: Affine, within: Window, class_id: int, score: float, *, upsample: int = 1
+    logits: Floats,
+    grid: Affine,
+    within: PixelRect,
+    class_id: int,
+    score: float,
+    *,
+    upsample: int = 1,
 ) -> Iterator[Region]:
     """Enlarge the logits of one instance, float32 (h, w), to the image; above zero is inside.
 
-    `grid` maps the image to their cells; what lies outside of `within` is cut off, and none comes
-    of an empty mask. `upsample` is that of `quadriga.tasks.sampling.bilinear`.
+    `grid` maps the image to their cells; the mask is cut off at `within`, and an empty mask yields no region.
+    `upsample` is that of `quadriga.tasks.sampling.bilinear`.
     """
-    window = above_zero(logits, grid).meet(within)
+    window = above_zero(logits, grid).intersection(within)
     if window.empty:
         return
     mask = (bilinear(logits[None], grid, window, upsample)[0] > 0).view(np.uint8)
@@ -104,23 +111,25 @@ def region_of(
         )
 
 
-def pixels_of_box(affine: Affine, box: Floats | list[float]) -> Window:
-    """Give the pixels whose left and top edges lie in a box, xyxy, pixels of the image.
+def pixels_of_box(affine: Affine, box: Floats | list[float]) -> PixelRect:
+    """Return the pixels whose left and top edges lie in a box, xyxy, pixels of the image.
 
     Source: Ultralytics 8.4, `utils/ops.py` crop_mask.
     """
     left, top, right, bottom = (math.ceil(value) for value in box)
-    return Window(max(left, 0), max(top, 0), min(right, affine.width), min(bottom, affine.height))
+    return PixelRect(
+        max(left, 0), max(top, 0), min(right, affine.width), min(bottom, affine.height)
+    )
 
 
 def named(outputs: Outputs, name: str, position: int, rank: int) -> npt.NDArray[Any]:
-    """Give an output of finite numbers and so many axes by its name, else by its position."""
-    found = outputs.get(name)
-    if found is None and position < len(outputs):
-        found = list(outputs.values())[position]
-    if found is None or found.ndim != rank:
-        got = "none" if found is None else f"the shape {found.shape}"
+    """Return an output of finite numbers and `rank` axes by its name, or by its position if no output has the name."""
+    output = outputs.get(name)
+    if output is None and position < len(outputs):
+        output = list(outputs.values())[position]
+    if output is None or output.ndim != rank:
+        got = "none" if output is None else f"the shape {output.shape}"
         raise OutputError(f"expected output {name!r} to have {rank} axes, got {got}")
-    if found.dtype.kind == "f":
-        check_finite(found, what=f"output {name!r}")
-    return found
+    if output.dtype.kind == "f":
+        check_finite(output, subject=f"output {name!r}")
+    return output

@@ -1,7 +1,7 @@
-"""A class for each pixel (SegFormer, DeepLab, FCN, U-Net, argmax), or one thing (BiRefNet, U2Net).
+"""A class for each pixel (SegFormer, DeepLab, FCN, U-Net, argmax), or one object (BiRefNet, U2Net).
 
 Needs about ten bytes a pixel of the image, whatever the number of classes: scores are enlarged tile
-by tile, and of a tile only those classes that may win or matter in the softmax.
+by tile, and only for the classes that may win in a tile or matter in its softmax.
 """
 
 from collections.abc import Iterator
@@ -15,44 +15,47 @@ from quadriga.tasks.activations import sigmoid
 from quadriga.tasks.contours import Mask
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
-from quadriga.tasks.segmenters import Asked, Region
+from quadriga.tasks.sampling import Floats, PixelRect, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.segmenters import Region, SegmenterOptions
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_PX = 512
-"""Of one thing alone."""
+"""Side of a tile if there is one class alone, pixels."""
 _TILE_ELEMENTS = 1 << 17
-"""Of the scores of one tile: as float32 they stay in the cache."""
+"""Number of scores in a tile: as float32 they stay in the cache."""
 _NEGLIGIBLE = 12.0
 """A class this far below the best has a share of less than 6.2e-6 in the softmax."""
 
 
-def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def class_logits(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
-    softmax of its enlarged scores, unless all lie in 0 to 1, but for rounding: then they are it.
+    softmax of its enlarged scores, unless all scores lie in 0 to 1, but for rounding: then they are the
+    probabilities.
 
     Source: transformers 4.57, SegFormer, `post_process_semantic_segmentation`.
     """
     scores = next(iter(outputs.values()))
-    if scores.ndim != 3 or scores.shape[0] != asked.label_count or asked.label_count < 2:
+    if scores.ndim != 3 or scores.shape[0] != options.label_count or options.label_count < 2:
         raise OutputError(
             f"expected output 0 to have the shape (classes, height, width) with"
-            f" {max(asked.label_count, 2)} classes, got {scores.shape}"
+            f" {max(options.label_count, 2)} classes, got {scores.shape}"
         )
-    check_finite(scores, what="output 0")
-    activation = asked.activation
+    check_finite(scores, subject="output 0")
+    activation = options.activation
     if activation == "none" and not _are_probabilities(scores):
         activation = "softmax"
-    return best_classes(scores.astype(np.float32, copy=False), affine, asked, activation)
+    return best_classes(scores.astype(np.float32, copy=False), affine, options, activation)
 
 
-def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) -> Iterator[Region]:
-    """Give the pixels that each class wins, with the probability of the class there.
+def best_classes(
+    scores: Floats, affine: Affine, options: SegmenterOptions, activation: str
+) -> Iterator[Region]:
+    """Yield the pixels that each class wins, with the probability of the class there.
 
-    `scores` are float32 (C, h, w), C at least 1, of which `activation` makes probabilities; with
-    `none` they are, and are cut at 1.
+    `scores` are float32 (C, h, w), C at least 1, which `activation` turns into probabilities; with `none` they
+    are probabilities, and are cut at 1.
     """
     grid = grid_of(affine, scores.shape[1:])
     window = visible(grid)
@@ -63,28 +66,32 @@ def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) 
     won = np.zeros(len(scores), np.bool_)
     rows = max(_TILE_MIN_ROWS, _TILE_ELEMENTS // (_TILE_WIDTH * len(scores)))
     for tile in window.tiles(rows, _TILE_WIDTH):
-        place = tile.slices_of(window)
-        part, part_grid = cut(scores, grid, tile)
-        behind = _behind(part)
-        likely = np.flatnonzero(behind <= (_NEGLIGIBLE if activation == "softmax" else 0))
-        enlarged = bilinear(part[likely], part_grid, tile)
+        tile_slices = tile.slices_of(window)
+        crop, crop_grid = cut(scores, grid, tile)
+        deficits = _deficits(crop)
+        candidates = np.flatnonzero(deficits <= (_NEGLIGIBLE if activation == "softmax" else 0))
+        enlarged = bilinear(crop[candidates], crop_grid, tile)
         best = enlarged.max(axis=0)
-        for index in np.flatnonzero(behind[likely] <= 0)[::-1]:  # of equal ones the first stays
-            where = enlarged[index] == best
-            if where.any():
-                won[likely[index]] = True
-                np.copyto(classes[place], classes.dtype.type(likely[index]), where=where)
-        certainty[place] = _certainty(enlarged, best, activation)
+        for index in np.flatnonzero(deficits[candidates] <= 0)[
+            ::-1
+        ]:  # descending: the first of equal classes wins
+            is_winner = enlarged[index] == best
+            if is_winner.any():
+                won[candidates[index]] = True
+                np.copyto(
+                    classes[tile_slices], classes.dtype.type(candidates[index]), where=is_winner
+                )
+        certainty[tile_slices] = _certainty(enlarged, best, activation)
     for class_id in np.flatnonzero(won).tolist():
-        if class_id != asked.background:
+        if class_id != options.background:
             mask = (classes == class_id).view(np.uint8)
             yield from trimmed(mask, class_id, window, certainty)
 
 
-def class_map(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
     """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
 
-    A model of one label says where it is by numbers above 0.
+    A model of one label marks its pixels by numbers above 0.
 
     Source: Ultralytics 8.4, `models/yolo/semantic/predict.py`.
     """
@@ -96,12 +103,12 @@ def class_map(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region
             f"expected output 0 to be integers of the shape (height, width),"
             f" got {cells.dtype} of the shape {cells.shape}"
         )
-    if asked.label_count == 1:
+    if options.label_count == 1:
         cells = np.where(cells > 0, 0, 1)
     low, high = int(cells.min()), int(cells.max())
-    if low < 0 or high >= max(asked.label_count, 2):
+    if low < 0 or high >= max(options.label_count, 2):
         raise OutputError(
-            f"expected output 0 to hold class numbers from 0 to {asked.label_count - 1},"
+            f"expected output 0 to hold class numbers from 0 to {options.label_count - 1},"
             f" got {low} to {high}"
         )
     grid = grid_of(affine, cells.shape)
@@ -109,19 +116,19 @@ def class_map(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region
     if window.empty:
         return
     classes = nearest(cells.astype(np.uint8 if high < 256 else np.uint16), grid, window)
-    for class_id in range(min(high + 1, asked.label_count)):
-        if class_id != asked.background:
+    for class_id in range(min(high + 1, options.label_count)):
+        if class_id != options.background:
             yield from trimmed((classes == class_id).view(np.uint8), class_id, window)
 
 
-def _behind(part: Floats) -> Floats:
-    """Give how far each class stays behind the best all over a tile; at most 0 if it may win."""
-    flat = part.reshape(len(part), -1)
+def _deficits(scores: Floats) -> Floats:
+    """Return how far the score of each class stays below the best one all over a tile; at most 0 if it may win."""
+    flat = scores.reshape(len(scores), -1)
     return np.asarray(flat.min(axis=1).max() - flat.max(axis=1))
 
 
 def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
-    """Give the probability of the best class of each pixel; `scores` is used up."""
+    """Return the probability of the best class of each pixel; `scores` is overwritten."""
     if activation == "softmax":
         scores -= best
         return np.asarray(1 / np.exp(scores, out=scores).sum(axis=0))
@@ -131,9 +138,9 @@ def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
 
 
 def trimmed(
-    mask: Mask, class_id: int, window: Window, certainty: Floats | None = None
+    mask: Mask, class_id: int, window: PixelRect, certainty: Floats | None = None
 ) -> Iterator[Region]:
-    """Give the region of a mask (H, W) of the window, with its probabilities; none of an empty one."""
+    """Yield the region of a mask (H, W) of the window, with its probabilities; an empty mask yields none."""
     left, top, width, height = cv2.boundingRect(mask)
     if width:
         crop = slice(top, top + height), slice(left, left + width)
@@ -146,30 +153,30 @@ def trimmed(
         )
 
 
-def single(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if any is none.
+def single(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+    """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if a value is outside of 0 to 1.
 
-    A pixel belongs to the thing whose probability, enlarged to the image, is above one half. The
-    thing has the last of at most two labels.
+    A pixel belongs to the object if its probability, enlarged to the image, is above one half. The object has
+    the last of at most two labels.
     """
-    return _thing(_probabilities(next(iter(outputs.values())), asked), affine, asked)
+    return _object_region(_probabilities(next(iter(outputs.values())), options), affine, options)
 
 
-def last(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def last(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
     """Read the last of several outputs as `single` does: the finest of BiRefNet."""
-    return _thing(_probabilities(list(outputs.values())[-1], asked), affine, asked)
+    return _object_region(_probabilities(list(outputs.values())[-1], options), affine, options)
 
 
-def stretched(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def stretched(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
     """Read the first of several outputs, its lowest value as 0 and its highest as 1.
 
-    U2Net and IS-Net are used so; they expect that there is a thing in every image.
+    U2Net and IS-Net are used this way; they expect an object in every image.
 
     Source: U2Net, `u2net_test.py`, normPRED.
     """
     cells = _cells(next(iter(outputs.values())))
     low, high = float(cells.min()), float(cells.max())
-    return _thing((cells - low) / max(high - low, 1e-12), affine, asked)
+    return _object_region((cells - low) / max(high - low, 1e-12), affine, options)
 
 
 def _cells(output: npt.NDArray[Any]) -> Floats:
@@ -180,21 +187,21 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
             f"expected an output to have the shape (1, height, width), got {output.shape}"
         )
     cells = output.astype(np.float32, copy=False)
-    check_finite(cells, what="the output")
+    check_finite(cells, subject="the output")
     return cells
 
 
-def _probabilities(output: npt.NDArray[Any], asked: Asked) -> Floats:
+def _probabilities(output: npt.NDArray[Any], options: SegmenterOptions) -> Floats:
     cells = _cells(output)
-    if asked.activation == "sigmoid" or not _are_probabilities(cells):
+    if options.activation == "sigmoid" or not _are_probabilities(cells):
         return sigmoid(cells)
     return np.clip(cells, 0, 1)
 
 
-def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
-    if asked.label_count not in {1, 2}:
+def _object_region(cells: Floats, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+    if options.label_count not in {1, 2}:
         raise OutputError(
-            f"expected one label, or two with the background first, got {asked.label_count}"
+            f"expected one label, or two with the background first, got {options.label_count}"
         )
     grid = grid_of(affine, cells.shape)
     window = visible(grid)
@@ -204,10 +211,10 @@ def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
     for tile in window.tiles(_TILE_PX, _TILE_PX):
         probabilities[tile.slices_of(window)] = bilinear(cells[None], grid, tile)[0]
     mask = (probabilities > 0.5).view(np.uint8)
-    yield from trimmed(mask, asked.label_count - 1, window, probabilities)
+    yield from trimmed(mask, options.label_count - 1, window, probabilities)
 
 
 def _are_probabilities(cells: npt.NDArray[Any]) -> bool:
-    """Tell probabilities from logits: from 0 to 1, but for what a resize in the graph rounds."""
+    """Tell probabilities from logits: they lie in 0 to 1, but for the rounding of a resize in the graph."""
     rounding = 2e-3  # of float16 twice
     return bool(cells.min() >= -rounding and cells.max() <= 1 + rounding)

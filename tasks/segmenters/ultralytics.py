@@ -14,38 +14,46 @@ from quadriga.tasks.geometry import clip_boxes, nms
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import Floats, cut, grid_of, visible
-from quadriga.tasks.segmenters import Asked, Region, pixels_of_box, region_of
+from quadriga.tasks.segmenters import Region, SegmenterOptions, pixels_of_box, region_of
 
-_WHOLE = 1e-6
+_ROUNDING_CELLS = 1e-6
+"""Distance from an edge between cells that counts as none."""
 
 
-def raw_head(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def raw_head(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
     """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
 
-    The first rows are those of a detection head; the other k are the shares of the prototypes in
-    the mask. Overlapping boxes are suppressed before masks are made.
+    The first rows are those of a detection head; the last k are the weights of the prototypes in the mask. Overlapping boxes are suppressed before masks are made.
 
     Source: Ultralytics 8.4, `models/yolo/segment/predict.py` and `utils/ops.py` process_mask_native.
     """
     head, prototypes = _split(outputs)
-    count = 4 + asked.label_count
+    count = 4 + options.label_count
     if head.shape[0] != count + len(prototypes):
         raise OutputError(
-            f"expected output 0 to have 4 + {asked.label_count} + {len(prototypes)} rows,"
+            f"expected output 0 to have 4 + {options.label_count} + {len(prototypes)} rows,"
             f" for boxes, labels and prototypes, got {head.shape[0]}"
         )
-    threshold = asked.score_threshold
-    likely = head[:, ~(head[4:count].max(axis=0) <= threshold)]  # NaN passes, to be reported
-    found = ultralytics.raw_head({"output0": likely[:count]}, threshold, affine.network_wh)
-    kept = nms(found.boxes, found.scores, asked.iou_threshold, found.class_ids, asked.limit)
-    return _regions(found, kept, likely[count:].T, prototypes, affine)
+    threshold = options.score_threshold
+    # not `>`: NaN passes, and is reported later
+    scoring = head[:, ~(head[4:count].max(axis=0) <= threshold)]
+    candidates = ultralytics.raw_head({"output0": scoring[:count]}, threshold, affine.network_wh)
+    selected = nms(
+        candidates.boxes,
+        candidates.scores,
+        options.iou_threshold,
+        class_ids=candidates.class_ids,
+        limit=options.limit,
+    )
+    weights = scoring[count:].T
+    return _regions(candidates, selected, weights, prototypes=prototypes, affine=affine)
 
 
-def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each thing is answered once.
+def end_to_end(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+    """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each object has one row.
 
-    A row is left, top, right, bottom in pixels of the network's input, score, class and the shares
-    of the prototypes.
+    A row is left, top, right, bottom in pixels of the network's input, score, class and the weights of the
+    prototypes.
     """
     rows, prototypes = _split(outputs)
     if rows.shape[1] != 6 + len(prototypes):
@@ -53,11 +61,11 @@ def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Regio
             f"expected output 0 to have 6 + {len(prototypes)} columns, for boxes, scores, classes"
             f" and prototypes, got {rows.shape[1]}"
         )
-    rows = rows[~(rows[:, 4] <= asked.score_threshold)].astype(np.float32, copy=False)
-    check_finite(rows, what="output 0")
-    kept = np.argsort(-rows[:, 4], kind="stable")[: asked.limit]
-    found = Candidates(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
-    return _regions(found, kept, rows[:, 6:], prototypes, affine)
+    rows = rows[~(rows[:, 4] <= options.score_threshold)].astype(np.float32, copy=False)
+    check_finite(rows, subject="output 0")
+    selected = np.argsort(-rows[:, 4], kind="stable")[: options.limit]
+    candidates = Candidates(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
+    return _regions(candidates, selected, rows[:, 6:], prototypes=prototypes, affine=affine)
 
 
 def _split(outputs: Outputs) -> tuple[npt.NDArray[Any], Floats]:
@@ -66,39 +74,39 @@ def _split(outputs: Outputs) -> tuple[npt.NDArray[Any], Floats]:
     if len(heads) != 1 or len(prototypes) != 1:
         shapes = ", ".join(str(output.shape) for output in outputs.values())
         raise OutputError(f"expected a head of 2 axes and prototypes of 3 axes, got {shapes}")
-    check_finite(prototypes[0], what="prototypes")
+    check_finite(prototypes[0], subject="prototypes")
     return heads[0], prototypes[0].astype(np.float32, copy=False)
 
 
 def _regions(
-    found: Candidates,
-    kept: npt.NDArray[np.int64],
-    shares: npt.NDArray[Any],
+    candidates: Candidates,
+    selected: npt.NDArray[np.int64],
+    weights: npt.NDArray[Any],
     prototypes: Floats,
     affine: Affine,
 ) -> Iterator[Region]:
-    check_finite(shares, what="output 0")
+    check_finite(weights, subject="output 0")
     factor = _enlargement(affine, prototypes.shape[1:])
     grid = grid_of(affine, prototypes.shape[1:])
-    boxes = clip_boxes(affine.to_image(found.boxes), affine.width, affine.height)
-    for index in kept.tolist():
-        window = pixels_of_box(affine, boxes[index].tolist()).meet(visible(affine))
+    boxes = clip_boxes(affine.to_image(candidates.boxes), affine.width, affine.height)
+    for index in selected.tolist():
+        window = pixels_of_box(affine, boxes[index].tolist()).intersection(visible(affine))
         if window.empty:
             continue
-        part, part_grid = cut(prototypes, grid, window, margin=2)
-        # the mask in its box alone; not by matrix product, whose threads cost more than they give
-        logits = np.einsum("k,khw->hw", shares[index].astype(np.float32), part)
-        thing = int(found.class_ids[index]), float(found.scores[index])
-        yield from region_of(logits, part_grid, window, *thing, upsample=factor)
+        crop, crop_grid = cut(prototypes, grid, window, margin=2)
+        # only the pixels of the box; not a matrix product, whose threads would cost more than they save
+        logits = np.einsum("k,khw->hw", weights[index].astype(np.float32), crop)
+        label_score = int(candidates.class_ids[index]), float(candidates.scores[index])
+        yield from region_of(logits, crop_grid, window, *label_score, upsample=factor)
 
 
 def _enlargement(affine: Affine, cells_hw: tuple[int, ...]) -> int:
-    """Give how much to enlarge the prototypes for the letterbox border to be whole cells: 1, 2 or 4."""
+    """Return the factor, 1, 2 or 4, by which prototypes are enlarged so that the letterbox border is whole cells."""
     for factor in (1, 2, 4):
         height, width = cells_hw[0] * factor, cells_hw[1] * factor
         grid = grid_of(affine, (height, width))
         right, bottom = grid.px + grid.sx * grid.width, grid.py + grid.sy * grid.height
         edges = max(grid.px, 0), max(grid.py, 0), min(right, width), min(bottom, height)
-        if all(abs(edge - round(edge)) < _WHOLE for edge in edges):
+        if all(abs(edge - round(edge)) < _ROUNDING_CELLS for edge in edges):
             return factor
     return 1

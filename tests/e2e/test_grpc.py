@@ -291,11 +291,11 @@ def test_what_cannot_be_kept_may_be_sent_again(tmp_path, photo):
         blobs = tmp_path / "data" / "blobs"
         shutil.rmtree(blobs, ignore_errors=True)
         blobs.write_bytes(b"no folder")
-        with pytest.raises(grpc.RpcError, match="expected to keep") as refused:
+        with pytest.raises(grpc.RpcError, match="cannot store") as refused:
             client.call("ModelInfer", image_request(photo))
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
         (answer,) = client.stream(iter([image_request(photo)]))
-        assert "expected to keep" in answer.error_message
+        assert "cannot store" in answer.error_message
         body = json.dumps({"inputs": [image_input(photo)]})
         status, headers, _ = server.request("POST", "/v2/models/shapes-detector/infer", body)
         assert (status, headers["retry-after"]) == (503, "1")

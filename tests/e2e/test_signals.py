@@ -43,7 +43,7 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         late = [seq for _ in range(5) for seq in send(server, *images)]
         server.kill_child("worker")
         server.wait_until(
-            lambda: {*sent, *late} <= {seq for some in inferences.ids({}) for seq in some}
+            lambda: {*sent, *late} <= {seq for some in inferences.matching_ids({}) for seq in some}
         )
     assert set(inferences.signals(late)) <= set(late)
     inferences.close()

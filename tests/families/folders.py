@@ -18,7 +18,7 @@ from quadriga.tasks.image import MAX_PIXELS
 from tests.onnx_models import answering
 
 WIDTH, HEIGHT = 64, 48
-"""Of the image that every test asks about."""
+"""Size of the image of every test."""
 LABELS = ("ant", "cat", "dog")
 NAMES = "{0: 'ant', 1: 'cat', 2: 'dog'}"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -72,8 +72,8 @@ def load(case: Case, folder: Path) -> Model:
     model = Model("model", "1", path)
     assert model.recognition.family == case.family
     assert model.spec is not None
-    found = msgspec.structs.asdict(model.spec.input)
-    assert {name: found[name] for name in case.input} == case.input
+    input_spec = msgspec.structs.asdict(model.spec.input)
+    assert {name: input_spec[name] for name in case.input} == case.input
     return model
 
 
@@ -91,7 +91,7 @@ def ask(model: Model, parameters: dict[str, Any] | None = None) -> list[Any]:
     assert model.image_predictor is not None
     assert model.spec is not None
     pixels = np.random.default_rng(7).integers(0, 255, (2, HEIGHT, WIDTH, 3), np.uint8)
-    data = [cv2.imencode(".png", each)[1].tobytes() for each in pixels]
+    data = [cv2.imencode(".png", picture)[1].tobytes() for picture in pixels]
     images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=2)
     tensor = Tensor("image", "BYTES", (2,), data, parameters or {})
     _, (first, second) = infer_images(images, InferRequest("model", None, "", [tensor]))

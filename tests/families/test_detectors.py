@@ -69,56 +69,56 @@ def with_worse(network, shift=0.5):
 def head(network, anchors=189, classes=3, dtype=np.float32):
     """Ultralytics: [4 + classes, anchors], centre and size in pixels, one score a class."""
     corners, scores = with_worse(network)
-    found = np.zeros((4 + classes, anchors), dtype)
-    places = [5, 100, 6, 180]
-    found[:4, places] = centred(corners).T
+    array = np.zeros((4 + classes, anchors), dtype)
+    cells = [5, 100, 6, 180]
+    array[:4, cells] = centred(corners).T
     ids = [*CLASSES, *CLASSES] if classes > 1 else [0] * 4
-    found[4 + np.array(ids), places] = scores
-    return {"output0": found}
+    array[4 + np.array(ids), cells] = scores
+    return {"output0": array}
 
 
 def rows(columns, count=300):
     """Fill up with rows of zeros."""
-    found = np.zeros((count, columns.shape[1]), np.float32)
-    found[: len(columns)] = columns
-    return found
+    array = np.zeros((count, columns.shape[1]), np.float32)
+    array[: len(columns)] = columns
+    return array
 
 
 def objectness(network, anchors, shift=0.5):
     """YOLOv5: [anchors, 5 + classes], the score is the product of two columns."""
     corners, scores = with_worse(network, shift)
-    found = np.zeros((anchors, 8), np.float32)
-    found[[3, 90, 4, 150], :4] = centred(corners)
-    found[[3, 90, 4, 150], 4] = scores / 0.9375
-    found[[3, 90, 4, 150], 5 + np.array([*CLASSES, *CLASSES])] = 0.9375
-    return {"output": found}
+    array = np.zeros((anchors, 8), np.float32)
+    array[[3, 90, 4, 150], :4] = centred(corners)
+    array[[3, 90, 4, 150], 4] = scores / 0.9375
+    array[[3, 90, 4, 150], 5 + np.array([*CLASSES, *CLASSES])] = 0.9375
+    return {"output": array}
 
 
 def yolox(network):
     """YOLOX: offsets from cells and logarithms, in strides; here of 8 at (2, 3) and 32 at (1, 2)."""
-    found = np.zeros((189, 8), np.float32)
+    array = np.zeros((189, 8), np.float32)
     cells = ((3 * 12 + 2, 8, 2, 3), (144 + 36 + 2 * 3 + 1, 32, 1, 2))
-    for (anchor, stride, column, row), (cx, cy, w, h), score, number in zip(
+    for (anchor, stride, column, row), (cx, cy, w, h), score, index in zip(
         cells, centred(network), SCORES, CLASSES, strict=True
     ):
-        found[anchor, :4] = (
+        array[anchor, :4] = (
             cx / stride - column,
             cy / stride - row,
             np.log(w / stride),
             np.log(h / stride),
         )
-        found[anchor, 4] = score / 0.9375
-        found[anchor, 5 + number] = 0.9375
-    return {"output": found}
+        array[anchor, 4] = score / 0.9375
+        array[anchor, 5 + index] = 0.9375
+    return {"output": array}
 
 
 def damo():
     corners, scores = with_worse(stretched(boxes(), 96, 96))
-    found = np.zeros((189, 3), np.float32)
-    found[[3, 90, 4, 150], [*CLASSES, *CLASSES]] = scores
-    places = np.zeros((189, 4), np.float32)
-    places[[3, 90, 4, 150]] = corners
-    return {"output": found, "boxes": places}
+    array = np.zeros((189, 3), np.float32)
+    array[[3, 90, 4, 150], [*CLASSES, *CLASSES]] = scores
+    anchors = np.zeros((189, 4), np.float32)
+    anchors[[3, 90, 4, 150]] = corners
+    return {"output": array, "boxes": anchors}
 
 
 def queries(*, softmax=False, count=20):
@@ -126,32 +126,32 @@ def queries(*, softmax=False, count=20):
     chances = np.full((count, 4 if softmax else 3), 1e-9)
     if softmax:
         chances[:, -1] = 1
-    for place, (number, score) in enumerate(zip(CLASSES, SCORES, strict=True)):
-        chances[3 + 5 * place, number] = score
+    for box, (index, score) in enumerate(zip(CLASSES, SCORES, strict=True)):
+        chances[3 + 5 * box, index] = score
         if softmax:
-            chances[3 + 5 * place, -1] = 1 - score
+            chances[3 + 5 * box, -1] = 1 - score
     logits = np.log(chances) if softmax else np.log(chances / (1 - chances))
-    places = np.full((count, 4), 0.5, np.float32)
-    places[[3, 8]] = centred(fractions(boxes()))
-    return np.float32(logits), places
+    anchors = np.full((count, 4), 0.5, np.float32)
+    anchors[[3, 8]] = centred(fractions(boxes()))
+    return np.float32(logits), anchors
 
 
 def detr(*, softmax=False, count=20):
-    logits, places = queries(softmax=softmax, count=count)
-    return {"logits": logits, "pred_boxes": places}
+    logits, anchors = queries(softmax=softmax, count=count)
+    return {"logits": logits, "pred_boxes": anchors}
 
 
 def rf_detr():
-    logits, places = queries()
-    return {"dets": places, "labels": logits}
+    logits, anchors = queries()
+    return {"dets": anchors, "labels": logits}
 
 
 def rf_detr_beside(first, last):
-    """With a column for nothing, which is likelier than any object, before or after the classes."""
-    found = rf_detr()
-    logits = np.pad(found["labels"], ((0, 0), (first, last)), constant_values=-20)
+    """Add a column for no object, which is likelier than any object, before or after the classes."""
+    array = rf_detr()
+    logits = np.pad(array["labels"], ((0, 0), (first, last)), constant_values=-20)
     logits[0, 0 if first else -1] = 9
-    return {**found, "labels": logits}
+    return {**array, "labels": logits}
 
 
 def finished(network, offset=0):
@@ -182,31 +182,31 @@ def tensorflow():
 
 
 def ssd():
-    found = np.zeros((1, 20, 7), np.float32)
-    found[0, :2] = np.column_stack([[0, 0], CLASSES, SCORES, fractions(boxes())])
-    found[0, 2] = [-1, 1, 0.99, 0, 0, 1, 1]
-    return {"detection_out": found}
+    array = np.zeros((1, 20, 7), np.float32)
+    array[0, :2] = np.column_stack([[0, 0], CLASSES, SCORES, fractions(boxes())])
+    array[0, 2] = [-1, 1, 0.99, 0, 0, 1, 1]
+    return {"detection_out": array}
 
 
 def rotated(gain, pad, order):
     """Boxes of a letterbox as columns of `order`: x, y, w, h, a(ngle), s(core), c(lass)."""
-    found = []
+    array = []
     for label, score, (cx, cy, w, h, angle) in ROTATED:
         named = {"x": cx * gain + pad[0], "y": cy * gain + pad[1], "w": w * gain, "h": h * gain}
         named |= {"a": angle, "s": score, "c": LABELS.index(label)}
-        found.append([named[letter] for letter in order])
-    return np.float32(found)
+        array.append([named[letter] for letter in order])
+    return np.float32(array)
 
 
 def rotated_head(gain=1.5, pad=12):
-    found = np.zeros((8, 189), np.float32)
+    array = np.zeros((8, 189), np.float32)
     columns = rotated(gain, (0, pad), "xywhasc")
-    for number, (*place, angle, score, label) in enumerate(columns):
+    for index, (*box, angle, score, label) in enumerate(columns):
         for shift in (0, 1):  # a worse one beside it
-            found[:4, number * 50 + shift] = place
-            found[4 + int(label), number * 50 + shift] = score - shift / 8
-            found[7, number * 50 + shift] = angle
-    return {"output0": found}
+            array[:4, index * 50 + shift] = box
+            array[4 + int(label), index * 50 + shift] = score - shift / 8
+            array[7, index * 50 + shift] = angle
+    return {"output0": array}
 
 
 CENTRED = letterboxed(boxes(), 96, 96)
@@ -348,22 +348,34 @@ ORIENTED = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_boxes_come_back_in_pixels_of_the_image(case, tmp_path):
-    found = ask(load(case, tmp_path))
-    assert [each.label for each in found] == [label for label, _, _ in case.answers]
-    assert [each.score for each in found] == pytest.approx(SCORES.tolist(), abs=1e-6)
-    places = [(each.xmin, each.ymin, each.xmax, each.ymax) for each in found]
-    np.testing.assert_allclose(places, boxes(case.answers), atol=1e-3)
+    predictions = ask(load(case, tmp_path))
+    assert [prediction.label for prediction in predictions] == [
+        label for label, _, _ in case.answers
+    ]
+    assert [prediction.score for prediction in predictions] == pytest.approx(
+        SCORES.tolist(), abs=1e-6
+    )
+    anchors = [
+        (prediction.xmin, prediction.ymin, prediction.xmax, prediction.ymax)
+        for prediction in predictions
+    ]
+    np.testing.assert_allclose(anchors, boxes(case.answers), atol=1e-3)
 
 
 @pytest.mark.parametrize("case", ORIENTED, ids=lambda case: case.name)
 def test_rotated_boxes_come_back_as_fractions_of_the_image(case, tmp_path):
-    found = ask(load(case, tmp_path))
-    assert [each.label for each in found] == [label for label, _, _ in ROTATED]
-    assert [each.score for each in found] == pytest.approx(SCORES.tolist(), abs=1e-6)
-    places = [(each.cx, each.cy, each.w, each.h, each.r) for each in found]
+    predictions = ask(load(case, tmp_path))
+    assert [prediction.label for prediction in predictions] == [label for label, _, _ in ROTATED]
+    assert [prediction.score for prediction in predictions] == pytest.approx(
+        SCORES.tolist(), abs=1e-6
+    )
+    anchors = [
+        (prediction.cx, prediction.cy, prediction.w, prediction.h, prediction.r)
+        for prediction in predictions
+    ]
     sides = np.array([WIDTH, HEIGHT, WIDTH, HEIGHT, 1])
-    wanted = [box for _, _, box in ROTATED]
-    np.testing.assert_allclose(places * sides, wanted, atol=1e-3)
+    expected = [box for _, _, box in ROTATED]
+    np.testing.assert_allclose(anchors * sides, expected, atol=1e-3)
 
 
 def test_every_family_of_detectors_has_a_case():
@@ -435,7 +447,9 @@ def test_a_class_more_than_labels_is_refused_until_a_line_is_written(with_masks,
     for line in lines:
         (tmp_path / "model.toml").write_text(f"[output]\n{line}\n")
         model = load(case, tmp_path)
-        reasons = {each.field: each.reason for each in model.recognition.decisions}
+        reasons = {
+            prediction.field: prediction.reason for prediction in model.recognition.decisions
+        }
         assert reasons[f"output.{line.split()[0]}"] == "model.toml"
 
 

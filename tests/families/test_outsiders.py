@@ -71,8 +71,8 @@ def answers(folder, toml, **outputs):
 
 def test_a_decoder_of_one_s_own_is_named_with_its_task_labels_and_input(folder):
     boxes, scores = [[24, 24, 72, 72], [25, 24, 72, 72]], [[0.25, 0.75], [0.25, 0.625]]
-    (found,) = answers(folder, DETECTION, boxes=boxes, scores=scores)
-    assert found == Detection("cat", 0.75, 16, 12, 48, 36)
+    (detection,) = answers(folder, DETECTION, boxes=boxes, scores=scores)
+    assert detection == Detection("cat", 0.75, 16, 12, 48, 36)
 
 
 def test_a_task_of_one_s_own_needs_neither_labels_nor_decoder(folder):

@@ -53,18 +53,18 @@ def enlarged(mask, gain, pad):
 
 
 def class_map():
-    found = np.zeros((HEIGHT, WIDTH), np.uint8)
-    found[region(*CAT)], found[region(*DOG)] = 1, 2
-    return found
+    array = np.zeros((HEIGHT, WIDTH), np.uint8)
+    array[region(*CAT)], array[region(*DOG)] = 1, 2
+    return array
 
 
 def class_logits():
     """[classes, h, w]: the winner has the wanted share of the softmax, the two others the rest."""
-    found = np.zeros((3, HEIGHT, WIDTH), np.float32)
-    for number, place, score in ((1, CAT, CAT_SCORE), (2, DOG, DOG_SCORE)):
-        found[number][region(*place)] = np.log(2 * score / (1 - score))
-    found[0][class_map() == 0] = 5
-    return found
+    array = np.zeros((3, HEIGHT, WIDTH), np.float32)
+    for index, box, score in ((1, CAT, CAT_SCORE), (2, DOG, DOG_SCORE)):
+        array[index][region(*box)] = np.log(2 * score / (1 - score))
+    array[0][class_map() == 0] = 5
+    return array
 
 
 CAT_BAND, DOG_BAND = (0, 0, 20, 48), (40, 0, 64, 48)
@@ -72,11 +72,11 @@ CAT_BAND, DOG_BAND = (0, 0, 20, 48), (40, 0, 64, 48)
 
 def quarter_logits():
     """[classes, h / 4, w / 4]: the cat on the left and the dog on the right of the background."""
-    found = np.full((3, HEIGHT // 4, WIDTH // 4), -30, np.float32)
-    found[1, :, :5], found[0, :, :5] = 3, -3
-    found[0, :, 5:10], found[1, :, 5:7], found[2, :, 8:10] = 3, -3, -3
-    found[2, :, 10:], found[0, :, 10:] = 3, -3
-    return found
+    array = np.full((3, HEIGHT // 4, WIDTH // 4), -30, np.float32)
+    array[1, :, :5], array[0, :, :5] = 3, -3
+    array[0, :, 5:10], array[1, :, 5:7], array[2, :, 8:10] = 3, -3, -3
+    array[2, :, 10:], array[0, :, 10:] = 3, -3
+    return array
 
 
 def band_score(columns):
@@ -87,11 +87,11 @@ def band_score(columns):
 
 def prototypes():
     """Two that matter of 32, a quarter of 128 x 128: inside left of column 18, and above row 32."""
-    found = np.zeros((32, 32, 32), np.float32)
-    found[0], found[1] = -1, -1
-    found[0][:, : 18 * 2 // 4] = 1
-    found[1][: (32 * 2 + 16) // 4] = 1
-    return found
+    array = np.zeros((32, 32, 32), np.float32)
+    array[0], array[1] = -1, -1
+    array[0][:, : 18 * 2 // 4] = 1
+    array[1][: (32 * 2 + 16) // 4] = 1
+    return array
 
 
 def network_boxes():
@@ -105,19 +105,19 @@ SHARES[0, 0], SHARES[1, 1] = 3, 2
 def seg_head():
     """Ultralytics: [4 + classes + 32, anchors], with a worse box upon each, of another mask."""
     left, top, right, bottom = network_boxes().T
-    found = np.zeros((4 + 3 + 32, 336), np.float32)
+    array = np.zeros((4 + 3 + 32, 336), np.float32)
     for shift in (0, 1):
-        places = [20 + shift, 200 + shift]
-        found[:4, places] = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
-        found[[5, 6], places] = CAT_SCORE - shift / 8, DOG_SCORE - shift / 8
-        found[7:, places] = SHARES.T * (1 - 2 * shift)
-    return {"output0": found, "output1": prototypes()}
+        boxes = [20 + shift, 200 + shift]
+        array[:4, boxes] = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        array[[5, 6], boxes] = CAT_SCORE - shift / 8, DOG_SCORE - shift / 8
+        array[7:, boxes] = SHARES.T * (1 - 2 * shift)
+    return {"output0": array, "output1": prototypes()}
 
 
 def seg_rows():
-    found = np.zeros((300, 38), np.float32)
-    found[:2] = np.column_stack([network_boxes(), [CAT_SCORE, DOG_SCORE], [1, 2], SHARES])
-    return {"output0": found, "output1": prototypes()}
+    array = np.zeros((300, 38), np.float32)
+    array[:2] = np.column_stack([network_boxes(), [CAT_SCORE, DOG_SCORE], [1, 2], SHARES])
+    return {"output0": array, "output1": prototypes()}
 
 
 def masks(inside, outside):
@@ -143,19 +143,19 @@ def mmdeploy():
 
 
 def rf_detr_beside(first, last):
-    """With a column for nothing, which is likelier than any thing, before or after the classes."""
-    found = rf_detr()
-    logits = np.pad(found["labels"], ((0, 0), (first, last)), constant_values=-20)
+    """Add a column for no object, which is likelier than any object, before or after the classes."""
+    array = rf_detr()
+    logits = np.pad(array["labels"], ((0, 0), (first, last)), constant_values=-20)
     logits[4, 0 if first else -1] = 3
-    return {**found, "labels": logits}
+    return {**array, "labels": logits}
 
 
 def rf_detr():
     logits = np.full((10, 3), -20, np.float32)
     logits[[2, 7], [1, 2]] = np.log([CAT_SCORE / (1 - CAT_SCORE), DOG_SCORE / (1 - DOG_SCORE)])
-    found = np.full((10, HEIGHT, WIDTH), -5, np.float32)
-    found[[2, 7]] = masks(5, -5)
-    return {"dets": np.full((10, 4), 0.5, np.float32), "labels": logits, "masks": found}
+    array = np.full((10, HEIGHT, WIDTH), -5, np.float32)
+    array[[2, 7]] = masks(5, -5)
+    return {"dets": np.full((10, 4), 0.5, np.float32), "labels": logits, "masks": array}
 
 
 def maskformer():
@@ -175,8 +175,8 @@ def mask2former():
     """The same in cells of 384 x 384, so that enlarging to them changes nothing."""
     outputs = maskformer()
     cells = np.ones((384 // HEIGHT, 384 // WIDTH), np.float32)
-    found = np.stack([np.kron(mask, cells) for mask in outputs["masks_queries_logits"]])
-    return {**outputs, "masks_queries_logits": found}
+    array = np.stack([np.kron(mask, cells) for mask in outputs["masks_queries_logits"]])
+    return {**outputs, "masks_queries_logits": array}
 
 
 def pixel_values(architecture, labels=LABELS, **more):
@@ -184,7 +184,7 @@ def pixel_values(architecture, labels=LABELS, **more):
     return {
         "config.json": {
             "architectures": [architecture],
-            "id2label": {str(number): label for number, label in enumerate(labels)},
+            "id2label": {str(index): label for index, label in enumerate(labels)},
             **more,
         },
         "preprocessor_config.json": {
@@ -334,20 +334,22 @@ CLASSIFIERS = [
 
 @pytest.mark.parametrize("case", SEGMENTERS, ids=lambda case: case.name)
 def test_masks_come_back_in_pixels_of_the_image(case, tmp_path):
-    found = sorted(ask(load(case, tmp_path)), key=lambda each: each.label)
-    assert [each.label for each in found] == [label for label, _, _ in case.answers]
+    predictions = sorted(ask(load(case, tmp_path)), key=lambda prediction: prediction.label)
+    assert [prediction.label for prediction in predictions] == [
+        label for label, _, _ in case.answers
+    ]
     scores = [score for _, score, _ in case.answers]
-    assert [each.score for each in found] == pytest.approx(scores, abs=1e-6)
-    for each, (_, _, mask) in zip(found, case.answers, strict=True):
-        np.testing.assert_array_equal(fill(to_rings(each.contour), WIDTH, HEIGHT), mask)
+    assert [prediction.score for prediction in predictions] == pytest.approx(scores, abs=1e-6)
+    for prediction, (_, _, mask) in zip(predictions, case.answers, strict=True):
+        np.testing.assert_array_equal(fill(to_rings(prediction.contour), WIDTH, HEIGHT), mask)
 
 
 @pytest.mark.parametrize("case", CLASSIFIERS, ids=lambda case: case.name)
 def test_probabilities_come_back_with_their_labels(case, tmp_path):
-    found = ask(load(case, tmp_path), {"action": "predict_proba"})
-    assert [each.label for each in found] == ["cat", "ant", "dog"]
+    predictions = ask(load(case, tmp_path), {"action": "predict_proba"})
+    assert [prediction.label for prediction in predictions] == ["cat", "ant", "dog"]
     scores = sorted(case.answers, reverse=True)
-    assert [each.score for each in found] == pytest.approx(scores, abs=1e-6)
+    assert [prediction.score for prediction in predictions] == pytest.approx(scores, abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1, 1)])
@@ -356,8 +358,8 @@ def test_one_logit_is_a_probability_of_its_own(shape, tmp_path):
     alone = case(
         "plain-classifier", logit, (), image=AT_96, files=toml("plain-classifier", "", ["ant"])
     )
-    (found,) = ask(load(alone, tmp_path))
-    assert (found.label, found.score) == ("ant", pytest.approx(0.25, abs=1e-6))
+    (predictions,) = ask(load(alone, tmp_path))
+    assert (predictions.label, predictions.score) == ("ant", pytest.approx(0.25, abs=1e-6))
 
 
 def test_an_image_too_narrow_to_be_cropped_is_refused_by_its_place_in_the_request(tmp_path):
@@ -368,7 +370,7 @@ def test_an_image_too_narrow_to_be_cropped_is_refused_by_its_place_in_the_reques
     images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=2)
     request = InferRequest("model", None, "", [Tensor("image", "BYTES", (2,), data, {})])
     with pytest.raises(
-        InvalidRequest, match=r"data\[1\]: expected an image whose sides differ less"
+        InvalidRequest, match=r"data\[1\]: expected an image that is scaled to at most"
     ):
         infer_images(images, request)
 
@@ -391,22 +393,26 @@ ID2LABEL = [
 def test_labels_of_a_config_in_every_form(id2label, tmp_path):
     config = {"config.json": {"architectures": [VIT], "id2label": id2label}}
     files = {**pixel_values(VIT), **config}
-    found = case("hf-classifier", LOGITS, CHANCES, image=AT_SAME, files=files)
-    assert ask(load(found, tmp_path))[0].label == "cat"
+    predictions = case("hf-classifier", LOGITS, CHANCES, image=AT_SAME, files=files)
+    assert ask(load(predictions, tmp_path))[0].label == "cat"
 
 
 def test_a_file_of_labels_beats_metadata(tmp_path):
     metadata = {**CLASSIFY, "names": NAMES.replace("cat", "cow")}
     outputs = {"output0": np.float32(CHANCES)}
-    found = case("ultralytics-cls", outputs, CHANCES, image=AT_96, metadata=metadata, files=THREE)
-    assert ask(load(found, tmp_path))[0].label == "cat"
+    predictions = case(
+        "ultralytics-cls", outputs, CHANCES, image=AT_96, metadata=metadata, files=THREE
+    )
+    assert ask(load(predictions, tmp_path))[0].label == "cat"
 
 
 @pytest.mark.parametrize("text", ["ant\n\ndog\n\n", "\ufeffant \r\n \r\ndog"])
 def test_an_empty_line_of_labels_moves_none(text, tmp_path):
     files = {"model.toml": 'family = "plain-classifier"', "labels.txt": text}
-    found = ask(load(case("plain-classifier", LOGITS, CHANCES, image=AT_96, files=files), tmp_path))
-    assert [each.label for each in found] == ["class_1"]
+    predictions = ask(
+        load(case("plain-classifier", LOGITS, CHANCES, image=AT_96, files=files), tmp_path)
+    )
+    assert [prediction.label for prediction in predictions] == ["class_1"]
 
 
 REFUSED = [

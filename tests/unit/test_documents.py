@@ -30,7 +30,7 @@ from quadriga.store.query.search import Budget
 from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from quadriga.tasks import SHORT_NAMES, TASKS
 from quadriga.tasks.decoders import DECODERS
-from quadriga.tasks.generation import Search
+from quadriga.tasks.generation import GenerationConfig
 from quadriga.tasks.image_text import ImageTextToText
 from quadriga.tasks.references import resolve
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
@@ -107,7 +107,7 @@ def test_every_parameter_of_a_task_is_described(row):
 
 
 def test_every_parameter_of_prompts_is_described():
-    check_row("image-text", ImageTextToText(Search()))
+    check_row("image-text", ImageTextToText(GenerationConfig()))
 
 
 def check_row(row, task):

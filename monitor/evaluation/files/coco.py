@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,15 +13,21 @@ from quadriga.monitor.evaluation.evaluators import decode
 from quadriga.monitor.evaluation.item_tables import Listed
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
-from quadriga.monitor.evaluation.pixels.run_lengths import Segmentation, masks_of
+from quadriga.monitor.evaluation.pixels.run_lengths import masks_of
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Number,
     State,
     Table,
     counted,
+)
+from quadriga.store.exchange.coco import (
+    CocoAnnotation,
+    CocoImage,
+    CocoInstances,
+    CocoResult,
+    ImageId,
 )
 from quadriga.tasks import full_name
 from quadriga.tasks.arrays import Float64Array, Int64Array
@@ -33,59 +39,15 @@ themselves take far less."""
 _LONGEST = 1 << 19
 """Pixels of a side of an image."""
 
-_Id = int | str
-_Side = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
-
-class _Image(msgspec.Struct):
-    id: _Id
-    width: _Side | None = None
-    height: _Side | None = None
-    file_name: str | None = None
-
-
-class _Category(msgspec.Struct):
-    id: int
-    name: str | None = None
-
-    @property
-    def label(self) -> str:
-        return str(self.id) if self.name is None else self.name
-
-
-class _Annotation(msgspec.Struct, gc=False):
-    image_id: _Id
-    category_id: int
-    bbox: tuple[Number, Number, Number, Number] | None = None
-    segmentation: Segmentation | None = None
-    area: Number | None = None
-    crowd: int | bool = msgspec.field(name="iscrowd", default=0)
-    difficult: ClassVar[bool] = False
-    oriented_bbox: dict[str, float] | None = None
-    """As `quadriga.store.exchange.datasets` writes it."""
-
-
-class Result(msgspec.Struct, gc=False):
-    """What a model found, as a file of results has it."""
-
-    image_id: _Id
-    category_id: int
-    score: Number
-    bbox: tuple[Number, Number, Number, Number] | None = None
-    segmentation: Segmentation | None = None
-
-
-class _Truth(msgspec.Struct):
-    images: list[msgspec.Raw]
-    categories: list[_Category]
-    annotations: list[_Annotation]
-
-
-def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
+def read_instances(data: bytes, name: str) -> tuple[CocoInstances, list[CocoImage]]:
     """Read a file of instances; also gives its images."""
-    known: _Truth = decode(_Truth, data, name)
-    images = [decode(_Image, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
-    return known, images
+    instances: CocoInstances = decode(CocoInstances, data, name)
+    images = [
+        decode(CocoImage, image, f"{name}: images[{position}]")
+        for position, image in enumerate(instances.images)
+    ]
+    return instances, images
 
 
 def state_of_coco(
@@ -106,8 +68,8 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known, images = read_truth(truth.read_bytes(), truth.name)
-    answers: list[Result] = decode(list[Result], predictions.read_bytes(), predictions.name)
+    known, images = read_instances(truth.read_bytes(), truth.name)
+    answers: list[CocoResult] = decode(list[CocoResult], predictions.read_bytes(), predictions.name)
     has_masks = any(one.segmentation is not None for one in answers)
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
@@ -134,7 +96,7 @@ def state_of_coco(
     )
 
 
-def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
+def _numbered(names: Sequence[ImageId], place: str) -> dict[ImageId, int]:
     """Return the position of each name."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) < len(names):
@@ -145,9 +107,9 @@ def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
 
 def _listed(
     name: str,
-    rows: Sequence[_Annotation | Result],
-    images: Mapping[_Id, int],
-    labels: Mapping[_Id, int],
+    rows: Sequence[CocoAnnotation | CocoResult],
+    images: Mapping[ImageId, int],
+    labels: Mapping[ImageId, int],
 ) -> Listed:
     """Sort annotations or results by image, without those of other images and categories."""
     count = len(rows)
@@ -164,7 +126,10 @@ def _listed(
 
 
 def _stray(
-    name: str, answers: list[Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
+    name: str,
+    answers: list[CocoResult],
+    images: Mapping[ImageId, int],
+    labels: Mapping[ImageId, int],
 ) -> str:
     """Tell which result is of none of the images or categories."""
     for at, one in enumerate(answers):

@@ -8,20 +8,28 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import decode
-from quadriga.monitor.evaluation.files.coco import Result, read_truth
-from quadriga.monitor.evaluation.pixels.run_lengths import Segmentation, runs_of
+from quadriga.monitor.evaluation.files.coco import read_instances
+from quadriga.monitor.evaluation.pixels.run_lengths import runs_of
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange.coco import (
+    CocoResult,
+    Segmentation,
+    annotations_by_image,
+    labels_by_id,
+)
 from quadriga.tasks.contours import rings, to_points
+from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
 def images_of_coco(
     truth: Path, predictions: Path, task: str, ids: Collection[str]
 ) -> list[EvaluatedImage]:
     """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
-    known, images = read_truth(truth.read_bytes(), truth.name)
-    answers = decode(list[Result], predictions.read_bytes(), predictions.name)
-    labels = {one.id: one.label for one in known.categories}
+    known, images = read_instances(truth.read_bytes(), truth.name)
+    answers = decode(list[CocoResult], predictions.read_bytes(), predictions.name)
+    labels = labels_by_id(known.categories)
     sizes = {str(one.id): (one.width, one.height) for one in images}
     sides: tuple[dict[str, Any], ...] = ({one: [] for one in ids}, {one: [] for one in ids})
     for side, rows in zip(sides, (answers, known.annotations), strict=True):
@@ -35,25 +43,22 @@ def images_of_coco(
     return [EvaluatedImage(one, _raw(found[one]), _raw(there[one]), *sizes[one]) for one in ids]
 
 
-def read_instances(data: bytes, name: str, task: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def annotated_images(
+    data: bytes, name: str, task: str
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Read a file of instances as names of images' files, each with what is true of the image.
 
     The task, its full name, says whether boxes, oriented boxes, masks or the labels alone count.
     """
-    known, images = read_truth(data, name)
-    labels = {one.id: one.label for one in known.categories}
-    by_image: dict[Any, list[tuple[int, Any]]] = {one.id: [] for one in images}
-    for at, row in enumerate(known.annotations):
-        if row.category_id not in labels:
-            raise EvaluationError(
-                f"{name}: annotations[{at}]: expected category_id to be one of the categories,"
-                f" got {row.category_id}"
-            )
-        if row.image_id in by_image:
-            by_image[row.image_id].append((at, row))
+    known, images = read_instances(data, name)
+    labels = labels_by_id(known.categories)
+    try:
+        by_image = annotations_by_image(known.annotations, labels, f"{name}: ")
+    except QueryError as error:
+        raise EvaluationError(str(error)) from error
     for image in images:
         truth = []
-        for at, row in by_image[image.id]:
+        for at, row in by_image.get(image.id, []):
             where = f"{name}: annotations[{at}]"
             one: dict[str, Any] = {"label": labels[row.category_id]}
             if task != "IMAGE_CLASSIFICATION":
@@ -80,8 +85,7 @@ def _shape(task: str, row: Any, size: tuple[int | None, int | None], where: str)
         return dict(row.oriented_bbox)
     if row.bbox is None:
         raise EvaluationError(f"{where}: expected a bbox, got none")
-    x, y, width, height = row.bbox
-    return {"xmin": x, "ymin": y, "xmax": x + width, "ymax": y + height}
+    return dict(zip(BOX_KEYS, ltwh_to_xyxy(*row.bbox), strict=True))
 
 
 def _contour(

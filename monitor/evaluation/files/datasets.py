@@ -13,7 +13,7 @@ from zipfile import BadZipFile, ZipFile
 import msgspec
 
 from quadriga.monitor.evaluation.evaluators import decode
-from quadriga.monitor.evaluation.files.coco_wire import read_instances
+from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.errors import ChangeError
@@ -156,7 +156,7 @@ def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:
     matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
     places = _places(files, name, split)
-    for file_name, truth in read_instances(files.read(name), name, task):
+    for file_name, truth in annotated_images(files.read(name), name, task):
         path = places(file_name)
         yield DatasetImage(path, partial(files.read, path), truth, split)
 

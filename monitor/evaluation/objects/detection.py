@@ -16,6 +16,7 @@ from quadriga.monitor.evaluation.objects.matching import Overlap
 from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
 from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
+from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
 class _Predicted(msgspec.Struct, gc=False):
@@ -32,9 +33,6 @@ class _True(Truth, kw_only=True, gc=False):
     ymin: Number
     xmax: Number
     ymax: Number
-
-
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class Detection:
@@ -63,12 +61,12 @@ def box_tables(
 
 def _boxes(listed: Listed) -> Float64Array:
     """Return boxes (N, 4), xywh."""
-    corners = listed.numbers(*_CORNERS)
+    corners = listed.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
     listed.check(
         sides.min(axis=1) >= 0,
         "xmin <= xmax and ymin <= ymax",
-        lambda at: f"{', '.join(_CORNERS)} of {', '.join(map(str, corners[at].tolist()))}",
+        lambda at: f"{', '.join(BOX_KEYS)} of {', '.join(map(str, corners[at].tolist()))}",
     )
     return np.concatenate([corners[:, :2], sides], axis=1)
 
@@ -98,4 +96,4 @@ def box_overlap(state: State) -> Overlap:
 def _sides(box: Float64Array) -> tuple[Float64Array, ...]:
     """Return left, top, right, bottom and area of boxes (N, 4), xywh."""
     x, y, width, height = np.ascontiguousarray(box.T)
-    return x, y, x + width, y + height, width * height
+    return *ltwh_to_xyxy(x, y, width, height), width * height

@@ -26,7 +26,13 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.geometry import ratio
-from quadriga.tasks.rotated import convex_intersection_areas, polygon_areas, xywhr_to_corners
+from quadriga.tasks.rotated import (
+    convex_intersection_areas,
+    polygon_areas,
+    relative_to_pixels,
+    xywhr_to_corners,
+)
+from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
 _Pair = tuple[Number, Number]
 
@@ -122,9 +128,7 @@ def _boxes(listed: Listed, sizes: Float64Array) -> Float64Array:
     """Return boxes (N, 5), xywhr, in pixels, of images whose sizes are (I, 2)."""
     scale = sizes[listed.table["image"]]
     listed.check(scale.min(axis=1) > 0, "width and height of the image")
-    return listed.numbers("cx", "cy", "w", "h", "r") * np.column_stack(
-        [scale, scale, np.ones(len(scale))]
-    )
+    return relative_to_pixels(listed.numbers(*ORIENTED_BOX_KEYS), scale)
 
 
 def _shapes(listed: Listed, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -5,14 +5,13 @@ Source: pycocotools 2.0, `maskApi.c`: rleFrString, rleFrPoly and rleMerge, whose
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Annotated
 
-import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ranges
 from quadriga.monitor.evaluation.pixels.masks import Masks, Runs, from_runs
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.exchange.coco import Segmentation
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _FIRST_CHARACTER, _MOST_CHARACTERS = 48, 12
@@ -25,18 +24,6 @@ _PIXEL = (1 << _PIXEL_BITS) - 1
 
 Where = Callable[[int], str]
 """Names a segmentation, for messages."""
-
-
-class RunLengths(msgspec.Struct, gc=False):
-    """A mask as COCO writes it: pixels outside and inside by turns, down the columns."""
-
-    size: tuple[int, int]
-    """Height and width of the image."""
-    counts: str | list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]]
-
-
-Segmentation = list[list[float]] | RunLengths
-"""Polygons x, y, x, y ..., whose union is meant, or runs."""
 
 
 def masks_of(

@@ -444,7 +444,7 @@ def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared,
     [
         (
             {},
-            "inputs[0] ('a'): expected parameters.prompts to be a list of 1 to 64 texts, got none",
+            "inputs[0] ('a'): parameters.prompts is required: a list of 1 to 64 texts",
         ),
         (
             {"prompt": "one " * 50},

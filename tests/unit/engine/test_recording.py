@@ -181,7 +181,7 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
     assert writer.records_committed == 1
     writer.close()
     monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0.01)
-    with pytest.raises(Overloaded, match=r"no commit.*may still be stored"):
+    with pytest.raises(Overloaded, match=r"has not committed.*may still be stored"):
         pipeline.infer(ask("plain"))
     assert str(place.records()[0].seq) == seq
     assert len(place.records()) == 2
@@ -365,11 +365,11 @@ def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
     monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0)
     pipeline = place.pipeline(durability=durability)
     full = FullDisk(place.directory)
-    with pytest.raises(Overloaded, match="expected the journal to take"):
+    with pytest.raises(Overloaded, match="cannot append"):
         pipeline.infer(ask("plain"))
     full.end()
     if durability == "database":
-        with pytest.raises(Overloaded, match="no commit"):
+        with pytest.raises(Overloaded, match="has not committed"):
             pipeline.infer(ask("plain"))
     else:
         assert pipeline.infer(ask("plain")).inference_ids
@@ -420,7 +420,7 @@ def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> No
     told = [pipeline.infer(ask("own")).stored for _ in range(5)]
     assert told[0]
     assert not told[-1]
-    with pytest.raises(Overloaded, match="expected at most 3000 bytes to wait"):
+    with pytest.raises(Overloaded, match="expected at most 3000 bytes in memory"):
         pipeline.infer(ask("plain"))
     full.end()
     pipeline.close()

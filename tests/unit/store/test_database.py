@@ -93,7 +93,7 @@ def test_other_databases_are_refused(url: str, message: str) -> None:
 
 def test_readers_wait_for_the_first_migration(url: str) -> None:
     readers = ReaderPool(url)
-    with pytest.raises(NotReadyError, match="got none yet"), readers.snapshot():
+    with pytest.raises(NotReadyError, match="database not found"), readers.snapshot():
         pass
     engine = open_writer(url)
     engine.connect().close()

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange import shapes
 from quadriga.store.exchange.export import ExportParameters, decode_parameters, export
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.records import JournaledChange, TruthStatement
+from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
 from tests.unit.store.exchange_place import (
     HOLE,
     MS,
@@ -30,10 +30,10 @@ NUMBER = st.integers(-(1 << 53), 1 << 53) | st.floats(allow_nan=False, allow_inf
 SHAPES = {
     "IMAGE_CLASSIFICATION": st.lists(st.fixed_dictionaries({"label": TEXT, "score": NUMBER})),
     "OBJECT_DETECTION": st.lists(
-        st.fixed_dictionaries({"label": TEXT}, optional=dict.fromkeys(shapes.EDGES, NUMBER))
+        st.fixed_dictionaries({"label": TEXT}, optional=dict.fromkeys(BOX_KEYS, NUMBER))
     ),
     "ORIENTED_OBJECT_DETECTION": st.lists(
-        st.fixed_dictionaries({"label": TEXT, **dict.fromkeys(shapes.ORIENTED, NUMBER)})
+        st.fixed_dictionaries({"label": TEXT, **dict.fromkeys(ORIENTED_BOX_KEYS, NUMBER)})
     ),
     "IMAGE_SEGMENTATION": st.lists(
         st.fixed_dictionaries(

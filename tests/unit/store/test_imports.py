@@ -194,7 +194,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch) -> None:
 def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None:
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
     away = "postgresql://nobody@127.0.0.1:1/none"
-    with pytest.raises(NotReadyError, match="expected the database to answer"):
+    with pytest.raises(NotReadyError, match="the database does not answer"):
         Importer(store.journal, away, store.blobs, "inferences", None).run(
             read(tmp_path / "one.jsonl")
         )

@@ -56,8 +56,8 @@ class Table(PreTrainedModel, GenerationMixin):
         self.table = torch.nn.Parameter(torch.tensor(TABLE, dtype=torch.float32))
 
     def forward(self, input_ids, **_):
-        before = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], dim=1)
-        return CausalLMOutput(logits=self.table[before, input_ids])
+        previous = torch.cat([torch.zeros_like(input_ids[:, :1]), input_ids[:, :-1]], dim=1)
+        return CausalLMOutput(logits=self.table[previous, input_ids])
 
 
 def main():

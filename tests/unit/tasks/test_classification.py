@@ -28,8 +28,10 @@ def classifier(activation="none", labels=("cat", "dog", "eel"), **defaults: Any)
 
 
 def answer(task, values, dtype=np.float32, **parameters: Any):
-    found = task.predict({"logits": np.array(values, dtype)}, _AFFINE, task.options(parameters))
-    return [(item.label, item.score) for item in found]
+    predictions = task.predict(
+        {"logits": np.array(values, dtype)}, _AFFINE, task.options(parameters)
+    )
+    return [(prediction.label, prediction.score) for prediction in predictions]
 
 
 SOFTMAX = [0.0900306, 0.2447285, 0.6652410]
@@ -81,14 +83,14 @@ ANSWERS = {
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_answers(activation, values, parameters, expected, dtype):
-    found = answer(classifier(activation), values, dtype, **parameters)
-    assert [label for label, _ in found] == [label for label, _ in expected]
-    assert [score for _, score in found] == pytest.approx([score for _, score in expected])
+    predictions = answer(classifier(activation), values, dtype, **parameters)
+    assert [label for label, _ in predictions] == [label for label, _ in expected]
+    assert [score for _, score in predictions] == pytest.approx([score for _, score in expected])
 
 
 def test_half_precision_logits_are_computed_in_double():
-    found = answer(classifier("softmax"), [1, 2, 3], np.float16, top_k=3)
-    assert [score for _, score in found] == pytest.approx(SOFTMAX[::-1], abs=1e-6)
+    predictions = answer(classifier("softmax"), [1, 2, 3], np.float16, top_k=3)
+    assert [score for _, score in predictions] == pytest.approx(SOFTMAX[::-1], abs=1e-6)
 
 
 def test_a_model_of_one_label():
@@ -123,11 +125,11 @@ def test_parameters_out_of_range_are_refused(parameters, name):
 
 
 def test_answers_are_plain_json():
-    [found] = classifier().predict(
+    [predictions] = classifier().predict(
         {"logits": np.array([0.25, 0.5, 0.25], np.float32)}, _AFFINE, classifier().options({})
     )
-    assert found == Classification("dog", 0.5)
-    assert msgspec.json.encode(found) == b'{"label":"dog","score":0.5}'
+    assert predictions == Classification("dog", 0.5)
+    assert msgspec.json.encode(predictions) == b'{"label":"dog","score":0.5}'
 
 
 def test_preprocess_makes_the_tensor_of_the_specification():

@@ -54,9 +54,9 @@ CASES = {
 
 @pytest.mark.parametrize(("rows", "outer", "holes"), CASES.values(), ids=CASES)
 def test_rings_run_through_the_outermost_pixels_and_around_holes(rows, outer, holes):
-    found = rings(mask_of(*rows))
-    assert sorted(map(points, found[: len(outer)])) == sorted(outer)
-    assert sorted(map(points, found[len(outer) :])) == sorted(holes)
+    traced = rings(mask_of(*rows))
+    assert sorted(map(points, traced[: len(outer)])) == sorted(outer)
+    assert sorted(map(points, traced[len(outer) :])) == sorted(holes)
 
 
 def test_the_island_in_a_hole_is_filled():

@@ -148,23 +148,27 @@ def read_detr_softmax(outputs):
         yield score, class_id, corners(*box, SIZE)
 
 
-def read_detr_sigmoid(outputs, names=("logits", "pred_boxes"), most=None):
+def read_detr_sigmoid(outputs, names=("logits", "pred_boxes"), limit=None):
     logits, boxes = (outputs[name].tolist() for name in names)
     pairs = [
         (chance(logit), class_id, corners(*boxes[query], SIZE))
         for query, row in enumerate(logits)
         for class_id, logit in enumerate(row)
     ]
-    yield from sorted(pairs, key=lambda pair: -pair[0])[: len(logits) if most is None else most]
+    yield from sorted(pairs, key=lambda pair: -pair[0])[: len(logits) if limit is None else limit]
 
 
 def read_detr_100(outputs):
-    yield from read_detr_sigmoid(outputs, most=100)
+    yield from read_detr_sigmoid(outputs, limit=100)
 
 
 def make_rf_detr(random, n):
-    made = make_detr(random, n)
-    return {"dets": made["pred_boxes"], "labels": made["logits"], "masks": np.zeros((n, 2, 2))}
+    outputs = make_detr(random, n)
+    return {
+        "dets": outputs["pred_boxes"],
+        "labels": outputs["logits"],
+        "masks": np.zeros((n, 2, 2)),
+    }
 
 
 def read_rf_detr(outputs):
@@ -319,24 +323,24 @@ def test_every_family_is_tested():
 def test_outputs_are_read_as_the_formula_reads_them(name, threshold):
     _, read, suppress = FAMILIES[name]
     outputs = made(name)
-    found = decoded(name, outputs, threshold)
+    candidates = decoded(name, outputs, threshold)
     expected = [row for row in read(outputs) if row[0] > threshold]
     assert threshold in (0.7, 1.0) or len(expected) > 50
-    assert found.suppress == suppress
-    assert found.class_ids.tolist() == [class_id for _, class_id, _ in expected]
-    np.testing.assert_allclose(found.scores, [score for score, _, _ in expected], atol=1e-6)
-    columns = found.boxes.shape[1]
+    assert candidates.suppress == suppress
+    assert candidates.class_ids.tolist() == [class_id for _, class_id, _ in expected]
+    np.testing.assert_allclose(candidates.scores, [score for score, _, _ in expected], atol=1e-6)
+    columns = candidates.boxes.shape[1]
     boxes = np.reshape([box for _, _, box in expected], (-1, columns))
-    np.testing.assert_allclose(found.boxes, boxes, atol=1e-3)
-    assert (found.boxes.dtype, found.scores.dtype) == (np.float32, np.float32)
-    assert found.class_ids.dtype == np.int64
+    np.testing.assert_allclose(candidates.boxes, boxes, atol=1e-3)
+    assert (candidates.boxes.dtype, candidates.scores.dtype) == (np.float32, np.float32)
+    assert candidates.class_ids.dtype == np.int64
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"yolox"}))
 def test_no_rows_give_no_boxes(name):
-    found = decoded(name, made(name, 0), 0.5)
-    assert (len(found.boxes), len(found.scores), len(found.class_ids)) == (0, 0, 0)
-    assert found.boxes.shape[1] in (4, 5)
+    candidates = decoded(name, made(name, 0), 0.5)
+    assert (len(candidates.boxes), len(candidates.scores), len(candidates.class_ids)) == (0, 0, 0)
+    assert candidates.boxes.shape[1] in (4, 5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -357,9 +361,9 @@ def test_half_precision_is_read(name):
         key: array if array.dtype.kind == "i" else array.astype(np.float16)
         for key, array in made(name).items()
     }
-    found = decoded(name, outputs, 0.3)
-    assert len(found.boxes) > 50
-    assert (found.boxes.dtype, found.scores.dtype) == (np.float32, np.float32)
+    candidates = decoded(name, outputs, 0.3)
+    assert len(candidates.boxes) > 50
+    assert (candidates.boxes.dtype, candidates.scores.dtype) == (np.float32, np.float32)
 
 
 SHAPES = {
@@ -398,7 +402,9 @@ def test_another_shape_is_an_output_error_that_names_both(name):
 
 def test_a_missing_output_is_an_output_error_that_names_those_there_are():
     outputs = made("detr_softmax")
-    with pytest.raises(OutputError, match="an output 'pred_boxes', got 'logits', 'boxes'"):
+    with pytest.raises(
+        OutputError, match="output not found: 'pred_boxes', the graph has 'logits', 'boxes'"
+    ):
         decoded("detr_softmax", {"logits": outputs["logits"], "boxes": outputs["logits"]}, 0.5)
 
 
@@ -415,24 +421,24 @@ def test_yolox_for_large_images_has_a_fourth_stride():
     head = [random.uniform(-1, 2, (cells, 4)), random.uniform(0, 1, (cells, 4))]
     outputs = {"output": np.concatenate(head, axis=1).astype(np.float32)}
     expected = [row for row in read_yolox(outputs, (8, 16, 32, 64)) if row[0] > 0.2]
-    found = decoded("yolox", outputs, 0.2)
-    np.testing.assert_allclose(found.boxes, [box for _, _, box in expected], atol=1e-3)
+    candidates = decoded("yolox", outputs, 0.2)
+    np.testing.assert_allclose(candidates.boxes, [box for _, _, box in expected], atol=1e-3)
 
 
 def test_damo_yolo_tells_scores_from_boxes_by_their_columns():
     outputs = made("damo_yolo")
     swapped = dict(reversed(outputs.items()))
-    expected, found = (decoded("damo_yolo", each, 0.3) for each in (outputs, swapped))
-    np.testing.assert_array_equal(found.boxes, expected.boxes)
+    expected, candidates = (decoded("damo_yolo", array, 0.3) for array in (outputs, swapped))
+    np.testing.assert_array_equal(candidates.boxes, expected.boxes)
 
 
 def test_torchvision_outputs_are_told_apart_by_shape_where_exporters_number_them():
     outputs = made("labelled_boxes")
     numbered = {"2774": outputs["boxes"], "2775": outputs["labels"], "2776": outputs["scores"]}
     numbered["2778"] = np.zeros((200, 1, 8, 8), np.float32)
-    expected, found = (decoded("labelled_boxes", each, 0.3) for each in (outputs, numbered))
-    assert found.class_ids.tolist() == expected.class_ids.tolist()
-    np.testing.assert_array_equal(found.boxes, expected.boxes)
+    expected, candidates = (decoded("labelled_boxes", array, 0.3) for array in (outputs, numbered))
+    assert candidates.class_ids.tolist() == expected.class_ids.tolist()
+    np.testing.assert_array_equal(candidates.boxes, expected.boxes)
 
 
 def test_a_query_may_give_several_labels():
@@ -440,8 +446,8 @@ def test_a_query_may_give_several_labels():
         "logits": np.array([[3, 2, -9], [-9, -9, 1]], np.float32),
         "pred_boxes": np.full((2, 4), 0.5, np.float32),
     }
-    found = decoded("detr_sigmoid", outputs, 0.5)
-    assert found.class_ids.tolist() == [0, 1], "as many pairs as queries"
+    candidates = decoded("detr_sigmoid", outputs, 0.5)
+    assert candidates.class_ids.tolist() == [0, 1], "as many pairs as queries"
     assert decoded("detr_sigmoid_100", outputs, 0.5).class_ids.tolist() == [0, 1, 2]
 
 
@@ -464,8 +470,10 @@ def test_rows_of_the_copies_that_fill_up_a_batch_are_passed_over(name):
     copies = array.copy()
     copies[..., 0] += copies[..., 0] >= 0
     axis = array.ndim - 2
-    before = copies[..., :-50, :] if name == "ssd" else copies  # its last quarter ends the list
-    both = {key: np.concatenate([array[..., :100, :], before], axis=axis)}
-    alone, found = (decoded(name, each, 0.3) for each in ({key: array[..., :100, :]}, both))
+    rows_before = (
+        copies[..., :-50, :] if name == "ssd" else copies
+    )  # its last quarter ends the list
+    pair = {key: np.concatenate([array[..., :100, :], rows_before], axis=axis)}
+    alone, candidates = (decoded(name, each, 0.3) for each in ({key: array[..., :100, :]}, pair))
     assert len(alone.boxes) > 50
-    np.testing.assert_array_equal(found.boxes, alone.boxes)
+    np.testing.assert_array_equal(candidates.boxes, alone.boxes)

@@ -79,9 +79,9 @@ CASES = {
 
 @pytest.mark.parametrize(("anchors", "parameters", "expected"), CASES.values(), ids=CASES)
 def test_answers(anchors, parameters, expected):
-    found = answer(detector(), *anchors, **parameters)
-    assert [item.label for item in found] == [row[0] for row in expected]
-    numbers = [msgspec.structs.astuple(item)[1:] for item in found]
+    predictions = answer(detector(), *anchors, **parameters)
+    assert [prediction.label for prediction in predictions] == [row[0] for row in expected]
+    numbers = [msgspec.structs.astuple(prediction)[1:] for prediction in predictions]
     np.testing.assert_allclose(
         np.reshape(numbers, (-1, 5)), np.reshape([row[1:] for row in expected], (-1, 5)), atol=1e-5
     )
@@ -95,18 +95,25 @@ def test_boxes_come_from_the_image_through_the_network_to_1e_3_px():
         _, affine = task.preprocess(image)
         low = random.uniform(0, 0.5, (1, 2)) * image_wh
         box = np.concatenate([low, low + random.uniform(0.1, 0.5, (1, 2)) * image_wh], axis=1)
-        there = affine.to_network(box)[0]
-        anchor = [*(there[:2] + there[2:]) / 2, *(there[2:] - there[:2]), 0.9, 0.2]
-        [found] = answer(task, anchor, image_wh=image_wh)
+        in_network = affine.to_network(box)[0]
+        anchor = [
+            *(in_network[:2] + in_network[2:]) / 2,
+            *(in_network[2:] - in_network[:2]),
+            0.9,
+            0.2,
+        ]
+        [predictions] = answer(task, anchor, image_wh=image_wh)
         np.testing.assert_allclose(
-            (found.xmin, found.ymin, found.xmax, found.ymax), box[0], atol=1e-3
+            (predictions.xmin, predictions.ymin, predictions.xmax, predictions.ymax),
+            box[0],
+            atol=1e-3,
         )
 
 
 def test_answers_are_plain_json_in_the_order_of_the_protocol():
-    [found] = answer(detector(), (32, 32, 16, 8, 0.75, 0))
-    assert found == Detection("circle", 0.75, 48.0, 24.0, 80.0, 40.0)
-    assert msgspec.json.encode(found) == (
+    [predictions] = answer(detector(), (32, 32, 16, 8, 0.75, 0))
+    assert predictions == Detection("circle", 0.75, 48.0, 24.0, 80.0, 40.0)
+    assert msgspec.json.encode(predictions) == (
         b'{"label":"circle","score":0.75,"xmin":48.0,"ymin":24.0,"xmax":80.0,"ymax":40.0}'
     )
 
@@ -139,7 +146,7 @@ def test_options_default_to_those_of_the_model():
 
 
 def test_boxes_that_need_no_suppression_stay_and_classes_may_count_from_1():
-    """As torchvision's detectors: the image as it is, class 1 for the first label, 0 for none."""
+    """Boxes like those of torchvision's detectors: the image as it is, class 1 for the first label, 0 for none."""
     task = ObjectDetection(
         ModelSpec(
             task="OBJECT_DETECTION",
@@ -154,8 +161,8 @@ def test_boxes_that_need_no_suppression_stay_and_classes_may_count_from_1():
         "labels": np.array([1, 2, 1, 0]),
         "scores": np.array([0.75, 0.875, 0.8125, 0.9], np.float32),
     }
-    found = task.predict(outputs, affine, task.options({"max_detections": 2}))
-    assert found == [
+    predictions = task.predict(outputs, affine, task.options({"max_detections": 2}))
+    assert predictions == [
         Detection("square", 0.875, 1, 2, 90, 30),
         Detection("circle", 0.8125, 1, 2, 90, 30),
     ]
@@ -179,8 +186,8 @@ def test_fractions_are_of_the_network_s_input_for_this_image(image_wh):
         "logits": np.array([[2]], np.float32),
         "pred_boxes": np.array([[(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]], np.float32),
     }
-    [found] = task.predict(outputs, affine, task.options({}))
-    np.testing.assert_allclose(msgspec.structs.astuple(found)[2:], truth, atol=1e-3)
+    [predictions] = task.predict(outputs, affine, task.options({}))
+    np.testing.assert_allclose(msgspec.structs.astuple(predictions)[2:], truth, atol=1e-3)
 
 
 def own_decoder(outputs, score_threshold, size_wh):
@@ -193,8 +200,8 @@ def own_decoder(outputs, score_threshold, size_wh):
 
 def test_a_decoder_of_one_s_own_is_given_as_a_reference(monkeypatch):
     monkeypatch.setattr("quadriga.tasks.decoders.ultralytics.own", own_decoder, raising=False)
-    [found] = answer(detector(decoder="quadriga.tasks.decoders.ultralytics:own"))
-    assert found == Detection("circle", 0.5, 0.0, 0.0, 128.0, 64.0)
+    [predictions] = answer(detector(decoder="quadriga.tasks.decoders.ultralytics:own"))
+    assert predictions == Detection("circle", 0.5, 0.0, 0.0, 128.0, 64.0)
 
 
 def test_an_unknown_decoder_is_refused_with_those_there_are():

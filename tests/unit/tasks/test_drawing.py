@@ -97,7 +97,9 @@ def test_classifications_stand_in_a_strip_below_with_bars_as_long_as_their_score
     items = [Classification("cat", 0.8), Classification("dog", 0.2), Classification("eel", 0.0)]
     drawn = draw(image(640, 480), items)
     assert (drawn[:480] == 90).all()
-    cat, dog, eel = ((drawn == label_color(item.label)).all(axis=2).sum() for item in items)
+    cat, dog, eel = (
+        (drawn == label_color(classification.label)).all(axis=2).sum() for classification in items
+    )
     assert cat / dog == pytest.approx(4, rel=0.1)
     assert eel == 0
     more = draw(image(640, 480), [Classification(f"{i}", 0.1) for i in range(99)])
@@ -197,11 +199,11 @@ def test_the_best_segment_lies_on_top():
 
 
 def test_the_given_image_stays_as_it_was():
-    given = image(640, 480)
-    given.pixels.flags.writeable = False
-    draw(given, [box("ship", 1, 2, 300, 400), Classification("cat", 0.5)])
-    draw(given, [Segment("ship", 0.5, [ring_of(1, 2, 300, 400)])])
-    assert (given.pixels == 90).all()
+    original = image(640, 480)
+    original.pixels.flags.writeable = False
+    draw(original, [box("ship", 1, 2, 300, 400), Classification("cat", 0.5)])
+    draw(original, [Segment("ship", 0.5, [ring_of(1, 2, 300, 400)])])
+    assert (original.pixels == 90).all()
 
 
 def test_the_labels_of_a_model_have_colours_that_lie_apart():
@@ -219,7 +221,7 @@ def test_a_label_alone_has_a_colour_of_its_text():
 
 @pytest.mark.parametrize("scale", [1, 4])
 def test_a_rotated_box_is_rotated_in_pixels(scale):
-    """Of 96 by 32 pixels in an image of 640 x 320, turned by 45 degrees: its sides by their middles."""
+    """Box of 96 by 32 pixels in an image of 640 x 320, turned by 45 degrees: its sides by their middles."""
     ship = OrientedDetection("ship", 0.9, 0.5, 0.5, 0.3, 0.2, np.pi / 4)
     drawn = draw(image(640 * scale, 320 * scale), [ship])
     centre, along, across = np.array([320, 160]), np.array([96, 96]), np.array([-32, 32])

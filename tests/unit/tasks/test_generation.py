@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.tasks.generation import Search, generate
+from quadriga.tasks.generation import GenerationConfig, generate
 from quadriga.tasks.predictions import OutputError
 
 FIXTURE = json.loads(Path(__file__).with_name("generation_cases.json").read_text())
@@ -23,7 +23,7 @@ class TableModel:
         self.calls = []
 
     def logits(self):
-        return np.array([self.table[before, last] for before, last in self.rows])
+        return np.array([self.table[last_tokens, last] for last_tokens, last in self.rows])
 
     def step(self, tokens, rows):
         self.calls.append(len(tokens))
@@ -40,7 +40,7 @@ def answers(prompts, search):
 def search_of(case):
     settings = dict(case["settings"])
     end = settings.pop("forced_eos_token_id", None)
-    return Search(
+    return GenerationConfig(
         max_new_tokens=12,
         eos_token_ids=tuple(case["eos"]),
         forced_eos_token_ids=() if end is None else (end,),
@@ -50,10 +50,10 @@ def search_of(case):
 
 def groups():
     """Cases that differ in the prompt alone."""
-    found = {}
+    by_prompt = {}
     for case in FIXTURE["cases"]:
-        found.setdefault(json.dumps([case["settings"], case["eos"]]), []).append(case)
-    return [pytest.param(cases, id=key) for key, cases in found.items()]
+        by_prompt.setdefault(json.dumps([case["settings"], case["eos"]]), []).append(case)
+    return [pytest.param(cases, id=key) for key, cases in by_prompt.items()]
 
 
 @pytest.mark.parametrize("cases", groups())
@@ -66,13 +66,13 @@ def test_equal_to_transformers_one_by_one_and_together(cases):
 
 
 def test_no_prompt_has_no_answer():
-    assert generate([], np.zeros((0, 10), np.float32), pytest.fail, Search(), []) == []
+    assert generate([], np.zeros((0, 10), np.float32), pytest.fail, GenerationConfig(), []) == []
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_rows_that_have_ended_are_dropped(beams):
     prompts = [[1], [2, 3], [4, 5, 6]]
-    search = Search(max_new_tokens=12, eos_token_ids=(0,), num_beams=beams)
+    search = GenerationConfig(max_new_tokens=12, eos_token_ids=(0,), num_beams=beams)
     model = TableModel(prompts)
     lengths = [
         len(answer) for answer in generate(prompts, model.logits(), model.step, search, [12] * 3)
@@ -97,15 +97,17 @@ def test_rows_that_have_ended_are_dropped(beams):
 )
 @pytest.mark.parametrize("beams", [1, 3])
 def test_an_answer_ends_at_its_limit(settings, prompt, length, beams):
-    assert len(answers([prompt], Search(**settings, num_beams=beams))[0]) == length
+    assert len(answers([prompt], GenerationConfig(**settings, num_beams=beams))[0]) == length
 
 
 def test_a_limit_must_be_given():
     with pytest.raises(ValueError, match="max_new_tokens"):
-        answers([[1]], Search())
+        answers([[1]], GenerationConfig())
 
 
-DRAWING = Search(max_new_tokens=12, do_sample=True, temperature=2.0, eos_token_ids=(0,), seed=3)
+DRAWING = GenerationConfig(
+    max_new_tokens=12, do_sample=True, temperature=2.0, eos_token_ids=(0,), seed=3
+)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -114,8 +116,10 @@ def test_a_seed_makes_answers_reproducible_whatever_stands_beside(beams):
     alone = answers([[4, 5]], search)
     assert answers([[4, 5]], search) == alone
     assert answers([[1], [4, 5], [2]], search)[1:2] == alone
-    others = [answers([[4, 5]], msgspec.structs.replace(search, seed=seed)) for seed in range(8)]
-    assert any(other != alone for other in others)
+    prompts_beside = [
+        answers([[4, 5]], msgspec.structs.replace(search, seed=seed)) for seed in range(8)
+    ]
+    assert any(prompt != alone for prompt in prompts_beside)
 
 
 def test_without_a_seed_answers_differ():
@@ -130,7 +134,7 @@ def test_without_a_seed_answers_differ():
 )
 def test_drawing_from_one_token_is_greedy(settings):
     search = msgspec.structs.replace(DRAWING, **settings)
-    greedy = Search(max_new_tokens=12, eos_token_ids=(0,))
+    greedy = GenerationConfig(max_new_tokens=12, eos_token_ids=(0,))
     assert answers([[1], [2, 3]], search) == answers([[1], [2, 3]], greedy)
 
 
@@ -141,7 +145,7 @@ def test_drawn_tokens_follow_the_probabilities():
     count = 4000
     drawn = np.zeros(10)
     for seed in range(count):
-        search = Search(max_new_tokens=1, do_sample=True, top_k=0, seed=seed)
+        search = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=0, seed=seed)
         drawn[answers([[1]], search)[0][0]] += 1
     deviation = np.sqrt(expected * (1 - expected) * count)
     assert (np.abs(drawn - expected * count) < 4 * deviation + 1).all()
@@ -158,4 +162,4 @@ def test_drawn_tokens_follow_the_probabilities():
 )
 def test_logits_that_are_none_are_the_model_s_fault(logits):
     with pytest.raises(OutputError, match="expected logits"):
-        generate([[1]], logits, pytest.fail, Search(), [3])
+        generate([[1]], logits, pytest.fail, GenerationConfig(), [3])

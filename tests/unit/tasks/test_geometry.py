@@ -101,10 +101,10 @@ SUPPRESSED = {
 
 @pytest.mark.parametrize("case", SUPPRESSED.values(), ids=SUPPRESSED)
 def test_suppression(case):
-    rows, scores, threshold, classes, limit, kept = case
+    rows, scores, threshold, classes, limit, selected = case
     class_ids = None if classes is None else np.array(classes, np.int64)
     result = nms(boxes(*rows), np.array(scores, np.float32), threshold, class_ids, limit)
-    assert result.tolist() == kept
+    assert result.tolist() == selected
     assert result.dtype == np.int64
 
 
@@ -116,12 +116,12 @@ def iou_of(first, second):
 
 
 def naive_nms(rows, scores, threshold, classes):
-    kept = []
+    selected = []
     for index in sorted(range(len(rows)), key=lambda i: (-scores[i], i)):
-        rivals = [other for other in kept if classes[other] == classes[index]]
-        if all(iou_of(rows[index], rows[other]) <= threshold for other in rivals):
-            kept.append(index)
-    return kept
+        rivals = [better for better in selected if classes[better] == classes[index]]
+        if all(iou_of(rows[index], rows[better]) <= threshold for better in rivals):
+            selected.append(index)
+    return selected
 
 
 BOX = st.tuples(*[st.integers(-20, 40)] * 2, *[st.integers(1, 30)] * 2).map(
@@ -176,6 +176,6 @@ def test_suppression_at_once_drops_what_overlaps_anything_better(count, limit):
         for place, index in enumerate(order)
         if not any(over[index, better] for better in order[:place])
     ]
-    kept = suppress_at_once(scores, lambda rows, columns: over[np.ix_(rows, columns)], limit)
-    assert kept.tolist() == expected[:limit]
+    selected = suppress_at_once(scores, lambda rows, columns: over[np.ix_(rows, columns)], limit)
+    assert selected.tolist() == expected[:limit]
     assert count < 500 or len(expected) > 100

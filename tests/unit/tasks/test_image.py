@@ -289,9 +289,9 @@ FILES = {
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
 def test_a_file_cut_short_is_refused(data, capfd):
     decode(data)
-    for part in range(50):
+    for fragment in range(50):
         with pytest.raises(ImageError, match="expected"):
-            decode(data[: len(data) * part // 50])
+            decode(data[: len(data) * fragment // 50])
     assert capfd.readouterr() == ("", "")
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from quadriga.tasks import OutputError
 from quadriga.tasks.decoders import Candidates
-from quadriga.tasks.detection import labelled
+from quadriga.tasks.detection import label_indices
 from quadriga.tasks.specification import InputSpec, ModelSpec, OutputSpec
 
 
@@ -34,12 +34,12 @@ CASES = {
 @pytest.mark.parametrize("columns", [4, 5])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_classes_become_places_in_the_list_of_labels(case, columns):
-    offset, class_ids, places, rows = case
-    given = found(columns, *class_ids)
-    numbered = labelled(given, spec(offset))
-    assert numbered.class_ids.tolist() == places
-    np.testing.assert_array_equal(numbered.boxes, given.boxes[rows])
-    assert numbered.suppress == given.suppress
+    offset, class_ids, positions, rows = case
+    candidates = found(columns, *class_ids)
+    numbered = label_indices(candidates, spec(offset))
+    assert numbered.class_ids.tolist() == positions
+    np.testing.assert_array_equal(numbered.boxes, candidates.boxes[rows])
+    assert numbered.suppress == candidates.suppress
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_classes_become_places_in_the_list_of_labels(case, columns):
 )
 def test_a_class_without_label_is_an_output_error(offset, text):
     with pytest.raises(OutputError, match=text):
-        labelled(found(4, 2 + offset), spec(offset))
+        label_indices(found(4, 2 + offset), spec(offset))

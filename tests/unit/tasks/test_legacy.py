@@ -99,11 +99,11 @@ def test_pixels_are_class_numbers_and_0_is_background(model, cat, dog):
         Segment("cat", 0.5, [square(0, 0, 4, 3), ring((1, 1), (2, 0), (3, 1), (2, 2))]),
     ]
     # a ring's own pixels belong to it: the hole is what lies inside of it alone
-    found = legacy(predictions, "predict", model, 5, 4)
-    assert [len(row) for row in found] == [5] * 4
-    assert found[1][2] == 0
-    assert found[3] == [cat, cat, cat, cat, dog]
-    assert found[0] == [cat] * 5
+    classes = legacy(predictions, "predict", model, 5, 4)
+    assert [len(row) for row in classes] == [5] * 4
+    assert classes[1][2] == 0
+    assert classes[3] == [cat, cat, cat, cat, dog]
+    assert classes[0] == [cat] * 5
 
 
 def test_an_empty_segmentation_is_background():

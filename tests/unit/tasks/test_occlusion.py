@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.tasks.image import Image
-from quadriga.tasks.occlusion import occluded, saliency, score, windows
+from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.predictions import Classification, Detection
 
 BOX = Detection("a", 0.8, 10.0, 10.0, 20.0, 20.0)
@@ -14,15 +14,18 @@ BOX = Detection("a", 0.8, 10.0, 10.0, 20.0, 20.0)
 
 def explain(image, target, answer, rows, columns):
     """The map of an image for a model given as a function from pixels to predictions."""
-    places = windows(rows, columns)
-    found = [score(target, answer(each.pixels)) for each in occluded(image, rows, columns, places)]
-    return saliency(target.score, found, rows, columns, places)
+    rects = cell_rects(rows, columns)
+    scores = [
+        score(target, answer(covered_image.pixels))
+        for covered_image in occluded_images(image, rows, columns, rects)
+    ]
+    return saliency(target.score, scores, rows, columns, rects)
 
 
 def test_windows_cover_every_cell_alike():
-    assert windows(1, 1) == [(0, 1, 0, 1)] * 4
+    assert cell_rects(1, 1) == [(0, 1, 0, 1)] * 4
     counts = np.zeros((3, 5), int)
-    for top, bottom, left, right in windows(3, 5):
+    for top, bottom, left, right in cell_rects(3, 5):
         counts[top:bottom, left:right] += 1
     assert (counts == 4).all()
 
@@ -46,13 +49,13 @@ def test_scores_in_another_answer(target, answer, expected):
 
 def test_covering_leaves_the_rest_and_the_image_itself():
     pixels = np.random.default_rng(1).integers(0, 256, (13, 17, 3), np.uint8)
-    before = pixels.copy()
-    (covered,) = occluded(Image(pixels), 2, 2, [(0, 1, 1, 2)])
+    original = pixels.copy()
+    (covered,) = occluded_images(Image(pixels), 2, 2, [(0, 1, 1, 2)])
     mean = pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
     assert (covered.pixels[:6, 8:] == mean).all()
     np.testing.assert_array_equal(covered.pixels[6:], pixels[6:])
     np.testing.assert_array_equal(covered.pixels[:, :8], pixels[:, :8])
-    np.testing.assert_array_equal(pixels, before)
+    np.testing.assert_array_equal(pixels, original)
 
 
 @given(

@@ -34,25 +34,31 @@ def detector(decoder="ultralytics_obb", size_wh=(64, 64), resize="letterbox", **
     )
 
 
-def place(task, image_wh):
+def image_placement(task, image_wh):
     return task.preprocess(Image(np.zeros((image_wh[1], image_wh[0], 3), np.uint8)))[1]
 
 
 def answer(task, *anchors: Any, image_wh=(128, 64), **parameters: Any):
     """Predict from anchors of (cx, cy, w, h, ship, plane, angle) in network pixels."""
     head = np.array(anchors, np.float32).reshape(-1, 7).T
-    affine = place(task, image_wh)
+    affine = image_placement(task, image_wh)
     return task.predict({"output0": head}, affine, task.options(parameters))
 
 
-def pixels(item, image_wh):
+def pixels(prediction, image_wh):
     """De-normalise first, then the rotation is the one in pixels."""
     width, height = image_wh
-    return [item.cx * width, item.cy * height, item.w * width, item.h * height, item.r]
+    return [
+        prediction.cx * width,
+        prediction.cy * height,
+        prediction.w * width,
+        prediction.h * height,
+        prediction.r,
+    ]
 
 
-def iou(one, other):
-    return iou_matrix(np.array([one], float), np.array([other], float))[0, 0]
+def iou(box, second):
+    return iou_matrix(np.array([box], float), np.array([second], float))[0, 0]
 
 
 def test_an_oriented_detector_is_a_task():
@@ -104,35 +110,35 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize(("anchors", "parameters", "expected"), CASES.values(), ids=CASES)
 def test_answers(anchors, parameters, expected):
-    found = answer(detector(), *anchors, **parameters)
-    assert [item.label for item in found] == [row[0] for row in expected]
-    numbers = [[item.score, *pixels(item, (128, 64))] for item in found]
+    predictions = answer(detector(), *anchors, **parameters)
+    assert [prediction.label for prediction in predictions] == [row[0] for row in expected]
+    numbers = [[prediction.score, *pixels(prediction, (128, 64))] for prediction in predictions]
     np.testing.assert_allclose(
         np.reshape(numbers, (-1, 6)), np.reshape([row[1:] for row in expected], (-1, 6)), atol=1e-5
     )
 
 
 def test_answers_are_plain_json_in_the_order_of_the_protocol():
-    [found] = answer(detector(), (32, 32, 16, 8, 0.75, 0, 0.5))
-    assert found == OrientedDetection("ship", 0.75, 0.5, 0.5, 0.25, 0.25, 0.5)
-    assert msgspec.json.encode(found) == (
+    [predictions] = answer(detector(), (32, 32, 16, 8, 0.75, 0, 0.5))
+    assert predictions == OrientedDetection("ship", 0.75, 0.5, 0.5, 0.25, 0.25, 0.5)
+    assert msgspec.json.encode(predictions) == (
         b'{"label":"ship","score":0.75,"cx":0.5,"cy":0.5,"w":0.25,"h":0.25,"r":0.5}'
     )
 
 
 def test_corners_are_answered_in_pixels_where_asked_for():
-    [found] = answer(detector(), (32, 32, 16, 8, 0.75, 0, 0), corners=True)
-    assert found.corners == [[48, 24], [80, 24], [80, 40], [48, 40]]
-    assert b'"corners":[[48.0,24.0]' in msgspec.json.encode(found)
+    [predictions] = answer(detector(), (32, 32, 16, 8, 0.75, 0, 0), corners=True)
+    assert predictions.corners == [[48, 24], [80, 24], [80, 40], [48, 40]]
+    assert b'"corners":[[48.0,24.0]' in msgspec.json.encode(predictions)
 
 
 @pytest.mark.parametrize("angle", ["raw", "le90", "oc"])
 def test_corners_are_the_same_four_points_in_every_range(angle):
-    raw, other = (
+    raw, second = (
         answer(detector(), (32, 32, 8, 20, 0.9, 0, 2.2), corners=True, angle=name)[0].corners
         for name in ("raw", angle)
     )
-    turned = [np.abs(np.roll(raw, turn, axis=0) - other).max() for turn in range(4)]
+    turned = [np.abs(np.roll(raw, turn, axis=0) - second).max() for turn in range(4)]
     assert min(turned) < 1e-4
 
 
@@ -142,15 +148,15 @@ def test_corners_are_the_same_four_points_in_every_range(angle):
 def test_a_turned_box_survives_the_network_and_the_wire(image_wh, turn, angle):
     """Image to network and wire, and back by the documented rule."""
     task = detector(size_wh=(640, 640))
-    affine = place(task, image_wh)
+    affine = image_placement(task, image_wh)
     width, height = image_wh
     truth = [width / 2, height / 2, height * 0.6, height * 0.2, turn]
     centre = affine.to_network(np.array([truth[:2]]))[0]
     # the scales differ by rounding alone, so that the network sees nearly a rectangle
     gain = math.sqrt(affine.sx * affine.sy)
     anchor = [*centre, truth[2] * gain, truth[3] * gain, 0.9, 0, turn]
-    [found] = answer(task, anchor, image_wh=image_wh, angle=angle)
-    wire = msgspec.json.decode(msgspec.json.encode(found), type=OrientedDetection)
+    [predictions] = answer(task, anchor, image_wh=image_wh, angle=angle)
+    wire = msgspec.json.decode(msgspec.json.encode(predictions), type=OrientedDetection)
     assert iou(pixels(wire, image_wh), truth) > 0.99
 
 
@@ -168,8 +174,10 @@ def test_a_45_degree_box_read_in_fractions_would_be_another_box():
 def test_a_stretched_image_is_undone():
     task = detector(size_wh=(100, 100), resize="stretch")
     # 200 x 100 pixels became 100 x 100: what lies along x was halved
-    [found] = answer(task, (50, 50, 20, 8, 0.9, 0, QUARTER), image_wh=(200, 100))
-    np.testing.assert_allclose(pixels(found, (200, 100)), [100, 50, 20, 16, QUARTER], atol=1e-4)
+    [predictions] = answer(task, (50, 50, 20, 8, 0.9, 0, QUARTER), image_wh=(200, 100))
+    np.testing.assert_allclose(
+        pixels(predictions, (200, 100)), [100, 50, 20, 16, QUARTER], atol=1e-4
+    )
 
 
 def fast_nms(rows, scores, threshold):
@@ -179,12 +187,12 @@ def fast_nms(rows, scores, threshold):
 
 
 def greedy_nms(rows, scores, threshold):
-    kept: list[int] = []
+    selected: list[int] = []
     overlap = iou_matrix(rows, rows)
     for index in sorted(range(len(rows)), key=lambda index: -scores[index]):
-        if all(overlap[index, other] <= threshold for other in kept):
-            kept.append(index)
-    return kept
+        if all(overlap[index, second] <= threshold for second in selected):
+            selected.append(index)
+    return selected
 
 
 def crowd(count=120):
@@ -207,20 +215,22 @@ def test_each_family_suppresses_as_its_own_program_does(decoder, expected, thres
         dets = np.concatenate([rows, scores[:, None]], axis=1)
         outputs = {"dets": dets, "labels": np.zeros(len(dets), np.int64)}
     task = detector(decoder, resize="none", score_threshold=0.2, iou_threshold=threshold)
-    found = task.predict(outputs, place(task, (64, 64)), task.options({}))
+    predictions = task.predict(outputs, image_placement(task, (64, 64)), task.options({}))
     above = np.flatnonzero(scores > 0.2)
-    kept = above[expected(rows[above], scores[above], threshold)]
-    assert len(above) > len(kept) > 3
-    np.testing.assert_allclose([item.score for item in found], scores[kept], atol=1e-6)
-    found_px = [pixels(item, (64, 64)) for item in found]
-    np.testing.assert_allclose(found_px, rows[kept], atol=1e-3)
+    selected = above[expected(rows[above], scores[above], threshold)]
+    assert len(above) > len(selected) > 3
+    np.testing.assert_allclose(
+        [prediction.score for prediction in predictions], scores[selected], atol=1e-6
+    )
+    found_px = [pixels(prediction, (64, 64)) for prediction in predictions]
+    np.testing.assert_allclose(found_px, rows[selected], atol=1e-3)
 
 
 def test_end_to_end_boxes_are_not_suppressed_again():
     task = detector("ultralytics_obb_end2end")
     row = [32, 32, 20, 8, 0.9, 0, 0.5]
     outputs = {"output0": np.array([row, row, [0] * 7], np.float32)}
-    assert len(task.predict(outputs, place(task, (64, 64)), task.options({}))) == 2
+    assert len(task.predict(outputs, image_placement(task, (64, 64)), task.options({}))) == 2
 
 
 def test_a_decoder_of_upright_boxes_is_an_output_error():
@@ -233,7 +243,7 @@ def test_a_class_without_label_is_an_output_error():
     task = detector("ultralytics_obb_end2end")
     outputs = {"output0": np.array([[32, 32, 20, 8, 0.9, 2, 0.5]], np.float32)}
     with pytest.raises(OutputError, match="class 2 and 2 labels"):
-        task.predict(outputs, place(task, (64, 64)), task.options({}))
+        task.predict(outputs, image_placement(task, (64, 64)), task.options({}))
 
 
 @pytest.mark.parametrize(

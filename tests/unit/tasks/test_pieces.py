@@ -10,18 +10,18 @@ from quadriga.tasks.tiling import tiles
 
 def pieces_of(masks, tile):
     """What a perfect network sees in a tile: class, mask of the whole image -> pieces of the tile."""
-    found = []
+    pieces = []
     for class_id, mask in masks:
-        part = tile.cut(mask)
-        if part.any():
-            found.append(Piece(class_id, 0.5, int(part.sum()), rings(part)))
-    return found
+        region = tile.cut(mask)
+        if region.any():
+            pieces.append(Piece(class_id, 0.5, int(region.sum()), rings(region)))
+    return pieces
 
 
 def joined(masks, size, overlap):
     height, width = masks[0][1].shape
     places = tiles(width, height, size, overlap)
-    return join([(place, pieces_of(masks, place)) for place in places], 0.5)
+    return join([(tile, pieces_of(masks, tile)) for tile in places], 0.5)
 
 
 def mask_of(piece, shape):
@@ -58,32 +58,32 @@ def test_an_object_over_borders_is_one_and_whole(mask, size, overlap):
 @pytest.mark.parametrize("overlap", [0, 0.3])
 def test_objects_of_two_classes_and_apart_stay_two(overlap):
     apart = [(1, block(SHAPE, 10, 5, 30, 45)), (1, block(SHAPE, 10, 55, 30, 95)), (2, SMALL)]
-    found = joined(apart, (50, 60), overlap)
-    assert sorted(piece.class_id for piece in found) == [1, 1, 2]
+    pieces = joined(apart, (50, 60), overlap)
+    assert sorted(piece.class_id for piece in pieces) == [1, 1, 2]
     touching = [(1, block(SHAPE, 10, 5, 30, 50)), (2, block(SHAPE, 10, 50, 30, 95))]
     assert sorted(piece.class_id for piece in joined(touching, (50, 60), overlap)) == [1, 2]
 
 
 def test_scores_are_weighted_by_area_and_nothing_is_nothing():
     left, right = tiles(100, 60, (50, 60), 0)
-    parts = [
+    pieces = [
         (left, [Piece(0, 1.0, 900, rings(left.cut(WIDE)))]),
         (right, [Piece(0, 0.5, 900, rings(right.cut(WIDE)))]),
     ]
-    (piece,) = join(parts, 0.5)
+    (piece,) = join(pieces, 0.5)
     assert piece.score == pytest.approx(0.75)
     assert join([(left, []), (right, [])], 0.5) == []
 
 
 def test_of_a_class_instances_stay_apart():
     left, right = block(SHAPE, 10, 5, 30, 45), block(SHAPE, 10, 55, 30, 85)
-    parts = [
+    pieces = [
         Piece(1, score, int(mask.sum()), rings(mask), instance=instance)
         for instance in (True, False)
         for score, mask in ((0.5, left), (0.75, right))
     ]
-    one, other, together = by_class(parts)
-    assert [one, other] == parts[:2]
+    first, second, together = by_class(pieces)
+    assert [first, second] == pieces[:2]
     assert not together.instance
     assert together.score == pytest.approx((0.5 * 800 + 0.75 * 600) / 1400)
     np.testing.assert_array_equal(mask_of(together, SHAPE), left | right)

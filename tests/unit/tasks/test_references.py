@@ -25,11 +25,11 @@ def test_an_attribute_of_an_attribute_is_found():
         ),
         (":x", "expected a reference to be module:attribute"),
         ("tasks:", "expected a reference to be module:attribute"),
-        ("nowhere:x", "expected module 'nowhere' of reference 'nowhere:x' to exist"),
-        ("quadriga.tasks.nowhere.at:x", "expected module 'quadriga.tasks.nowhere' of reference"),
+        ("nowhere:x", "module not found: 'nowhere' of reference 'nowhere:x'"),
+        ("quadriga.tasks.nowhere.at:x", "module not found: 'quadriga.tasks.nowhere' of reference"),
         (
             "quadriga.tasks.image:nothing",
-            "expected 'nothing' of reference 'quadriga.tasks.image:nothing'",
+            "attribute not found: 'nothing' of reference 'quadriga.tasks.image:nothing'",
         ),
     ],
 )

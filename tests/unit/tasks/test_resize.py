@@ -7,9 +7,9 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import Image
-from quadriga.tasks.resize import Affine, check_shape, place, preprocess
+from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.resize import Affine, check_shape, image_placement, preprocess
 from quadriga.tasks.specification import InputSpec, Resize
 
 _RANDOM = np.random.default_rng(5)
@@ -42,7 +42,7 @@ LETTERBOX = [
 
 @pytest.mark.parametrize(("image_wh", "network_wh", "resized_wh", "start"), LETTERBOX)
 def test_letterbox_places_the_image_as_worked_out_by_hand(image_wh, network_wh, resized_wh, start):
-    affine, size_wh = place(*image_wh, spec(resize="letterbox", size_wh=network_wh))
+    affine, size_wh = image_placement(*image_wh, spec(resize="letterbox", size_wh=network_wh))
     assert size_wh == resized_wh
     assert (affine.sx, affine.sy) == (resized_wh[0] / image_wh[0], resized_wh[1] / image_wh[1])
     assert (affine.px, affine.py) == start
@@ -129,10 +129,10 @@ NARROW = [(1, 1), (5_000, 1), (1, 5_000), (1, 50_000_000)]
 def test_the_narrowest_images_have_a_place_or_are_refused(resize, image_wh):
     size_wh = (800, 1333) if resize == "shortest_longest" else (64, 64)
     spec = InputSpec(name="images", size_wh=size_wh, resize=resize)
-    affine, resized_wh = place(*image_wh, spec)
+    affine, resized_wh = image_placement(*image_wh, spec)
     assert min(*resized_wh, *affine.network_wh) > 0
     if resize == "shortest_crop" and image_wh == NARROW[-1]:
-        with pytest.raises(ImageError, match="sides differ less"):
+        with pytest.raises(ImageError, match="sides differ too much"):
             check_shape(*image_wh, spec)
     else:
         check_shape(*image_wh, spec)
@@ -140,7 +140,7 @@ def test_the_narrowest_images_have_a_place_or_are_refused(resize, image_wh):
 
 def test_shortest_crop_of_an_oblong_input_covers_it():
     oblong = spec(resize="shortest_crop", size_wh=(96, 32), crop_fraction=1.0)
-    affine, size_wh = place(133, 90, oblong)
+    affine, size_wh = image_placement(133, 90, oblong)
     assert size_wh == (96, 65)
     assert (affine.px, affine.py) == (0, -16)
 
@@ -157,8 +157,10 @@ def test_shortest_crop_of_an_oblong_input_covers_it():
     ],
 )
 def test_a_crop_of_an_odd_rest_starts_where_its_library_has_it(rounds, crop, image_wh, start):
-    asked = spec(size_wh=(crop, crop), crop_fraction=crop / 82, crop_rounds=rounds)
-    affine, size_wh = place(*image_wh, msgspec.structs.replace(asked, resize="shortest_crop"))
+    crop_spec = spec(size_wh=(crop, crop), crop_fraction=crop / 82, crop_rounds=rounds)
+    affine, size_wh = image_placement(
+        *image_wh, msgspec.structs.replace(crop_spec, resize="shortest_crop")
+    )
     assert size_wh == image_wh
     assert (affine.px, affine.py) == start
 
@@ -177,7 +179,7 @@ def test_a_crop_of_an_odd_rest_starts_where_its_library_has_it(rounds, crop, ima
     ],
 )
 def test_sides_go_to_multiples_of_the_divisor_by_a_stretch(divisor, rounds, image_wh, network_wh):
-    affine, size_wh = place(
+    affine, size_wh = image_placement(
         *image_wh,
         spec(
             resize="shortest_longest",
@@ -196,12 +198,12 @@ SIZES = [(1, 1), (640, 480), (481, 640), (3, 4000), (4000, 3), (20000, 17)]
 
 @pytest.mark.parametrize(("resize", "image_wh"), list(itertools.product(RESIZES, SIZES)))
 def test_boxes_come_back_to_where_they_were(resize, image_wh):
-    affine = place(*image_wh, spec(resize=resize, size_wh=(640, 512)))[0]
+    affine = image_placement(*image_wh, spec(resize=resize, size_wh=(640, 512)))[0]
     boxes = _RANDOM.uniform(0, 1, (50, 4)) * (image_wh * 2)
-    there = affine.to_network(boxes).astype(np.float32)
+    in_network = affine.to_network(boxes).astype(np.float32)
     # a float32 of a network pixel holds 2^-13; the scale may blow that up for extreme images
     tolerance = 1e-3 * max(1, 1 / affine.sx / 8, 1 / affine.sy / 8)
-    np.testing.assert_allclose(affine.to_image(there), boxes, atol=tolerance)
+    np.testing.assert_allclose(affine.to_image(in_network), boxes, atol=tolerance)
 
 
 @pytest.mark.parametrize("resize", RESIZES)

@@ -126,14 +126,14 @@ def test_a_scaling_is_undone(box, sx, sy, before):
 def test_an_uneven_scaling_keeps_area_and_the_line_of_the_longer_side():
     random = np.random.default_rng(1)
     given_ = random_boxes(random, 200)
-    found = unscaled(given_, 0.5, 0.8)
-    np.testing.assert_allclose(found[:, 2] * found[:, 3], given_[:, 2] * given_[:, 3] / 0.4)
-    assert (np.abs(found[:, 4] - given_[:, 4]) < 0.5).all(), "no jumps by a quarter"
-    for box, before in zip(given_, found, strict=True):
+    restored = unscaled(given_, 0.5, 0.8)
+    np.testing.assert_allclose(restored[:, 2] * restored[:, 3], given_[:, 2] * given_[:, 3] / 0.4)
+    assert (np.abs(restored[:, 4] - given_[:, 4]) < 0.5).all(), "no jumps by a quarter"
+    for box, original in zip(given_, restored, strict=True):
         corners = xywhr_to_corners(boxes(box))[0] / (0.5, 0.8)
         sides = corners[1] - corners[0], corners[2] - corners[1]
         longer = max(sides, key=np.linalg.norm)
-        angle = before[4] + QUARTER * (np.linalg.norm(sides[0]) < np.linalg.norm(sides[1]))
+        angle = original[4] + QUARTER * (np.linalg.norm(sides[0]) < np.linalg.norm(sides[1]))
         assert longer @ (-math.sin(angle), math.cos(angle)) == pytest.approx(0, abs=1e-9)
 
 
@@ -155,26 +155,26 @@ def test_a_sub_pixel_difference_of_scales_keeps_the_overlap_above_99_percent(une
     assert common / (for_[:, 2] * for_[:, 3]) > 0.99
 
 
-def naive_probiou(one, other):
+def naive_probiou(first, second):
     """The formula of the paper with matrices."""
     means, covariances = [], []
-    for x, y, w, h, r in (one, other):
+    for x, y, w, h, r in (first, second):
         turn = np.array([[math.cos(r), -math.sin(r)], [math.sin(r), math.cos(r)]])
         means.append(np.array([x, y]))
         covariances.append(turn @ np.diag([w**2 / 12, h**2 / 12]) @ turn.T)
     middle = (covariances[0] + covariances[1]) / 2
     apart = means[0] - means[1]
     distance = apart @ np.linalg.inv(middle) @ apart / 8
-    determinants = [np.linalg.det(each) for each in (middle, *covariances)]
+    determinants = [np.linalg.det(box) for box in (middle, *covariances)]
     distance += math.log(determinants[0] / math.sqrt(determinants[1] * determinants[2])) / 2
     return 1 - math.sqrt(1 - math.exp(-distance))
 
 
 def test_likeness_of_distributions_is_that_of_the_paper():
     random = np.random.default_rng(3)
-    ours, others = random_boxes(random, 30), random_boxes(random, 40)
-    expected = [[naive_probiou(one, other) for other in others] for one in ours]
-    np.testing.assert_allclose(probiou_matrix(ours, others), expected, atol=1e-5)
+    ours, second_boxes = random_boxes(random, 30), random_boxes(random, 40)
+    expected = [[naive_probiou(first, second) for second in second_boxes] for first in ours]
+    np.testing.assert_allclose(probiou_matrix(ours, second_boxes), expected, atol=1e-5)
     np.testing.assert_allclose(np.diag(probiou_matrix(ours, ours)), 1, atol=1e-3)
 
 
@@ -212,17 +212,17 @@ def test_overlap_matrices_have_a_row_and_a_column_for_each(rows, columns, matrix
 
 def test_overlap_of_polygons_is_that_of_opencv():
     random = np.random.default_rng(4)
-    ours, others = random_boxes(random, 40), random_boxes(random, 40)
-    found = iou_matrix(ours, others)
+    ours, second_boxes = random_boxes(random, 40), random_boxes(random, 40)
+    restored = iou_matrix(ours, second_boxes)
     seen = 0
-    for row, one in enumerate(ours):
-        for column, other in enumerate(others):
-            rectangles = [((x, y), (w, h), math.degrees(r)) for x, y, w, h, r in (one, other)]
+    for row, first in enumerate(ours):
+        for column, second in enumerate(second_boxes):
+            rectangles = [((x, y), (w, h), math.degrees(r)) for x, y, w, h, r in (first, second)]
             _, points = cv2.rotatedRectangleIntersection(*rectangles)
             area = 0.0 if points is None else cv2.contourArea(cv2.convexHull(points))
-            union = one[2] * one[3] + other[2] * other[3] - area
+            union = first[2] * first[3] + second[2] * second[3] - area
             # OpenCV calculates in float32
-            assert found[row, column] == pytest.approx(area / union, abs=3e-4)
+            assert restored[row, column] == pytest.approx(area / union, abs=3e-4)
             seen += area > 0
     assert seen > 300
 
@@ -234,8 +234,8 @@ def test_overlap_of_polygons_is_that_of_opencv():
 )
 def test_shared_edges_and_corners_keep_overlap_symmetric_and_within_1(one, other):
     first, second = (boxes([*box[:4], box[4] * math.pi / 8]) for box in (one, other))
-    there, back = iou_matrix(first, second)[0, 0], iou_matrix(second, first)[0, 0]
-    assert there == pytest.approx(back, abs=1e-9)
-    assert 0 <= there <= 1 + 1e-9
+    forward, back = iou_matrix(first, second)[0, 0], iou_matrix(second, first)[0, 0]
+    assert forward == pytest.approx(back, abs=1e-9)
+    assert 0 <= forward <= 1 + 1e-9
     smaller = ios_matrix(first, second)[0, 0]
-    assert there - 1e-9 <= smaller <= 1 + 1e-9
+    assert forward - 1e-9 <= smaller <= 1 + 1e-9

@@ -12,7 +12,7 @@ from quadriga.tasks.contours import fill, to_rings
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.references import ObjectReferenceError, load
-from quadriga.tasks.resize import place
+from quadriga.tasks.resize import image_placement
 from quadriga.tasks.segmentation import ImageSegmentation
 from quadriga.tasks.segmenters import Region
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
@@ -65,34 +65,40 @@ EVERYTHING = picture(
 
 
 def test_connected_parts_are_answered_one_by_one_those_of_equal_score_by_size():
-    found = answer(segmentation(), EVERYTHING)
-    assert [(item.label, item.score) for item in found] == [
+    predictions = answer(segmentation(), EVERYTHING)
+    assert [(prediction.label, prediction.score) for prediction in predictions] == [
         ("cat", 1.0),
         ("dog", 1.0),
         ("cat", 1.0),
         ("cat", 1.0),
         ("cat", 1.0),
     ]
-    assert [int(mask_of(item, 6, 6).sum()) for item in found] == [8, 4, 2, 1, 1]
-    assert len(found[0].contour) == 2, "an outer ring and a hole"
-    together = sum(mask_of(item, 6, 6) * LABELS.index(item.label) for item in found)
+    assert [int(mask_of(prediction, 6, 6).sum()) for prediction in predictions] == [8, 4, 2, 1, 1]
+    assert len(predictions[0].contour) == 2, "an outer ring and a hole"
+    together = sum(
+        mask_of(prediction, 6, 6) * LABELS.index(prediction.label) for prediction in predictions
+    )
     np.testing.assert_array_equal(together, EVERYTHING)
 
 
 def test_a_class_can_be_answered_as_one():
-    found = answer(segmentation(), EVERYTHING, regions="class")
-    assert [item.label for item in found] == ["cat", "dog"]
-    for item in found:
-        expected = LABELS.index(item.label) == EVERYTHING
-        np.testing.assert_array_equal(mask_of(item, 6, 6), expected)
+    predictions = answer(segmentation(), EVERYTHING, regions="class")
+    assert [prediction.label for prediction in predictions] == ["cat", "dog"]
+    for prediction in predictions:
+        expected = LABELS.index(prediction.label) == EVERYTHING
+        np.testing.assert_array_equal(mask_of(prediction, 6, 6), expected)
 
 
 def test_noise_comes_back_part_by_part_as_flooding_finds_it():
     cells = np.random.default_rng(4).integers(0, 3, (20, 31)).astype(np.uint8)
-    found = answer(segmentation(), cells, max_segments=10_000)
-    for number in (1, 2):
-        expected = {frozenset(part) for part in components(cells == number)}
-        masks = [mask_of(item, 31, 20) for item in found if item.label == LABELS[number]]
+    predictions = answer(segmentation(), cells, max_segments=10_000)
+    for index in (1, 2):
+        expected = {frozenset(component) for component in components(cells == index)}
+        masks = [
+            mask_of(prediction, 31, 20)
+            for prediction in predictions
+            if prediction.label == LABELS[index]
+        ]
         assert {frozenset((int(x), int(y)) for y, x in np.argwhere(m)) for m in masks} == expected
 
 
@@ -103,66 +109,75 @@ MIN_AREAS = [(0, 5), (1, 5), (1.5, 3), (2, 3), (2.01, 2), (8, 1), (8.5, 0), (1e3
 def test_small_parts_are_left_out(min_area, count):
     assert len(answer(segmentation(), EVERYTHING, min_area=min_area)) == count
     by_class = answer(segmentation(), EVERYTHING, min_area=min_area, regions="class")
-    large = [part for n in (1, 2) for part in components(n == EVERYTHING) if len(part) >= min_area]
-    assert sum(int(mask_of(item, 6, 6).sum()) for item in by_class) == sum(map(len, large))
+    large = [
+        component
+        for n in (1, 2)
+        for component in components(n == EVERYTHING)
+        if len(component) >= min_area
+    ]
+    assert sum(int(mask_of(prediction, 6, 6).sum()) for prediction in by_class) == sum(
+        map(len, large)
+    )
 
 
 @pytest.mark.parametrize(("min_area", "count"), [(0, 2), (9, 2), (16, 2), (17, 1), (33, 0)])
 def test_in_tiles_the_area_of_the_whole_counts(min_area, count):
-    whole = np.zeros((8, 16), np.uint8)
-    whole[2:6, 4:12] = 1  # half of it in each tile
-    whole[0:1, 0:16] = 2
+    class_map = np.zeros((8, 16), np.uint8)
+    class_map[2:6, 4:12] = 1  # half of it in each tile
+    class_map[0:1, 0:16] = 2
     task = segmentation()
     options = task.options({"min_area": min_area})
-    found = []
+    predictions = []
     for tile in tiles(16, 8, (8, 8), 0):
-        part = tile.cut(whole)
+        component = tile.cut(class_map)
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
-        found.append((tile, task.detect({"output0": part}, affine, options)))
+        predictions.append((tile, task.detect({"output0": component}, affine, options)))
     joined = task.to_predictions(
-        task.merge(found, Tiling(size=(100, 100)), options), 16, 8, options
+        task.merge(predictions, Tiling(size=(100, 100)), options), 16, 8, options
     )
     assert len(joined) == count
     if count:
-        np.testing.assert_array_equal(mask_of(joined[0], 16, 8), whole == 1)
+        np.testing.assert_array_equal(mask_of(joined[0], 16, 8), class_map == 1)
 
 
 @pytest.mark.parametrize("overlap", [0, 0.5])
 def test_in_tiles_a_class_is_one_region_though_its_parts_lie_apart(overlap):
-    whole = np.zeros((8, 24), np.uint8)
-    whole[1:3, 1:5] = whole[5:7, 19:23] = whole[2:6, 7:15] = 1
-    whole[7, :] = 2
+    class_map = np.zeros((8, 24), np.uint8)
+    class_map[1:3, 1:5] = class_map[5:7, 19:23] = class_map[2:6, 7:15] = 1
+    class_map[7, :] = 2
     task = segmentation()
     options = task.options({"regions": "class"})
-    found = []
+    predictions = []
     for tile in tiles(24, 8, (8, 8), overlap):
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
-        found.append((tile, task.detect({"output0": tile.cut(whole)}, affine, options)))
+        predictions.append((tile, task.detect({"output0": tile.cut(class_map)}, affine, options)))
     joined = task.to_predictions(
-        task.merge(found, Tiling(size=(100, 100)), options), 24, 8, options
+        task.merge(predictions, Tiling(size=(100, 100)), options), 24, 8, options
     )
-    assert [each.label for each in joined] == ["cat", "dog"]
-    for number, each in enumerate(joined, 1):
-        np.testing.assert_array_equal(mask_of(each, 24, 8), whole == number)
+    assert [tile_pieces.label for tile_pieces in joined] == ["cat", "dog"]
+    for index, tile_pieces in enumerate(joined, 1):
+        np.testing.assert_array_equal(mask_of(tile_pieces, 24, 8), class_map == index)
 
 
 def test_the_best_are_kept():
     logits = np.zeros((2, 1, 8), np.float32)
     logits[1, 0] = [-9, 1, -9, 3, -9, 2, -9, -9]
     task = segmentation("semantic_logits", labels=("background", "cat"))
-    found = answer(task, logits, (8, 1), max_segments=2)
-    assert [item.contour[0][0].x for item in found] == [3, 5]
+    predictions = answer(task, logits, (8, 1), max_segments=2)
+    assert [prediction.contour[0][0].x for prediction in predictions] == [3, 5]
     assert len(answer(task, logits, (8, 1), score_threshold=0.9)) == 1
 
 
 def test_the_score_of_a_region_is_its_mean_probability():
     logits = np.zeros((3, 2, 4), np.float32)
     logits[1, 0, :2], logits[2, 1, 3] = [2, 1], 3
-    found = answer(segmentation("semantic_logits"), logits, (4, 2), score_threshold=0.1)
+    predictions = answer(segmentation("semantic_logits"), logits, (4, 2), score_threshold=0.1)
     e = np.exp
     expected = [e(3) / (e(3) + 2), (e(2) / (e(2) + 2) + e(1) / (e(1) + 2)) / 2]
-    assert [item.label for item in found] == ["dog", "cat"]
-    np.testing.assert_allclose([item.score for item in found], expected, rtol=1e-6)
+    assert [prediction.label for prediction in predictions] == ["dog", "cat"]
+    np.testing.assert_allclose(
+        [prediction.score for prediction in predictions], expected, rtol=1e-6
+    )
 
 
 BACKGROUNDS = [
@@ -176,11 +191,11 @@ BACKGROUNDS = [
 
 @pytest.mark.parametrize(("labels", "background", "answered"), BACKGROUNDS)
 def test_the_background_is_not_answered(labels, background, answered):
-    found = answer(segmentation(labels=labels, background=background), EVERYTHING)
-    assert {item.label for item in found} == answered
+    predictions = answer(segmentation(labels=labels, background=background), EVERYTHING)
+    assert {prediction.label for prediction in predictions} == answered
     logits = (np.arange(3)[:, None, None] == EVERYTHING).astype(np.float32)
     task = segmentation("semantic_logits", labels=labels, background=background)
-    assert {item.label for item in answer(task, logits, (6, 6))} == answered
+    assert {prediction.label for prediction in answer(task, logits, (6, 6))} == answered
 
 
 def test_a_background_alone_is_no_prediction():
@@ -188,14 +203,14 @@ def test_a_background_alone_is_no_prediction():
 
 
 def test_one_label_is_answered_whatever_its_name():
-    found = answer(segmentation(labels=("background",)), EVERYTHING, regions="class")
-    assert [item.label for item in found] == ["background"]
+    predictions = answer(segmentation(labels=("background",)), EVERYTHING, regions="class")
+    assert [prediction.label for prediction in predictions] == ["background"]
 
 
-def own_segmenter(outputs, affine, asked):
+def own_segmenter(outputs, affine, options):
     mask = next(iter(outputs.values()))
     yield Region(class_id=1, mask=mask, left=2, top=1, score=0.75, instance=True)
-    yield Region(class_id=asked.label_count, mask=mask[:0], left=0, top=0, score=0.6)
+    yield Region(class_id=options.label_count, mask=mask[:0], left=0, top=0, score=0.6)
 
 
 def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):
@@ -209,14 +224,14 @@ def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):
         raising=False,
     )
     task = segmentation("quadriga.tasks.segmenters.semantic:own")
-    [found] = answer(task, picture("1.11"), (9, 4))
-    assert (found.label, found.score) == ("cat", 0.75)
-    assert [[(point.x, point.y) for point in ring] for ring in found.contour] in (
+    [predictions] = answer(task, picture("1.11"), (9, 4))
+    assert (predictions.label, predictions.score) == ("cat", 0.75)
+    assert [[(point.x, point.y) for point in ring] for ring in predictions.contour] in (
         [[(2, 1)], [(4, 1), (5, 1)]],
         [[(4, 1), (5, 1)], [(2, 1)]],
     )
-    [found] = answer(task, picture("1.11"), (9, 4), min_area=2)
-    assert [len(ring) for ring in found.contour] == [2]
+    [predictions] = answer(task, picture("1.11"), (9, 4), min_area=2)
+    assert [len(ring) for ring in predictions.contour] == [2]
     assert answer(task, picture("1.11"), (9, 4), min_area=3) == []
 
 
@@ -226,8 +241,8 @@ def test_simplifying_takes_points_and_keeps_rings():
     ring = ((radius < 90) & (radius > 40)).astype(np.uint8)
     [exact] = answer(segmentation(), ring)
     [fewer] = answer(segmentation(), ring, simplify=True, epsilon=2)
-    assert [len(item.contour) for item in (exact, fewer)] == [2, 2]
-    counts = [sum(map(len, item.contour)) for item in (exact, fewer)]
+    assert [len(prediction.contour) for prediction in (exact, fewer)] == [2, 2]
+    counts = [sum(map(len, prediction.contour)) for prediction in (exact, fewer)]
     assert counts[1] < counts[0] / 8
     differing = mask_of(fewer, 200, 200) != ring
     assert differing.sum() / ring.sum() < 0.05
@@ -254,33 +269,33 @@ def test_a_mask_comes_back_to_the_pixels_it_was_on(decoder, resize, image_wh, ne
     spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
     width, height = image_wh
     y, x = np.mgrid[:height, :width]
-    known = np.hypot((x + 0.5) / width - 0.6, (y + 0.5) / height - 0.4) < 0.3
-    known[: height // 3, : width // 2] = True
-    affine = place(width, height, spec)[0]
+    mask_there = np.hypot((x + 0.5) / width - 0.6, (y + 0.5) / height - 0.4) < 0.3
+    mask_there[: height // 3, : width // 2] = True
+    affine = image_placement(width, height, spec)[0]
     v, u = np.mgrid[: affine.network_wh[1], : affine.network_wh[0]] + 0.5
     there = np.floor(affine.to_image(np.stack([u, v], axis=2))).astype(int)
     inside = (there >= 0).all(axis=2) & (there < image_wh).all(axis=2)
     column, row = np.clip(there, 0, np.array(image_wh) - 1).transpose(2, 0, 1)
-    network = known[row, column] & inside
+    network = mask_there[row, column] & inside
     output = {
         "class_map": network.astype(np.uint8),
         "semantic_logits": np.stack([~network, network]).astype(np.float32),
         "binary": network[None].astype(np.float32),
     }[decoder]
     task = segmentation(decoder, ("background", "thing"), spec)
-    [found] = answer(task, output, image_wh, regions="class")
-    mask = mask_of(found, width, height) > 0
+    [predictions] = answer(task, output, image_wh, regions="class")
+    mask = mask_of(predictions, width, height) > 0
     u, v = (affine.to_network(np.stack([x + 0.5, y + 0.5], axis=2))).transpose(2, 0, 1)
     seen = (u >= 0) & (u < affine.network_wh[0]) & (v >= 0) & (v < affine.network_wh[1])
     assert not mask[~seen].any()
-    expected = known & seen
+    expected = mask_there & seen
     if resize == "none":
         np.testing.assert_array_equal(mask, expected)
     # no pixel is wrong that lies further from the edge than a cell of the network
     cell = int(np.ceil(max(1 / affine.sx, 1 / affine.sy))) + 1
     kernel = np.ones((2 * cell + 1, 2 * cell + 1), np.uint8)
-    sure = cv2.erode(known.astype(np.uint8), kernel, borderValue=1) > 0
-    never = cv2.dilate(known.astype(np.uint8), kernel) == 0
+    sure = cv2.erode(mask_there.astype(np.uint8), kernel, borderValue=1) > 0
+    never = cv2.dilate(mask_there.astype(np.uint8), kernel) == 0
     assert mask[sure & seen].all()
     assert not mask[never].any()
 
@@ -307,8 +322,8 @@ def test_a_turned_photo_has_the_contours_of_the_upright_one():
 
 
 def test_answers_are_plain_json_in_the_order_of_the_protocol():
-    [found] = answer(segmentation(), picture(".11", "..."))
-    assert msgspec.json.encode(found) == (
+    [predictions] = answer(segmentation(), picture(".11", "..."))
+    assert msgspec.json.encode(predictions) == (
         b'{"label":"cat","score":1.0,"contour":[[{"x":1.0,"y":0.0},{"x":2.0,"y":0.0}]]}'
     )
 

@@ -8,8 +8,8 @@ import pytest
 
 from quadriga.tasks.predictions import OutputError
 from quadriga.tasks.references import load
-from quadriga.tasks.resize import place
-from quadriga.tasks.segmenters import SEGMENTERS, Asked
+from quadriga.tasks.resize import image_placement
+from quadriga.tasks.segmenters import SEGMENTERS, SegmenterOptions
 from quadriga.tasks.specification import InputSpec
 from tests.by_definition import enlarged, places, seen
 
@@ -28,18 +28,18 @@ RESIZES = [
 
 def affine_of(resize, image_wh, network_wh):
     spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
-    return place(*image_wh, spec)[0]
+    return image_placement(*image_wh, spec)[0]
 
 
 def asked(**changes: Any):
     fields = {"score_threshold": 0.3, "iou_threshold": 0.5, "limit": 100, "label_count": 3}
-    return Asked(**{**fields, **changes})
+    return SegmenterOptions(**{**fields, **changes})
 
 
-def answers(name, outputs, affine, wanted):
+def answers(name, outputs, affine, expected):
     """(class, score, full mask) of each region; the mean probability where there is no score."""
-    found = []
-    for region in load(SEGMENTERS[name])(outputs, affine, wanted):
+    regions = []
+    for region in load(SEGMENTERS[name])(outputs, affine, expected):
         height, width = region.mask.shape
         full = np.zeros((affine.height, affine.width), bool)
         crop = slice(region.top, region.top + height), slice(region.left, region.left + width)
@@ -47,24 +47,24 @@ def answers(name, outputs, affine, wanted):
         score = region.score
         if region.probabilities is not None:
             score = region.probabilities[region.mask > 0].mean()
-        found.append((region.class_id, score, full))
-    return found
+        regions.append((region.class_id, score, full))
+    return regions
 
 
-def assert_same(found, expected):
-    assert [item[0] for item in found] == [item[0] for item in expected]
+def assert_same(regions, expected):
+    assert [region[0] for region in regions] == [region[0] for region in expected]
     np.testing.assert_allclose(
-        [item[1] for item in found], [item[1] for item in expected], atol=2e-4
+        [region[1] for region in regions], [region[1] for region in expected], atol=2e-4
     )
-    for (_, _, ours), (_, _, theirs) in zip(found, expected, strict=True):
+    for (_, _, ours), (_, _, theirs) in zip(regions, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def regions_of(classes, chances, skip=None):
     """One region for each class in a map of numbers, -1 where nothing was seen."""
     return [
-        (number, chances[classes == number].mean(), classes == number)
-        for number in sorted(set(classes[classes >= 0].tolist()) - {skip})
+        (index, chances[classes == index].mean(), classes == index)
+        for index in sorted(set(classes[classes >= 0].tolist()) - {skip})
     ]
 
 
@@ -86,28 +86,30 @@ def argmax_by_definition(maps, affine, *, softmax):
 def test_semantic_logits(resize, image_wh, network_wh, background):
     affine = affine_of(resize, image_wh, network_wh)
     logits = _RANDOM.normal(0, 4, (3, 5, 6)).astype(np.float32)
-    found = answers("semantic_logits", {"logits": logits}, affine, asked(background=background))
+    regions = answers("semantic_logits", {"logits": logits}, affine, asked(background=background))
     classes, chances = argmax_by_definition(logits, affine, softmax=True)
-    assert_same(found, regions_of(classes, chances, background))
+    assert_same(regions, regions_of(classes, chances, background))
 
 
 def test_semantic_scores_of_0_to_1_are_probabilities():
     affine = affine_of("stretch", (21, 13), (16, 16))
     scores = _RANDOM.dirichlet(np.ones(3), (5, 6)).transpose(2, 0, 1).astype(np.float16)
-    found = answers("semantic_logits", {"out": scores}, affine, asked())
+    regions = answers("semantic_logits", {"out": scores}, affine, asked())
     classes, chances = argmax_by_definition(scores, affine, softmax=False)
-    assert_same(found, regions_of(classes, chances))
-    [*_, wanted] = answers("semantic_logits", {"out": scores}, affine, asked(activation="softmax"))
+    assert_same(regions, regions_of(classes, chances))
+    [*_, expected] = answers(
+        "semantic_logits", {"out": scores}, affine, asked(activation="softmax")
+    )
     classes, chances = argmax_by_definition(scores, affine, softmax=True)
-    assert_same([wanted], regions_of(classes, chances)[-1:])
+    assert_same([expected], regions_of(classes, chances)[-1:])
 
 
 def test_semantic_of_many_classes_and_tiles():
     affine = affine_of("stretch", (300, 40), (16, 16))
     logits = _RANDOM.normal(0, 6, (300, 4, 9)).astype(np.float32)
-    found = answers("semantic_logits", {"logits": logits}, affine, asked(label_count=300))
+    regions = answers("semantic_logits", {"logits": logits}, affine, asked(label_count=300))
     classes, chances = argmax_by_definition(logits, affine, softmax=True)
-    assert_same(found, regions_of(classes, chances))
+    assert_same(regions, regions_of(classes, chances))
 
 
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh"), RESIZES)
@@ -127,8 +129,8 @@ def test_class_map(resize, image_wh, network_wh, labels, dtype):
                 expected[row, column] = cells[0, v, u]
                 if labels == 1:
                     expected[row, column] = 0 if cells[0, v, u] > 0 else -1
-    found = answers("class_map", {"output0": cells}, affine, asked(label_count=labels))
-    assert_same(found, regions_of(expected, np.ones(expected.shape)))
+    regions = answers("class_map", {"output0": cells}, affine, asked(label_count=labels))
+    assert_same(regions, regions_of(expected, np.ones(expected.shape)))
 
 
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh"), RESIZES)
@@ -144,8 +146,8 @@ def test_binary_masks(name, resize, image_wh, network_wh):
         cells = 1 / (1 + np.exp(-cells))
     large = enlarged(cells, affine)[0]
     inside = np.nan_to_num(large) > 0.5
-    found = answers(name, outputs, affine, asked(label_count=2))
-    assert_same(found, [(1, large[inside].mean(), inside)])
+    regions = answers(name, outputs, affine, asked(label_count=2))
+    assert_same(regions, [(1, large[inside].mean(), inside)])
 
 
 def test_a_binary_map_within_0_and_1_is_not_activated_twice():
@@ -163,9 +165,9 @@ def test_what_a_resize_in_the_graph_rounds_past_1_is_no_logit():
     cells[:, 2:4, 2:4] = 1.0000001
     inside = cells[0] > 0.5
     assert_same(answers("binary", {"a": cells}, affine, asked(label_count=1)), [(0, 1.0, inside)])
-    both = np.concatenate([1 - cells, cells])
-    found = answers("semantic_logits", {"a": both}, affine, asked(label_count=2))
-    assert_same(found, [(0, 0.75, ~inside), (1, 1.0, inside)])
+    outputs = np.concatenate([1 - cells, cells])
+    regions = answers("semantic_logits", {"a": outputs}, affine, asked(label_count=2))
+    assert_same(regions, [(0, 0.75, ~inside), (1, 1.0, inside)])
 
 
 def cropped(mask, box, affine):
@@ -210,16 +212,16 @@ def test_ultralytics(resize, image_wh, network_wh, end_to_end):
         1,
     )
     expected = []
-    for number in range(5):
-        logits = sum(shares[number, k] * prototypes[k] for k in range(4))[None]
+    for index in range(5):
+        logits = sum(shares[index, k] * prototypes[k] for k in range(4))[None]
         if factor > 1:
             height, width = logits.shape[1:]
             fine = affine_of("stretch", (width * factor, height * factor), (width, height))
             logits = enlarged(logits, fine)
         mask = np.nan_to_num(enlarged(logits, affine)[0]) > 0
-        mask = cropped(mask, np.clip(boxes[number], -1e9, 1e9), affine)
+        mask = cropped(mask, np.clip(boxes[index], -1e9, 1e9), affine)
         if mask.any():
-            expected.append((class_ids[number], scores[number], mask))
+            expected.append((class_ids[index], scores[index], mask))
     assert_same(answers(name, outputs, affine, asked(iou_threshold=1.0)), expected)
 
 
@@ -227,11 +229,11 @@ def test_ultralytics_suppresses_overlapping_boxes_and_limits():
     affine = affine_of("none", (16, 16), (16, 16))
     head = np.array([[8, 8, 8, 8, score, 0, 0, 1] for score in (0.5, 0.9, 0.7)], np.float32).T
     outputs = {"output0": head, "output1": np.ones((1, 4, 4), np.float32)}
-    found = answers("ultralytics_segment", outputs, affine, asked())
-    assert [round(score, 6) for _, score, _ in found] == [0.9]
-    assert found[0][2].sum() == 64
-    found = answers("ultralytics_segment", outputs, affine, asked(iou_threshold=1.0, limit=2))
-    assert [round(score, 6) for _, score, _ in found] == [0.9, 0.7]
+    regions = answers("ultralytics_segment", outputs, affine, asked())
+    assert [round(score, 6) for _, score, _ in regions] == [0.9]
+    assert regions[0][2].sum() == 64
+    regions = answers("ultralytics_segment", outputs, affine, asked(iou_threshold=1.0, limit=2))
+    assert [round(score, 6) for _, score, _ in regions] == [0.9, 0.7]
 
 
 def pasted(mask, box, affine):
@@ -250,8 +252,8 @@ def pasted(mask, box, affine):
                 upper = padded[y0, x0] * (1 - fx) + padded[y0, x0 + 1] * fx
                 lower = padded[y0 + 1, x0] * (1 - fx) + padded[y0 + 1, x0 + 1] * fx
                 result[y, x] = upper * (1 - fy) + lower * fy
-    there = np.full((1, 2, 2), 1.0)
-    return (result > 0.5) & ~np.isnan(enlarged(there, affine)[0])
+    in_image = np.full((1, 2, 2), 1.0)
+    return (result > 0.5) & ~np.isnan(enlarged(in_image, affine)[0])
 
 
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh"), RESIZES)
@@ -278,13 +280,13 @@ def test_mask_rcnn(layout, resize, image_wh, network_wh):
         }
         offset = 1
     expected = []
-    for number in (1, 3, 4, 0):
+    for index in (1, 3, 4, 0):
         if layout == "full size":
-            mask = np.nan_to_num(enlarged(masks[number][None], affine)[0]) > 0.5
+            mask = np.nan_to_num(enlarged(masks[index][None], affine)[0]) > 0.5
         else:
-            mask = pasted(masks[number], boxes[number], affine)
+            mask = pasted(masks[index], boxes[index], affine)
         if mask.any():
-            expected.append((labels[number], scores[number], mask))
+            expected.append((labels[index], scores[index], mask))
     assert_same(answers("mask_rcnn", outputs, affine, asked(label_offset=offset)), expected)
 
 
@@ -326,10 +328,10 @@ def squared(masks):
     masks = masks.astype(np.float64)
     for axis in (1, 2):
         size = masks.shape[axis]
-        places = np.clip((np.arange(384) + 0.5) * size / 384 - 0.5, 0, size - 1)
-        low = np.floor(places).astype(int)
+        positions = np.clip((np.arange(384) + 0.5) * size / 384 - 0.5, 0, size - 1)
+        low = np.floor(positions).astype(int)
         high = np.minimum(low + 1, size - 1)
-        share = np.expand_dims(places - low, (0, 3 - axis))
+        share = np.expand_dims(positions - low, (0, 3 - axis))
         masks = masks.take(low, axis) * (1 - share) + masks.take(high, axis) * share
     return masks
 
@@ -366,8 +368,8 @@ def test_mask_queries_of_classes(resize, image_wh, network_wh, name, read):
         for class_id in range(3):
             maps[class_id] += chances[query][class_id] * chances_of_masks[query]
     classes, values = argmax_by_definition(maps, affine, softmax=False)
-    found = answers(f"{name}_semantic", outputs, affine, asked())
-    assert_same(found, regions_of(classes, np.minimum(values, 1)))
+    regions = answers(f"{name}_semantic", outputs, affine, asked())
+    assert_same(regions, regions_of(classes, np.minimum(values, 1)))
 
 
 HEAD, PROTOTYPES = np.zeros((11, 5), np.float32), np.zeros((4, 4, 4), np.float32)
@@ -399,9 +401,9 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "outputs", "message"), WRONG.values(), ids=WRONG)
 def test_other_outputs_are_an_output_error(name, outputs, message):
-    given = {f"output{index}": output for index, output in enumerate(outputs)}
+    wrong_outputs = {f"output{index}": output for index, output in enumerate(outputs)}
     with pytest.raises(OutputError, match=message):
-        answers(name, given, affine_of("none", (16, 16), (16, 16)), asked())
+        answers(name, wrong_outputs, affine_of("none", (16, 16), (16, 16)), asked())
 
 
 def test_every_name_leads_to_a_segmenter():

@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.tasks.decoders import Candidates
 from quadriga.tasks.geometry import iou_matrix
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import Tiling
 from quadriga.tasks.tiling import count_tiles, merge, tiles
 
@@ -27,7 +27,7 @@ SPLITS: dict[str, Any] = {
 def test_an_image_is_covered_row_by_row(case):
     (width, height), size_wh, overlap, lefts, tops, tile_wh = case
     expected = [
-        Window(left, top, left + tile_wh[0], top + tile_wh[1]) for top in tops for left in lefts
+        PixelRect(left, top, left + tile_wh[0], top + tile_wh[1]) for top in tops for left in lefts
     ]
     assert tiles(width, height, size_wh, overlap) == expected
     assert count_tiles(width, height, size_wh, overlap) == len(expected)
@@ -84,42 +84,42 @@ ACROSS = {
 @pytest.mark.parametrize("name", ["inside one tile", "in the overlap of two"])
 def test_an_object_seen_whole_is_answered_once_as_it_is(name, method, metric):
     box = ACROSS[name]
-    found = [seen_in(tile, [box], [0.9], [3]) for tile in tiles(260, 180, (100, 100), 0.2)]
-    whole = merge(found, merging(merge=method, metric=metric))
-    assert whole.boxes.tolist() == [box]
-    assert whole.scores.tolist() == [np.float32(0.9)]
-    assert whole.class_ids.tolist() == [3]
+    merged = [seen_in(tile, [box], [0.9], [3]) for tile in tiles(260, 180, (100, 100), 0.2)]
+    full_box = merge(merged, merging(merge=method, metric=metric))
+    assert full_box.boxes.tolist() == [box]
+    assert full_box.scores.tolist() == [np.float32(0.9)]
+    assert full_box.class_ids.tolist() == [3]
 
 
 @pytest.mark.parametrize("box", ACROSS.values(), ids=ACROSS)
 def test_an_object_on_a_border_is_merged_from_its_parts(box):
-    found = [seen_in(tile, [box], [0.9], [3]) for tile in tiles(260, 180, (100, 100), 0.2)]
-    whole = merge(found, merging(merge="nmm", metric="ios", threshold=0.15))
-    assert whole.boxes.tolist() == [box]
+    merged = [seen_in(tile, [box], [0.9], [3]) for tile in tiles(260, 180, (100, 100), 0.2)]
+    full_box = merge(merged, merging(merge="nmm", metric="ios", threshold=0.15))
+    assert full_box.boxes.tolist() == [box]
 
 
 def test_neighbours_and_other_classes_stay_apart():
     boxes = [[70, 10, 95, 30], [70, 32, 95, 50], [70, 10, 95, 30], [10, 10, 30, 30]]
     scores, classes = [0.9, 0.8, 0.7, 0.6], [1, 1, 2, 1]
-    found = [seen_in(tile, boxes, scores, classes) for tile in tiles(260, 180, (100, 100), 0.3)]
+    merged = [seen_in(tile, boxes, scores, classes) for tile in tiles(260, 180, (100, 100), 0.3)]
     for method in ("nms", "nmm"):
-        whole = merge(found, merging(merge=method))
-        assert whole.boxes.tolist() == boxes
-        assert whole.class_ids.tolist() == classes
-        assert merge(found, merging(merge=method), limit=2).boxes.tolist() == boxes[:2]
+        full_box = merge(merged, merging(merge=method))
+        assert full_box.boxes.tolist() == boxes
+        assert full_box.class_ids.tolist() == classes
+        assert merge(merged, merging(merge=method), limit=2).boxes.tolist() == boxes[:2]
 
 
 def test_a_part_falls_by_the_smaller_box_but_not_by_the_union():
-    tile = Window(0, 0, 100, 100)
-    found = [(tile, candidates(([0, 0, 80, 20], 0.9, 0), ([60, 0, 80, 20], 0.8, 0)))]
-    assert len(merge(found, merging(merge="nms", metric="ios")).boxes) == 1
-    assert len(merge(found, merging(merge="nms", metric="iou")).boxes) == 2
+    tile = PixelRect(0, 0, 100, 100)
+    merged = [(tile, candidates(([0, 0, 80, 20], 0.9, 0), ([60, 0, 80, 20], 0.8, 0)))]
+    assert len(merge(merged, merging(merge="nms", metric="ios")).boxes) == 1
+    assert len(merge(merged, merging(merge="nms", metric="iou")).boxes) == 2
 
 
 @pytest.mark.parametrize("method", ["nms", "nmm"])
 def test_tiles_without_objects_give_none(method):
-    found = [(tile, candidates()) for tile in tiles(260, 180, (100, 100), 0.2)]
-    assert merge(found, merging(merge=method)).boxes.shape == (0, 4)
+    merged = [(tile, candidates()) for tile in tiles(260, 180, (100, 100), 0.2)]
+    assert merge(merged, merging(merge=method)).boxes.shape == (0, 4)
 
 
 def oriented(*rows: Any):
@@ -139,8 +139,8 @@ def test_a_rotated_object_seen_twice_is_answered_once(method, metric):
         (left, oriented([90, 50, 16, 8, 0.6, 0.9])),
         (right, oriented([10, 50, 16, 8, 0.6, 0.8])),
     ]
-    whole = merge(seen, merging(merge=method, metric=metric))
-    np.testing.assert_allclose(whole.boxes, [[90, 50, 16, 8, 0.6]], atol=1e-5)
+    full_box = merge(seen, merging(merge=method, metric=metric))
+    np.testing.assert_allclose(full_box.boxes, [[90, 50, 16, 8, 0.6]], atol=1e-5)
 
 
 @pytest.mark.parametrize("turn", [0, 0.5, math.pi / 2, 2.5])
@@ -150,18 +150,18 @@ def test_a_rotated_object_over_a_border_is_merged_along_its_rotation(turn):
     # two parts of 36 px that share 12, the second turned round: the same rectangle all the same
     first, second = np.array([90, 50]) - along * 12, np.array([90, 50]) + along * 12
     left, right = tiles(180, 100, (100, 100), 0.2)
-    found = [
+    merged = [
         (left, oriented([*first, 36, 10, turn, 0.9])),
         (right, oriented([second[0] - right.left, second[1], 36, 10, turn + math.pi, 0.8])),
     ]
-    whole = merge(found, merging(threshold=0.3))
-    assert len(whole.boxes) == 1
-    assert iou_matrix(whole.boxes, np.array([truth]))[0, 0] > 0.999
-    assert whole.boxes[0, 4] == pytest.approx(turn)
-    assert len(merge(found, merging(merge="nms", threshold=0.5)).boxes) == 2
+    full_box = merge(merged, merging(threshold=0.3))
+    assert len(full_box.boxes) == 1
+    assert iou_matrix(full_box.boxes, np.array([truth]))[0, 0] > 0.999
+    assert full_box.boxes[0, 4] == pytest.approx(turn)
+    assert len(merge(merged, merging(merge="nms", threshold=0.5)).boxes) == 2
 
 
 def test_rotated_objects_side_by_side_stay_apart_though_their_frames_meet():
-    tile = Window(0, 0, 100, 100)
-    found = [(tile, oriented([50, 50, 60, 6, 0.8, 0.9], [56, 44, 60, 6, 0.8, 0.8]))]
-    assert len(merge(found, merging()).boxes) == 2
+    tile = PixelRect(0, 0, 100, 100)
+    merged = [(tile, oriented([50, 50, 60, 6, 0.8, 0.9], [56, 44, 60, 6, 0.8, 0.8]))]
+    assert len(merge(merged, merging()).boxes) == 2

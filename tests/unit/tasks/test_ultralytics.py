@@ -9,12 +9,12 @@ _SIZE = (64, 64)
 
 def naive(head, threshold):
     """Anchor by anchor: box corners, best score, first class of that score."""
-    found = []
+    candidates = []
     for x, y, w, h, *scores in head.T.tolist():
         if max(scores) > threshold:
             box = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
-            found.append((box, max(scores), scores.index(max(scores))))
-    return found
+            candidates.append((box, max(scores), scores.index(max(scores))))
+    return candidates
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.9, 1.0])

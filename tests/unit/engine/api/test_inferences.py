@@ -204,13 +204,13 @@ def test_an_input_comes_back_as_it_was_sent(client) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("5", 404, "expected 5 to be a stored inference, got none"),
-        (str(1 << 63), 404, "to be a stored inference, got none"),
+        ("5", 404, "inference not found: 5"),
+        (str(1 << 63), 404, "inference not found"),
         ("abc", 400, "expected an id as a string of digits, got 'abc'"),
         ("9" * 20, 400, "expected an id as a string of digits"),
-        ("3/input", 404, "expected the input of 3 to be there, got one removed since"),
-        ("4/input", 404, "expected the input of 4 to be there, got one not kept"),
-        ("5/input", 404, "expected 5 to be a stored inference, got none"),
+        ("3/input", 404, "input of 3 is not available: removed since"),
+        ("4/input", 404, "input of 4 is not available: not stored"),
+        ("5/input", 404, "inference not found: 5"),
     ],
 )
 def test_what_is_not_there_is_said(client, path: str, status: int, message: str) -> None:
@@ -240,7 +240,7 @@ def test_a_presigned_url_answers_the_input(client, inference_id, content, conten
     assert response.headers["x-content-type-options"] == "nosniff"
     changed = client.get(url.replace("type=", "type=x"))
     assert changed.status_code == 400
-    assert "another signature" in changed.json()["error"]
+    assert "the signature of the URL" in changed.json()["error"]
 
 
 def test_a_presigned_url_of_bytes_that_are_gone_answers_404(client) -> None:
@@ -257,4 +257,4 @@ def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) ->
     digest = blob_key(b"\x89PNG").partition(":")[2]
     response = client.get(f"/api/blobs/{digest}{query}")
     assert response.status_code == 400
-    assert "expected a URL as this server signed it" in response.json()["error"]
+    assert "the signature of the URL is not one of this server" in response.json()["error"]

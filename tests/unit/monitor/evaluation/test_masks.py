@@ -14,8 +14,9 @@ from quadriga.monitor.evaluation.pixels.masks import (
     from_runs,
     overlaps,
 )
-from quadriga.monitor.evaluation.pixels.run_lengths import RunLengths, from_polygons, masks_of
+from quadriga.monitor.evaluation.pixels.run_lengths import from_polygons, masks_of
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.exchange.coco import RunLengths
 from quadriga.tasks.contours import fill, rings
 
 # pycocotools' own.

@@ -83,9 +83,11 @@ def test_a_session_gets_the_numbers_of_the_formula(case, tmp_path):
     shape, kind, toml, data, expected = case
     path = echo(tmp_path / "model.onnx", shape, kind)
     (tmp_path / "model.toml").write_text(TOML + toml)
-    scores = {each.label: each.score for each in ask(Model("model", "1", path), data)}
-    found = [scores[f"class_{number}"] for number in range(expected.size)]
-    np.testing.assert_allclose(found, expected.ravel(), rtol=1e-6, atol=1e-6)
+    scores = {
+        prediction.label: prediction.score for prediction in ask(Model("model", "1", path), data)
+    }
+    predictions = [scores[f"class_{index}"] for index in range(expected.size)]
+    np.testing.assert_allclose(predictions, expected.ravel(), rtol=1e-6, atol=1e-6)
 
 
 PIXELS = np.random.default_rng(7).integers(0, 255, (48, 64, 10), np.uint8)
@@ -120,9 +122,14 @@ def test_ultralytics_of_any_bands_needs_nothing_to_configure(
         metadata=ultralytics("detect", **metadata),
         input=fields,
     )
-    found = ask(load(case, tmp_path), data)
-    assert [each.score for each in found] == pytest.approx(SCORES.tolist(), abs=1e-6)
-    places = [(each.xmin, each.ymin, each.xmax, each.ymax) for each in found]
+    predictions = ask(load(case, tmp_path), data)
+    assert [prediction.score for prediction in predictions] == pytest.approx(
+        SCORES.tolist(), abs=1e-6
+    )
+    places = [
+        (prediction.xmin, prediction.ymin, prediction.xmax, prediction.ymax)
+        for prediction in predictions
+    ]
     np.testing.assert_allclose(places, boxes(), atol=1e-3)
 
 
@@ -144,8 +151,8 @@ def test_validate_draws_the_first_three_bands(tmp_path):
     (tmp_path / "model.toml").write_text(TOML + "bit_depth = 16")
     (tmp_path / "image.tiff").write_bytes(pages(list(np.moveaxis(DEEP, 2, 0))))
     picture = tmp_path / "picture.png"
-    found = validate(tmp_path, tmp_path / "image.tiff", picture, {})
-    assert (found.width, found.height) == (WIDTH, HEIGHT)
+    predictions = validate(tmp_path, tmp_path / "image.tiff", picture, {})
+    assert (predictions.width, predictions.height) == (WIDTH, HEIGHT)
     enlarged = decode(picture.read_bytes()).pixels[: 20 * HEIGHT]
     np.testing.assert_allclose(enlarged[10::20, 10::20], SHALLOW[..., :3], atol=16)
     assert path.exists()
@@ -190,7 +197,7 @@ def test_inspect_says_values_and_bands(tmp_path):
     assert "10 bands, values from 0 to 4095 times 0.0002442, as float32" in in_words(
         model.spec.input
     )
-    decided = {each.field: each.reason for each in model.recognition.decisions}
+    decided = {prediction.field: prediction.reason for prediction in model.recognition.decisions}
     assert decided["input.scale"] == "bit_depth 12"
 
 

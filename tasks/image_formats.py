@@ -1,6 +1,6 @@
-"""Image files as bytes: sizes and completeness, read before a decoder takes memory or guesses.
+"""Image formats as bytes: size and completeness of a file, checked before a decoder takes memory.
 
-Knows only what the decoders leave out: OpenCV may answer part of a JPEG that was cut short, Pillow
+Only the checks that the decoders lack: OpenCV may return the upper half of a JPEG that was cut short, Pillow
 does not check the pixel data of PNG, and takes memory for WEBP and GIF while it opens them.
 """
 
@@ -9,18 +9,18 @@ import struct
 import zlib
 
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
-"""A marker that ends entropy-coded data: neither a stuffed byte, nor a restart, nor a fill byte."""
+"""Marker that ends entropy-coded data: neither a stuffed byte, nor a restart, nor a fill byte."""
 _JPEG_START_OF_SCAN, _JPEG_END_OF_IMAGE = 0xDA, 0xD9
 _JPEG_MAX_SCANS = 100
-"""A progressive file has about ten; each of thousands would be a pass over the whole picture."""
+"""Maximum scans of a progressive file, which has about ten; each scan is a pass over the whole image."""
 
 
 class ImageError(ValueError):
-    """The bytes are no image that we can read rightly; the text says what was expected and found."""
+    """The bytes are not a readable image; the message says what was expected and what it got."""
 
 
 def early_size(data: bytes, mime: str) -> tuple[int, int]:
-    """Size of the formats for which Pillow takes memory while it opens the file; else 1 x 1.
+    """Return width and height in the formats for which Pillow takes memory while it opens a file, else 1 x 1.
 
     Source: GIF89a, "Logical Screen Descriptor"; RFC 9649, sections 2.5 to 2.7; RFC 6386, section 9.1.
     """
@@ -42,16 +42,16 @@ def early_size(data: bytes, mime: str) -> tuple[int, int]:
 
 
 def check_jpeg(data: bytes) -> None:
-    """Walk the segments to the end marker of the first picture, past those inside its segments.
+    """Walk the segments of a JPEG to the end marker of its first image, past the markers inside of segments.
 
     Raises:
-        ImageError: The file is incomplete, or too much work.
+        ImageError: The file is incomplete, or has too many scans.
 
     Source: ITU-T T.81, B.1.1.
     """
     position, scans = 2, 0
-    while found := _JPEG_MARKER.search(data, position):
-        marker = data[found.end() - 1]
+    while match := _JPEG_MARKER.search(data, position):
+        marker = data[match.end() - 1]
         if marker == _JPEG_END_OF_IMAGE:
             return
         scans += marker == _JPEG_START_OF_SCAN
@@ -59,7 +59,7 @@ def check_jpeg(data: bytes) -> None:
             raise ImageError(
                 f"expected image/jpeg to have at most {_JPEG_MAX_SCANS} scans, got more"
             )
-        position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+        position = match.end() + int.from_bytes(data[match.end() : match.end() + 2], "big")
     raise ImageError("expected a complete image/jpeg file, got one that ends before its end marker")
 
 

@@ -158,14 +158,14 @@ def test_orientation_turns_every_band_or_is_ignored(write, stored, orientation):
     )
 
 
-def damaged(data, number):
+def damaged(data, index):
     """Cut short, or with some bytes changed; the same for a number."""
-    choice = random.Random(number)
-    if number % 3 == 0:
+    choice = random.Random(index)
+    if index % 3 == 0:
         return data[: choice.randrange(len(data))]
     changed = bytearray(data)
-    for _ in range(number % 7 + 1):
-        low = 0 if number % 3 == 1 else max(len(data) - 300, 0)
+    for _ in range(index % 7 + 1):
+        low = 0 if index % 3 == 1 else max(len(data) - 300, 0)
         changed[choice.randrange(low, len(data))] = choice.randrange(256)
     return bytes(changed)
 
@@ -175,14 +175,14 @@ def decode_damaged():
     for name, (data, channels, depth, *_) in DECODED.items():
         if "JPEG" in name:  # OpenCV's own decoder writes what it thinks
             continue
-        for number in range(40):
+        for index in range(40):
             with contextlib.suppress(ImageError):
-                decode(damaged(data, number), channels=channels, bit_depth=depth)
+                decode(damaged(data, index), channels=channels, bit_depth=depth)
     return "done"
 
 
 def test_damaged_files_are_refused_and_nothing_is_written_to_stderr():
-    code = "from tests.unit.tasks.test_bands import decode_damaged; print(decode_damaged())"
+    code = "from tests.unit.tasks.test_multiband import decode_damaged; print(decode_damaged())"
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
@@ -217,8 +217,8 @@ def spec(**changes):
 @pytest.mark.parametrize(("pixels", "depth"), [(SHALLOW, 8), (TWELVE, 12), (DEEP, 16)])
 def test_a_letterbox_of_many_bands_equals_the_formula(pixels, depth, layout):
     scale = 1 / (2**depth - 1)
-    made = spec(resize="letterbox", bit_depth=depth, scale=scale, layout=layout)
-    tensor, _ = preprocess(Image(pixels, bit_depth=depth), made)
+    result = spec(resize="letterbox", bit_depth=depth, scale=scale, layout=layout)
+    tensor, _ = preprocess(Image(pixels, bit_depth=depth), result)
     expected = np.empty((10, 26, 30))
     for band in range(10):
         for y in range(26):
@@ -226,7 +226,7 @@ def test_a_letterbox_of_many_bands_equals_the_formula(pixels, depth, layout):
                 value = round(114 / 255 * (2**depth - 1))
                 if 3 <= y < 23:
                     value = int(pixels[y - 3, x, band])
-                expected[band, y, x] = (value * scale - made.mean[band]) / made.std[band]
+                expected[band, y, x] = (value * scale - result.mean[band]) / result.std[band]
     if layout == "nhwc":
         expected = expected.transpose(1, 2, 0)
     np.testing.assert_allclose(tensor, expected, atol=1e-6)
@@ -238,7 +238,7 @@ def test_a_letterbox_of_many_bands_equals_the_formula(pixels, depth, layout):
 )
 def test_shrinking_to_half_takes_the_mean_of_four(channels, interpolation, antialias):
     pixels = np.random.default_rng(3).integers(0, 16000, (8, 12, channels), np.uint16) * 4
-    made = InputSpec(
+    result = InputSpec(
         name="x",
         size_wh=(6, 4),
         channels=channels,
@@ -248,7 +248,7 @@ def test_shrinking_to_half_takes_the_mean_of_four(channels, interpolation, antia
         interpolation=interpolation,
         antialias=antialias,
     )
-    tensor, _ = preprocess(Image(pixels, bit_depth=16), made)
+    tensor, _ = preprocess(Image(pixels, bit_depth=16), result)
     assert tensor.dtype == np.uint16
     expected = pixels.reshape(4, 2, 6, 2, channels).mean(axis=(1, 3))
     np.testing.assert_array_equal(tensor, expected)
@@ -265,9 +265,11 @@ def triangle(old, new):
 @pytest.mark.parametrize("pixels", [DEEP, DEEP[..., :3], DEEP[..., :1], SHALLOW, SHALLOW[..., :4]])
 def test_the_antialiased_filter_takes_each_band_by_itself(pixels):
     depth, channels = 8 * pixels.itemsize, pixels.shape[2]
-    made = spec(size_wh=(11, 7), antialias=True, layout="nhwc", channels=channels, bit_depth=depth)
-    made = msgspec.structs.replace(made, dtype="uint8" if depth == 8 else "uint16")
-    tensor, _ = preprocess(Image(pixels, bit_depth=depth), made)
+    result = spec(
+        size_wh=(11, 7), antialias=True, layout="nhwc", channels=channels, bit_depth=depth
+    )
+    result = msgspec.structs.replace(result, dtype="uint8" if depth == 8 else "uint16")
+    tensor, _ = preprocess(Image(pixels, bit_depth=depth), result)
     expected = np.einsum("yh,xw,hwc->yxc", triangle(20, 7), triangle(30, 11), pixels)
     # Pillow rounds after each axis where there are 8 bits
     np.testing.assert_allclose(tensor, expected, rtol=0, atol=0.51 if depth == 16 else 1.01)
@@ -275,16 +277,16 @@ def test_the_antialiased_filter_takes_each_band_by_itself(pixels):
 
 def test_a_cubic_filter_stays_within_the_values():
     pixels = np.where(DEEP > 30000, 4095, 0).astype(np.uint16)
-    made = spec(
+    result = spec(
         size_wh=(11, 7), antialias=True, interpolation="cubic", bit_depth=12, dtype="uint16"
     )
-    tensor, _ = preprocess(Image(pixels, bit_depth=12), made)
+    tensor, _ = preprocess(Image(pixels, bit_depth=12), result)
     assert tensor.max() <= 4095
 
 
 @pytest.mark.parametrize(("channels", "order"), [(3, [2, 1, 0]), (4, [2, 1, 0, 3]), (1, [0])])
 def test_bgr_reverses_the_first_three(channels, order):
-    made = InputSpec(
+    result = InputSpec(
         name="x",
         size_wh=(30, 20),
         channels=channels,
@@ -293,7 +295,7 @@ def test_bgr_reverses_the_first_three(channels, order):
         dtype="uint16",
         layout="nhwc",
     )
-    tensor, _ = preprocess(Image(DEEP[..., :channels], bit_depth=16), made)
+    tensor, _ = preprocess(Image(DEEP[..., :channels], bit_depth=16), result)
     np.testing.assert_array_equal(tensor, DEEP[..., :channels][..., order])
 
 

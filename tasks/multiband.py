@@ -1,7 +1,7 @@
-"""Images for models of other than 8-bit gray or RGB: any number of bands, values of 8 to 16 bits.
+"""Multiband images, for models of other than 8-bit gray or RGB: any number of bands, values of 8 to 16 bits.
 
-Pillow reads gray and what has 8 bits. OpenCV reads colour of 16 bits, which Pillow cuts to 8, and a
-fourth band that is no alpha, which Pillow drops; not the rest, of which it answers wrong pixels.
+Pillow reads gray images and those of 8 bits. OpenCV reads colour of 16 bits, which Pillow cuts to 8, and a
+fourth band that is no alpha, which Pillow drops; it returns wrong pixels of the other kinds.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from quadriga.tasks.containers import ImageError
+from quadriga.tasks.image_formats import ImageError
 
 Samples = npt.NDArray[np.unsignedinteger[Any]]
-"""uint8 or uint16 (H, W, bands): what a file stores, or what a model takes."""
+"""uint8 or uint16 (H, W, bands): the samples of a file, or the values that a model takes."""
 
 MODES_16_BIT = frozenset({"I;16", "I;16L", "I;16B"})
 AS_STORED = {mode: mode for mode in ("L", "LA", "RGB", "RGBA")} | {
@@ -28,23 +28,23 @@ AS_STORED = {mode: mode for mode in ("L", "LA", "RGB", "RGBA")} | {
     "CMYK": "RGB",
     "YCbCr": "RGB",
 }
-"""Pillow's modes of 8 bits, and the one that holds their bands."""
+"""Pillow's modes of 8 bits, each with the mode that holds all of its bands."""
 
 _ORIENTATION = 0x0112
 
 
 def read_bands(file: ImageFile, data: bytes, bands: int) -> tuple[Samples, int]:
-    """Read all that a file stores, in its own bits.
+    """Read all bands of a file, in its own bits.
 
-    A TIFF of several pages is one gray page a band, in their order, where other than 1 or 3 are asked for.
+    The pages of a TIFF are one gray band each, in their order, if `bands` is other than 1 or 3.
 
     Returns:
-        Samples (H, W, file's bands), RGB first; those of TIFF are upright. And their bits, 8 to 16.
+        Samples (H, W, bands of the file), RGB first, upright if from a TIFF; and their bits, 8 to 16.
 
     Raises:
         ImageError: The file has another number of pages, or pixels of a kind that is not read.
 
-    Source: of pages as bands, Ultralytics 8.4, `utils/patches.py` imread.
+    Source: pages as bands: Ultralytics 8.4, `utils/patches.py` imread.
     """
     if isinstance(file, TiffImageFile):
         if bands not in (1, 3) and (pages := _count_pages(file, bands)) > 1:
@@ -63,9 +63,9 @@ def read_bands(file: ImageFile, data: bytes, bands: int) -> tuple[Samples, int]:
 
 
 def to_bands(samples: Samples, bands: int) -> Samples:
-    """Bring samples to the bands that a model takes.
+    """Turn samples into the bands that a model takes.
 
-    For 1 or 3 alpha is dropped, gray repeated, and RGB becomes its luma. Any other number must be there.
+    For 1 or 3 bands alpha is dropped, gray repeated, and RGB becomes its luma. Any other number must match.
     """
     stored = samples.shape[2]
     if bands not in (1, 3):
@@ -83,10 +83,10 @@ def to_bands(samples: Samples, bands: int) -> Samples:
 
 
 def to_depth(samples: Samples, bits: int, bit_depth: int) -> Samples:
-    """Bring samples of `bits` to a model's values, 0 to 2**bit_depth - 1; uint8 for 8 bits.
+    """Turn samples of `bits` into a model's values, 0 to 2**bit_depth - 1; uint8 for 8 bits.
 
-    8 bits are spread over the whole range, more than 8 cut to their highest 8 for a model of 8; else
-    they are values as they are, such as 12 bits stored in 16.
+    8 bits are spread over the whole range; more than 8 are cut to the highest 8 for a model of 8 bits. Other
+    samples are taken as values, such as 12 bits stored in 16.
 
     Raises:
         ImageError: A value is larger than the model's.
@@ -96,9 +96,9 @@ def to_depth(samples: Samples, bits: int, bit_depth: int) -> Samples:
     largest = 2**bit_depth - 1
     if bits == 8:
         return np.take(np.round(np.arange(256) * (largest / 255)).astype(np.uint16), samples)
-    if (found := int(samples.max())) > largest:
+    if (highest := int(samples.max())) > largest:
         raise ImageError(
-            f"expected values of at most {largest}, as the model's bit_depth is {bit_depth}, got {found}"
+            f"expected values of at most {largest}, as the model's bit_depth is {bit_depth}, got {highest}"
         )
     return samples
 
@@ -118,32 +118,32 @@ def _kind(file: TiffImageFile) -> tuple[Any, ...]:
     return file.size, file.mode, tags.get(Tiff.BITSPERSAMPLE), tags.get(_ORIENTATION)
 
 
-def _count_pages(file: TiffImageFile, most: int) -> int:
+def _count_pages(file: TiffImageFile, max_pages: int) -> int:
     first = _kind(file)
-    for number in range(1, most + 1):
+    for page in range(1, max_pages + 1):
         try:
-            file.seek(number)
+            file.seek(page)
         except EOFError:
             file.seek(0)
-            return number
+            return page
         if _kind(file) != first:
             raise ImageError(
                 f"expected pages of one size, kind and orientation, {first[0]} {first[1]}, "
-                f"got {file.size} {file.mode} in page {number + 1}"
+                f"got {file.size} {file.mode} in page {page + 1}"
             )
-    return most + 1
+    return max_pages + 1
 
 
 def _read_pages(file: TiffImageFile, count: int) -> tuple[Samples, int]:
     if file.mode not in {"1", "L", *MODES_16_BIT}:
         raise ImageError(f"expected {count} pages of one band each, got mode {file.mode}")
     samples, bits = _read_page(file, b"")
-    found = np.empty((*samples.shape[:2], count), samples.dtype)
-    found[..., 0] = samples[..., 0]
-    for number in range(1, count):
-        file.seek(number)
-        found[..., number] = _read_page(file, b"")[0][..., 0]
-    return found, bits
+    pages = np.empty((*samples.shape[:2], count), samples.dtype)
+    pages[..., 0] = samples[..., 0]
+    for page in range(1, count):
+        file.seek(page)
+        pages[..., page] = _read_page(file, b"")[0][..., 0]
+    return pages, bits
 
 
 def _read_page(file: ImageFile, data: bytes) -> tuple[Samples, int]:
@@ -156,7 +156,7 @@ def _read_page(file: ImageFile, data: bytes) -> tuple[Samples, int]:
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or RGBA, got {bits} bits of mode {file.mode}"
         )
-    file.load()  # tells damage that OpenCV passes over
+    file.load()  # detects damage that OpenCV ignores
     if bits > 8 or (fourth and file.mode == "RGB"):
         return _read_by_opencv(file, data)
     mode = AS_STORED[file.mode]
@@ -168,7 +168,7 @@ def _read_page(file: ImageFile, data: bytes) -> tuple[Samples, int]:
 
 
 def _bits(file: ImageFile, data: bytes) -> int:
-    """Bits of a sample, 8 where fewer. Source: PNG, Third Edition, "IHDR Image header"."""
+    """Return the bits of a sample, at least 8. Source: PNG, Third Edition, "IHDR Image header"."""
     if isinstance(file, TiffImageFile):
         return int(max(8, *file.tag_v2.get(Tiff.BITSPERSAMPLE, (1,))))
     return 16 if isinstance(file, PngImageFile) and data[24] == 16 else 8

@@ -1,0 +1,246 @@
+"""COCO's files: their schema as two policies read it, the annotations of each image, and the form of a shape.
+
+An import takes files of any tool and leaves out the geometry that it cannot use (`ImportedCocoInstances`). An evaluation
+measures, so geometry has to be right (`CocoInstances`, `CocoResult`), while ids and names may be of more kinds.
+
+Source: COCO, "Data format" and "Results format".
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+
+import msgspec
+
+from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.exchange.predictions import label_of
+from quadriga.tasks.shapes import (
+    BOX_KEYS,
+    MAX_COORDINATE,
+    ORIENTED_BOX_KEYS,
+    XY,
+    contour_area,
+    is_inside,
+    ltwh_to_xyxy,
+    shape_of_json,
+    xyxy_to_ltwh,
+)
+
+Coordinate = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
+ImageId = int | str
+_Side = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+class RunLengths(msgspec.Struct, gc=False):
+    """A mask as run lengths: counts of pixels outside and inside by turns, down the columns."""
+
+    size: tuple[int, int]
+    """Height and width of the image."""
+    counts: str | list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]]
+
+
+Segmentation = list[list[float]] | RunLengths
+"""Polygons x, y, x, y ..., whose union is meant, or run lengths."""
+
+
+class CocoImage(msgspec.Struct):
+    """An image of `CocoInstances`."""
+
+    id: ImageId
+    width: _Side | None = None
+    height: _Side | None = None
+    file_name: str | None = None
+
+
+class CocoCategory(msgspec.Struct):
+    """A category of `CocoInstances`; without a name its id is the label."""
+
+    id: int
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Label of the category."""
+        return str(self.id) if self.name is None else self.name
+
+
+class CocoAnnotation(msgspec.Struct, gc=False):
+    """An annotation of `CocoInstances`, ground truth of an evaluation."""
+
+    image_id: ImageId
+    category_id: int
+    bbox: tuple[Coordinate, Coordinate, Coordinate, Coordinate] | None = None
+    segmentation: Segmentation | None = None
+    area: Coordinate | None = None
+    crowd: int | bool = msgspec.field(name="iscrowd", default=0)
+    difficult: ClassVar[bool] = False
+    oriented_bbox: dict[str, float] | None = None
+    """The extra key that an export writes: the oriented box in Chariot's form."""
+
+
+class CocoInstances(msgspec.Struct):
+    """A file of instances for an evaluation: all three lists are required, and geometry is checked."""
+
+    images: list[msgspec.Raw]
+    """Each a `CocoImage` with further keys, which slices may name."""
+    categories: list[CocoCategory]
+    annotations: list[CocoAnnotation]
+
+
+class CocoResult(msgspec.Struct, gc=False):
+    """A prediction in a file of results, for an evaluation."""
+
+    image_id: ImageId
+    category_id: int
+    score: Coordinate
+    bbox: tuple[Coordinate, Coordinate, Coordinate, Coordinate] | None = None
+    segmentation: Segmentation | None = None
+
+
+class ImportedCocoImage(msgspec.Struct):
+    """An image of `ImportedCocoInstances`."""
+
+    id: int
+    file_name: str = ""
+    inference: msgspec.Raw = msgspec.Raw(b"null")
+    """The extra key that an export writes: the whole record."""
+
+
+class ImportedCocoAnnotation(msgspec.Struct):
+    """An annotation of `ImportedCocoInstances`; geometry of another form is left out."""
+
+    image_id: int
+    category_id: int
+    bbox: list[float] = []
+    segmentation: Any = None
+    oriented_bbox: Any = None
+    iscrowd: int = 0
+
+
+class ImportedCocoCategory(msgspec.Struct):
+    """A category of `ImportedCocoInstances`."""
+
+    id: int
+    name: str
+
+    @property
+    def label(self) -> str:
+        """Label of the category."""
+        return self.name
+
+
+class ImportedCocoInstances(msgspec.Struct):
+    """A file of instances for an import: only images are required."""
+
+    images: list[ImportedCocoImage]
+    annotations: list[ImportedCocoAnnotation] = []
+    categories: list[ImportedCocoCategory] = []
+
+
+class _AnyCategory(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+
+
+_AnyAnnotation = TypeVar("_AnyAnnotation", CocoAnnotation, ImportedCocoAnnotation)
+
+
+def decode_imported(data: bytes) -> ImportedCocoInstances:
+    """Read a file of instances for an import.
+
+    Raises:
+        QueryError: The file is not JSON of that form.
+    """
+    try:
+        return msgspec.json.decode(data, type=ImportedCocoInstances)
+    except JSON_ERRORS as error:
+        raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
+
+
+def labels_by_id(categories: Sequence[_AnyCategory]) -> dict[int, str]:
+    """Return the label of each category."""
+    return {category.id: category.label for category in categories}
+
+
+def annotations_by_image(
+    annotations: Sequence[_AnyAnnotation], labels: Mapping[int, str], location: str = ""
+) -> dict[Any, list[tuple[int, _AnyAnnotation]]]:
+    """Return the annotations of each image, by its id, with their positions in the file.
+
+    Raises:
+        QueryError: An annotation is of no category; the message begins with `location`.
+    """
+    by_image: dict[Any, list[tuple[int, _AnyAnnotation]]] = {}
+    for position, annotation in enumerate(annotations):
+        if annotation.category_id not in labels:
+            raise QueryError(
+                f"{location}annotations[{position}]: expected category_id to be one of the categories,"
+                f" got {annotation.category_id}"
+            )
+        by_image.setdefault(annotation.image_id, []).append((position, annotation))
+    return by_image
+
+
+def chariot_form(annotation: ImportedCocoAnnotation, label: str) -> dict[str, Any]:
+    """Return an imported annotation in Chariot's form, with one shape: the most exact one that it has."""
+    chariot: dict[str, Any] = {"class_label": label}
+    if annotation.oriented_bbox:
+        chariot["oriented_bbox"] = annotation.oriented_bbox
+    elif isinstance(annotation.segmentation, list) and annotation.segmentation:
+        chariot["contour"] = [
+            [{"x": x, "y": y} for x, y in zip(ring[::2], ring[1::2], strict=False)]
+            for ring in annotation.segmentation
+            if isinstance(ring, list)
+        ]
+    elif len(annotation.bbox) == 4:
+        left, top, width, height = annotation.bbox
+        edges = ltwh_to_xyxy(left, top, width, height)
+        chariot["bbox"] = dict(zip(BOX_KEYS, edges, strict=True))
+    return chariot | ({"crowd": True} if annotation.iscrowd else {})
+
+
+def coco_form(
+    item: Mapping[str, Any], size_wh: tuple[int | None, int | None], categories: dict[str, int]
+) -> dict[str, Any] | None:
+    """Return the keys that annotations and results share, for a prediction or an annotation; None without a label.
+
+    Args:
+        item: The prediction or annotation in the form of the wire.
+        size_wh: Width and height of its image, pixels; None if unknown.
+        categories: Id of each label; a new label is added.
+    """
+    label = label_of(item)
+    if label is None:
+        return None
+    coco: dict[str, Any] = {"category_id": categories.setdefault(label, len(categories) + 1)}
+    shape, (width, height) = shape_of_json(item), size_wh
+    box = shape.upright_box(width, height)
+    if box is None:
+        return coco
+    coco["bbox"] = list(xyxy_to_ltwh(box))
+    rings = shape.rings
+    if width is not None and height is not None and shape.oriented_box is not None:
+        rings = [shape.oriented_corners(width, height) or []]
+        coco["oriented_bbox"] = dict(zip(ORIENTED_BOX_KEYS, shape.oriented_box, strict=True))
+    if rings:
+        coco["segmentation"] = polygons(rings)
+    xmin, ymin, xmax, ymax = box
+    coco["area"] = contour_area(rings) if rings else (xmax - xmin) * (ymax - ymin)
+    return coco
+
+
+def polygons(rings: Sequence[Sequence[XY]]) -> list[list[float]]:
+    """Return rings as COCO's polygons, x and y in turn.
+
+    COCO fills the union of its polygons, a contour the points inside an odd number of rings. Where a ring
+    lies in another, all become one polygon that goes along each and back: that fills the same.
+    """
+    is_nested = any(
+        is_inside(inner[0], outer) for inner in rings for outer in rings if inner is not outer
+    )
+    if not is_nested:
+        return [[value for point in ring for value in point] for ring in rings]
+    start = rings[0][0]
+    bridged = [point for ring in rings for point in (*ring, ring[0], start)]
+    return [[value for point in bridged for value in point]]

@@ -13,7 +13,7 @@ def server(tmp_path):
         yield running
 
 
-def test_the_commands_of_the_page_answer_without_errors(server: ServerProcess):
+def test_the_commands_of_the_pages_answer_without_errors(server: ServerProcess):
     commands = [
         text
         for page in ("docs/protocols.md", "docs/protocols-reference.md")

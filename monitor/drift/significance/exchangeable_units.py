@@ -1,6 +1,6 @@
 """What may change places between baseline and current, if nothing changed: rows, blocks of rows, sources.
 
-As docs/drift.md has it of rows that resemble each other.
+As docs/drift-reference.md has it of rows that resemble each other.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """The endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which grew out of it.
 
-Where the two clash, docs/protocols.md says which one is followed.
+Where the two clash, docs/protocols-reference.md says which one is followed.
 
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """

@@ -1,7 +1,7 @@
 """How like its model's baseline one image is: a conformal p-value over the nearest embeddings.
 
 An image is as strange as its mean distance to its `NEIGHBOURS` nearest references. Its score is the share of
-all, references and itself, that are at least as strange; see docs/drift.md.
+all, references and itself, that are at least as strange; see docs/drift-reference.md.
 
 Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).

@@ -113,7 +113,7 @@ def test_every_parameter_of_prompts_is_described():
 def check_row(row, task):
     noting = Noting()
     task.options(noting)
-    text = (ROOT / "docs" / "protocols.md").read_text()
+    text = (ROOT / "docs" / "protocols-reference.md").read_text()
     (known,) = re.findall(rf"^\| {row} \| .* \| (.*) \|$", text, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", known)) | {"action"}
     if row == "oriented detection":
@@ -125,8 +125,8 @@ def check_row(row, task):
 
 
 def first_column(heading):
-    """Give what stands in code marks in the first cells of the tables of protocols.md under a heading."""
-    text = (ROOT / "docs" / "protocols.md").read_text().replace(r"\|", "\0")
+    """Give what stands in code marks in the first cells of the tables of protocols-reference.md under a heading."""
+    text = (ROOT / "docs" / "protocols-reference.md").read_text().replace(r"\|", "\0")
     rows = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     cells = re.findall(r"^\|([^|]*)\|", "".join(rows), re.MULTILINE)
     return [name.replace("\0", "|") for cell in cells for name in re.findall("`([^`]+)`", cell)]

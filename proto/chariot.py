@@ -14,7 +14,7 @@ from typing import Any
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import read_json
+from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
 
@@ -131,7 +131,7 @@ def parse_metadata(parameters: Mapping[str, Any], location: str) -> dict[str, An
 def parse_metadata_value(value: Any, location: str) -> dict[str, Any]:
     """Read metadata in any of its forms; see `parse_metadata`."""
     if isinstance(value, str):
-        value = read_json(value, "a text", object, f"{location}: ")
+        value = parse_json(value, "a text", object, f"{location}: ")
     if value is None:
         return {}
     if isinstance(value, dict) and ("extended_metadata" in value or "standard_metadata" in value):
@@ -177,7 +177,7 @@ def _typed(type_: Any, value: Any, location: str) -> Any:
     parsed: Any = value
     if type_ == "dict" and isinstance(value, str):
         with contextlib.suppress(InvalidRequest):
-            parsed = read_json(value, "a text", object)
+            parsed = parse_json(value, "a text", object)
     elif type_ in _NUMBERS and isinstance(value, str) and _NUMBERS[type_].fullmatch(value.strip()):
         parsed = int(value) if type_ == "int" else float(value)
     elif type_ == "float" and isinstance(value, int) and not isinstance(value, bool):

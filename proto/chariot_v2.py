@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parameters_of, read_object
+from quadriga.proto.json_text import parse_object, take_parameters
 from quadriga.proto.messages import InferRequest, Serving, Tensor
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
+    WireOptions,
     model_names,
-    post,
+    post_endpoint,
     request_id,
     store_headers,
 )
@@ -45,45 +45,51 @@ class ImageBody(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
-def operations(serving: Serving, options: Options) -> list[Operation]:
+def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the one endpoint of chariot-v2."""
     answer = partial(_infer, serving, options)
     return [
-        post(PATH, answer, "Answer images, for Chariot", compressed=True, request_type=ImageBody)
+        post_endpoint(
+            PATH,
+            answer,
+            "Answer images, for Chariot",
+            compress_response=True,
+            request_type=ImageBody,
+        )
     ]
 
 
-def parse_images(call: Call) -> list[Tensor] | None:
+def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
     """Read the images of a request, each a tensor; None of a request of chariot-v2-kserve."""
-    kind = call.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    kind = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
     if kind == _LINES:
-        lines = [line for line in call.body.split(b"\n") if line.strip()]
+        lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
             raise InvalidRequest("expected a body of at least one line, got none")
         return [
-            _image(read_object(line, where := f"line {number}"), where, number)
+            _image(parse_object(line, where := f"line {number}"), where, number)
             for number, line in enumerate(lines)
         ]
     # curl names its default type for anything that it posts
-    if kind in (b"", _JSON) or (kind == _FORM and _OBJECT.match(call.body)):
-        body = read_object(call.body, "a body")
+    if kind in (b"", _JSON) or (kind == _FORM and _OBJECT.match(http_request.body)):
+        body = parse_object(http_request.body, "a body")
         return None if "inputs" in body and "input" not in body else [_image(body, "a body", 0)]
-    written = call.headers.get(PARAMETERS_HEADER)
+    written = http_request.headers.get(PARAMETERS_HEADER)
     what = f"the header {PARAMETERS_HEADER.decode()}"
-    parameters = {} if written is None else read_object(written, what)
-    return [Tensor("input-0", "BYTES", (1,), [call.body], parameters)]
+    parameters = {} if written is None else parse_object(written, what)
+    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters)]
 
 
 def _image(body: dict[str, Any], where: str, number: int) -> Tensor:
     image = body.get("input")
     if not isinstance(image, str):
         raise InvalidRequest(f"{where}: expected input to be an image in base64, got {image!r:.60}")
-    parameters = parameters_of(body, f"{where}: ")
+    parameters = take_parameters(body, f"{where}: ")
     return Tensor(f"input-{number}", "BYTES", (1,), [image], parameters)
 
 
-def _infer(serving: Serving, options: Options, call: Call) -> Answer:
-    name = call.path["name"]
+def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:
+    name = http_request.path_parameters["name"]
     if name is None:
         names = model_names(serving)
         if len(names) != 1:
@@ -92,20 +98,22 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
                 "POST /v2/models/<name>/infer, or below /api/serve/serve-model-<name>-pred"
             )
         (name,) = names
-    inputs = parse_images(call)
+    inputs = parse_images(http_request)
     if inputs is None:
         path = {"name": name, "version": None}
-        return answer_infer(serving, options, msgspec.structs.replace(call, path=path))
+        return answer_infer(
+            serving, options, msgspec.structs.replace(http_request, path_parameters=path)
+        )
     info = serving.model_info(name, None)
     if info.task == "TENSOR":
         raise InvalidRequest(
             f"expected a model of images, got {info.name!r}, which takes tensors: "
             f"POST /v2/models/{info.name}/infer"
         )
-    request = InferRequest(name, None, request_id(call), inputs, protocol="chariot-v2")
+    request = InferRequest(name, None, request_id(http_request), inputs, protocol="chariot-v2")
     response = serving.infer(request)
     answers = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
     headers = store_headers(response)
     if len(answers) == 1:
-        return Answer(answers[0], headers=headers)
-    return Answer(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)
+        return HttpResponse(answers[0], headers=headers)
+    return HttpResponse(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)

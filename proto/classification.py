@@ -16,7 +16,7 @@ MAX_ELEMENTS = 1_000_000
 """Of an output that is classified."""
 
 
-def infer(serving: Serving, request: InferRequest) -> InferResponse:
+def infer_and_classify(serving: Serving, request: InferRequest) -> InferResponse:
     """Answer a request, with the outputs that it wants classified replaced by their best classes."""
     wishes = {
         output.name: _count(wished, output.name)

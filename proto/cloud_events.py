@@ -17,8 +17,8 @@ import msgspec
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import read_json
-from quadriga.proto.operations import JSON, Answer, Call, Options
+from quadriga.proto.json_text import parse_json
+from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
 
 STRUCTURED = b"application/cloudevents+json"
 VERSIONS = ("0.3", "1.0")
@@ -40,21 +40,21 @@ class _Event(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def answering(
-    answer: Callable[[Call], Answer], options: Options, *, unnamed: bool = False
-) -> Callable[[Call], Answer]:
+def with_cloud_events(
+    answer: Callable[[HttpRequest], HttpResponse], options: WireOptions, *, unnamed: bool = False
+) -> Callable[[HttpRequest], HttpResponse]:
     """Let an operation on a model take CloudEvents beside plain requests.
 
     Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it
     costs a search through each body.
     """
 
-    def answer_event(call: Call) -> Answer:
-        event = _read(call, unnamed=unnamed)
+    def answer_event(http_request: HttpRequest) -> HttpResponse:
+        event = _read(http_request, unnamed=unnamed)
         if event is None:
-            return answer(call)
-        answered = answer(msgspec.structs.replace(call, body=event.data, is_event=True))
-        attributes = _attributes(event, options, call.path["name"])
+            return answer(http_request)
+        answered = answer(msgspec.structs.replace(http_request, body=event.data, is_event=True))
+        attributes = _attributes(event, options, http_request.path_parameters["name"])
         if event.media_type is None:
             return _binary(answered, attributes)
         return _structured(answered, attributes, event.media_type)
@@ -62,27 +62,28 @@ def answering(
     return answer_event
 
 
-def _read(call: Call, *, unnamed: bool) -> _Event | None:
+def _read(http_request: HttpRequest, *, unnamed: bool) -> _Event | None:
     """Give the event that a request is; None where it is none."""
-    headers = call.headers
+    headers = http_request.headers
     if all(name in headers for name in _BINARY):
         attributes: dict[str, Any] = {
             name.removeprefix(_PREFIX).decode("latin-1"): unquote(value.decode("utf-8", "replace"))
             for name, value in headers.items()
             if name.startswith(_PREFIX)
         }
-        return _Event(_checked(attributes), None, call.body)
+        return _Event(_checked(attributes), None, http_request.body)
     named = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STRUCTURED
-    if not named and not (unnamed and b'"specversion"' in call.body):
+    if not named and not (unnamed and b'"specversion"' in http_request.body):
         return None
-    members = _members(call.body)
+    members = _members(http_request.body)
     if not named and not {*_REQUIRED, *_ALSO_REQUIRED} <= members.keys():
         return None
     if not members:
         raise InvalidRequest("expected a CloudEvent to be a JSON object, got none")
     data = _data(members)
     attributes = {
-        name: read_json(value, f"attribute {name!r:.60}", object) for name, value in members.items()
+        name: parse_json(value, f"attribute {name!r:.60}", object)
+        for name, value in members.items()
     }
     return _Event(_checked(attributes), STRUCTURED if named else JSON, data)
 
@@ -124,7 +125,7 @@ def _checked(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return attributes
 
 
-def _attributes(event: _Event, options: Options, model: str) -> dict[str, str]:
+def _attributes(event: _Event, options: WireOptions, model: str) -> dict[str, str]:
     kept = {}
     if options.ce_merge:
         kept = {
@@ -144,7 +145,7 @@ def _attributes(event: _Event, options: Options, model: str) -> dict[str, str]:
     }
 
 
-def _binary(answer: Answer, attributes: Mapping[str, str]) -> Answer:
+def _binary(answer: HttpResponse, attributes: Mapping[str, str]) -> HttpResponse:
     headers = [
         (_PREFIX + name.encode(), quote(value, safe=_UNQUOTED).encode())
         for name, value in attributes.items()
@@ -152,7 +153,9 @@ def _binary(answer: Answer, attributes: Mapping[str, str]) -> Answer:
     return msgspec.structs.replace(answer, headers=[*answer.headers, *headers])
 
 
-def _structured(answer: Answer, attributes: Mapping[str, str], media_type: bytes) -> Answer:
+def _structured(
+    answer: HttpResponse, attributes: Mapping[str, str], media_type: bytes
+) -> HttpResponse:
     if not isinstance(answer.body, bytes):
         raise InvalidRequest("expected a request of one answer in a CloudEvent, got a stream")
     event: dict[str, Any] = {**attributes, "datacontenttype": answer.media_type.decode()}

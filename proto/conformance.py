@@ -38,11 +38,11 @@ class Case(msgspec.Struct, frozen=True):
 
     name: str
     severity: Severity
-    check: Callable[["Engine"], str | None]
+    check: Callable[["EngineClient"], str | None]
     tasks: Sequence[str] = TASKS
 
 
-class Differs(Exception):
+class Mismatch(Exception):
     """The engine answers otherwise than the protocol says."""
 
     def __init__(self, expected: str, found: object) -> None:
@@ -57,12 +57,12 @@ class Reply(msgspec.Struct, frozen=True):
     status: int
     body: bytes
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Say it in a line."""
         return f"{self.status} {self.body[:160].decode('utf-8', 'replace')}"
 
 
-class Engine:
+class EngineClient:
     """The engine that is asked: `url` is what stands before `/v2`, `task` one of `TASKS`."""
 
     def __init__(self, url: str, model: str, task: str, timeout_s: float = 60) -> None:
@@ -74,7 +74,7 @@ class Engine:
         self.size_wh = (320, 240)
         """Of `image`."""
 
-    def ask(
+    def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Send a request, a body that is not bytes as JSON; redirects are not followed."""
@@ -91,12 +91,12 @@ class Engine:
             finally:
                 connection.close()
         except (OSError, HTTPException) as error:
-            raise Differs("an answer over HTTP", repr(error)) from error
+            raise Mismatch("an answer over HTTP", repr(error)) from error
 
     def infer(self, body: Any, path: str = "", headers: Mapping[str, str] | None = None) -> Reply:
         """Post to the model's endpoint."""
         given = {"Content-Type": "application/json"} if headers is None else headers
-        return self.ask("POST", path or f"/v2/models/{self.model}/infer/", body, given)
+        return self.send("POST", path or f"/v2/models/{self.model}/infer/", body, given)
 
     def input(self, *images: bytes | str, name: str = "input-image-0", **changes: Any) -> Any:
         """Make an input; `changes` are its parameters."""
@@ -110,22 +110,22 @@ class Engine:
         """Make a body of one input; of one image where none is given."""
         return {"inputs": [self.input(*(images or [self.image]), **changes)]}
 
-    def answer(self, *inputs: Any, **more: Any) -> dict[str, Any]:
+    def infer_json(self, *inputs: Any, **more: Any) -> dict[str, Any]:
         """Ask something right; gives the JSON of the answer."""
         body = {"inputs": list(inputs)} if inputs else self.body()
-        return answered(self.infer({**body, **more}))
+        return checked_json(self.infer({**body, **more}))
 
-    def found(self, **parameters: Any) -> list[Any]:
+    def predictions(self, **parameters: Any) -> list[Any]:
         """Give the predictions for the first image, nested, flat or as JSON texts."""
-        data = self.answer(self.input(self.image, **parameters))["outputs"][0].get("data")
+        data = self.infer_json(self.input(self.image, **parameters))["outputs"][0].get("data")
         try:
             read = [json.loads(each) if isinstance(each, str) else each for each in data or ()]
         except (TypeError, ValueError) as error:
-            raise Differs("data to hold predictions", data) from error
+            raise Mismatch("data to hold predictions", data) from error
         return read[0] if len(read) == 1 and isinstance(read[0], list) else read
 
 
-def answered(reply: Reply) -> dict[str, Any]:
+def checked_json(reply: Reply) -> dict[str, Any]:
     """Read the JSON of an answer; it `Differs` where it is not 200, or no object with outputs."""
     try:
         body = json.loads(reply.body) if reply.status == 200 else None
@@ -133,19 +133,19 @@ def answered(reply: Reply) -> dict[str, Any]:
         body = None
     outputs = body.get("outputs") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(outputs, list) or not outputs:
-        raise Differs("200 and a JSON object with outputs", reply.said())
+        raise Mismatch("200 and a JSON object with outputs", reply.describe())
     if not all(isinstance(output, dict) for output in outputs):
-        raise Differs("outputs to be objects", outputs)
+        raise Mismatch("outputs to be objects", outputs)
     return body
 
 
 def expect(holds: bool, expected: str, found: object) -> None:  # noqa: FBT001 - as assert
     """Raise `Differs` unless something holds."""
     if not holds:
-        raise Differs(expected, found)
+        raise Mismatch(expected, found)
 
 
-def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
+def check_engine(engine: EngineClient, cases: Sequence[Case]) -> Iterator[Finding]:
     """Ask every case that the task has."""
     for case in cases:
         if engine.task not in case.tasks:
@@ -153,7 +153,7 @@ def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
         expected = ""
         try:
             found = case.check(engine) or ""
-        except Differs as differs:
+        except Mismatch as differs:
             expected, found = differs.expected, differs.found[:300]
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             expected, found = "an answer of the page's form", repr(error)  # as odd as it may be

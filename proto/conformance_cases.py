@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from quadriga.proto.conformance import PROMPTS, TASKS, Case, Engine, answered, expect
+from quadriga.proto.conformance import PROMPTS, TASKS, Case, EngineClient, checked_json, expect
 
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_CLASSIFICATION": ("score",),
@@ -32,27 +32,27 @@ _METADATA = {
 }
 
 
-def _health(engine: Engine) -> None:
+def _health(engine: EngineClient) -> None:
     paths = ("/ready", "/v2/health/ready", f"/v2/models/{engine.model}/ready", "/v2/health/live")
-    replies = {path: engine.ask("GET", path).status for path in paths}
+    replies = {path: engine.send("GET", path).status for path in paths}
     expect(200 in replies.values(), "200 from a health endpoint", replies)
 
 
-def _v2_health(engine: Engine) -> None:
+def _v2_health(engine: EngineClient) -> None:
     for path in ("/v2/health/live", "/v2/health/ready", f"/v2/models/{engine.model}/ready"):
-        reply = engine.ask("GET", path)
-        expect(reply.status == 200, f"200 from GET {path}", reply.said())
+        reply = engine.send("GET", path)
+        expect(reply.status == 200, f"200 from GET {path}", reply.describe())
 
 
-def _at(path: str, headers: Mapping[str, str] | None = None) -> Callable[[Engine], None]:
-    def check(engine: Engine) -> None:
-        answered(engine.infer(engine.body(), f"/v2/models/{engine.model}{path}", headers))
+def _at(path: str, headers: Mapping[str, str] | None = None) -> Callable[[EngineClient], None]:
+    def check(engine: EngineClient) -> None:
+        checked_json(engine.infer(engine.body(), f"/v2/models/{engine.model}{path}", headers))
 
     return check
 
 
-def _output(engine: Engine) -> None:
-    (output, *more) = engine.answer()["outputs"]
+def _output(engine: EngineClient) -> None:
+    (output, *more) = engine.infer_json()["outputs"]
     expect(not more, "one output for one input", f"{1 + len(more)}")
     right = {"name": str, "shape": list, "datatype": str, "data": list}
     kinds = {name: isinstance(output.get(name), kind) for name, kind in right.items()}
@@ -60,40 +60,40 @@ def _output(engine: Engine) -> None:
     expect(output["name"] == "input-image-0", "the input's name", output["name"])
 
 
-def _column(engine: Engine) -> None:
+def _column(engine: EngineClient) -> None:
     for shape in ([1, 1], [-1]):
-        engine.answer({**engine.input(engine.image), "shape": shape})
+        engine.infer_json({**engine.input(engine.image), "shape": shape})
 
 
-def _several_inputs(engine: Engine) -> None:
+def _several_inputs(engine: EngineClient) -> None:
     names = ["first", "second", "third"]
     inputs = [engine.input(engine.image, name=name) for name in names]
-    found = [output.get("name") for output in engine.answer(*inputs)["outputs"]]
+    found = [output.get("name") for output in engine.infer_json(*inputs)["outputs"]]
     expect(found == names, f"an output for each of {names}", found)
 
 
-def _two_images(engine: Engine) -> None:
-    output = engine.answer(engine.input(engine.image, engine.other_image))["outputs"][0]
+def _two_images(engine: EngineClient) -> None:
+    output = engine.infer_json(engine.input(engine.image, engine.other_image))["outputs"][0]
     data, shape = output.get("data"), output.get("shape")
     expect(isinstance(data, list) and len(data) == 2, "data of two elements", data)
     expect(shape in ([2], [2, 1]), "the shape [2]", shape)
 
 
-def _nested(engine: Engine) -> None:
-    data = engine.answer()["outputs"][0].get("data")
+def _nested(engine: EngineClient) -> None:
+    data = engine.infer_json()["outputs"][0].get("data")
     right = isinstance(data, list) and len(data) == 1 and isinstance(data[0], list)
     expect(right, "data to be one list, of the image's predictions", data)
 
 
-def _fields(engine: Engine) -> str | None:
+def _fields(engine: EngineClient) -> str | None:
     if _predictions(engine):
         return None
     return "nothing was found in the picture: no prediction to look at"
 
 
-def _predictions(engine: Engine) -> list[dict[str, Any]]:
+def _predictions(engine: EngineClient) -> list[dict[str, Any]]:
     """Give predictions whose fields are those of the task: as many as there are, to have some."""
-    found = engine.found(**({"score_threshold": 0.01} if engine.task in _DETECT else {}))
+    found = engine.predictions(**({"score_threshold": 0.01} if engine.task in _DETECT else {}))
     texts = ("prompt", "answer") if engine.task in _ASK else ("label",)
     for each in found:
         expect(isinstance(each, dict), "predictions to be objects", each)
@@ -109,7 +109,7 @@ def _predictions(engine: Engine) -> list[dict[str, Any]]:
     return found
 
 
-def _ranges(engine: Engine) -> None:
+def _ranges(engine: EngineClient) -> None:
     width, height = engine.size_wh
     for each in _predictions(engine):
         right = 0 <= each.get("score", 0) <= 1
@@ -129,69 +129,69 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _threshold(engine: Engine) -> None:
-    found = engine.found(score_threshold=0.5)
+def _threshold(engine: EngineClient) -> None:
+    found = engine.predictions(score_threshold=0.5)
     low = [each for each in found if isinstance(each, dict) and each.get("score", 0) < 0.5]
     expect(not low, "no prediction below a score_threshold of 0.5", low)
 
 
-def _proba(engine: Engine) -> None:
-    few, all_ = len(engine.found()), engine.found(action="predict_proba")
+def _proba(engine: EngineClient) -> None:
+    few, all_ = len(engine.predictions()), engine.predictions(action="predict_proba")
     scores = [each.get("score") if isinstance(each, dict) else None for each in all_]
     expect(1 <= few <= len(scores), "predict_proba to answer all labels, predict the best", scores)
     expect(all(map(_is_number, scores)), "predict_proba to answer label and score", all_)
 
 
-def _prompts(engine: Engine) -> None:
-    found = engine.found(prompts=PROMPTS)
+def _prompts(engine: EngineClient) -> None:
+    found = engine.predictions(prompts=PROMPTS)
     said = [each.get("prompt") if isinstance(each, dict) else None for each in found]
     expect(said == PROMPTS, f"an answer to each of {PROMPTS}", found)
 
 
-def _echo(name: str, *values: Any) -> Callable[[Engine], None]:
-    def check(engine: Engine) -> None:
+def _echo(name: str, *values: Any) -> Callable[[EngineClient], None]:
+    def check(engine: EngineClient) -> None:
         for value in values:
-            output = engine.answer(engine.input(engine.image, **{name: value}))["outputs"][0]
+            output = engine.infer_json(engine.input(engine.image, **{name: value}))["outputs"][0]
             found = (output.get("parameters") or {}).get(name)
             expect(found == value, f"parameters.{name} as it was sent: {value}", found)
 
     return check
 
 
-def _null(engine: Engine) -> None:
+def _null(engine: EngineClient) -> None:
     tensor = {"parameters": None, **engine.input(engine.image)}
-    engine.answer(tensor, parameters=None)
+    engine.infer_json(tensor, parameters=None)
 
 
-def _id(engine: Engine, headers: Mapping[str, str], **more: Any) -> None:
+def _id(engine: EngineClient, headers: Mapping[str, str], **more: Any) -> None:
     given = {"Content-Type": "application/json", **headers}
-    found = answered(engine.infer({**engine.body(), **more}, headers=given)).get("id")
+    found = checked_json(engine.infer({**engine.body(), **more}, headers=given)).get("id")
     expect(found == "request-7", "the id of the request, request-7", found)
 
 
-def _refused(make: Callable[[Engine], Any], path: str = "") -> Callable[[Engine], None]:
+def _refused(make: Callable[[EngineClient], Any], path: str = "") -> Callable[[EngineClient], None]:
     """Send what is wrong: a 4xx with a JSON object; and then the engine answers as before."""
 
-    def check(engine: Engine) -> None:
+    def check(engine: EngineClient) -> None:
         reply = engine.infer(make(engine), path)
         try:
             body = json.loads(reply.body)
         except ValueError:
             body = None
         clear = 400 <= reply.status < 500 and isinstance(body, dict) and bool(body)
-        expect(clear, "a 4xx with a JSON object that says why", reply.said())
-        engine.answer()
+        expect(clear, "a 4xx with a JSON object that says why", reply.describe())
+        engine.infer_json()
 
     return check
 
 
-def _without(engine: Engine, field: str) -> Any:
+def _without(engine: EngineClient, field: str) -> Any:
     tensor = engine.input(engine.image)
     del tensor[field]
     return {"inputs": [tensor]}
 
 
-_WRONG: Mapping[str, Callable[[Engine], Any]] = {
+_WRONG: Mapping[str, Callable[[EngineClient], Any]] = {
     "not base64": lambda engine: engine.body("!!!"),
     "not an image": lambda engine: engine.body(b"no image"),
     "half a PNG": lambda engine: engine.body(engine.image[: len(engine.image) // 2]),
@@ -204,7 +204,7 @@ _WRONG: Mapping[str, Callable[[Engine], Any]] = {
     "inputs that are none": lambda _: {"inputs": []},
     "an input without data": lambda engine: _without(engine, "data"),
 }
-_ALSO_WRONG: Mapping[str, Callable[[Engine], Any]] = {
+_ALSO_WRONG: Mapping[str, Callable[[EngineClient], Any]] = {
     "an input without name": lambda engine: _without(engine, "name"),
     "an input without shape": lambda engine: _without(engine, "shape"),
     "an input without datatype": lambda engine: _without(engine, "datatype"),
@@ -245,11 +245,13 @@ CASES: tuple[Case, ...] = (
         Case(
             f"score_threshold {value!r}",
             "should",
-            _refused(partial(Engine.body, score_threshold=value)),
+            _refused(partial(EngineClient.body, score_threshold=value)),
             _DETECT,
         )
         for value in (7, -0.1, True, "0.5")
     ),
-    Case("an unknown model", "must", _refused(Engine.body, "/v2/models/m-no-such-model/infer/")),
+    Case(
+        "an unknown model", "must", _refused(EngineClient.body, "/v2/models/m-no-such-model/infer/")
+    ),
 )
 """In the order of their report."""

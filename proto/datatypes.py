@@ -118,7 +118,7 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
         ) from error
     if found.size == 0:
         found = found.astype(dtype)
-    array = fitting(found, datatype, where)
+    array = cast_exactly(found, datatype, where)
     full_shape = checked_shape(shape, array.size, where, variable=False)
     if array.ndim > 1 and array.shape != full_shape:
         raise InvalidRequest(
@@ -146,7 +146,7 @@ def _check_types(values: list[Any], datatype: str, where: str) -> None:
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
 
 
-def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
+def cast_exactly(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
     """Give the values of an array, of any shape, in a datatype that must hold them all."""
     dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]

@@ -83,7 +83,7 @@ class InternalError(ProtocolError):
     """A fault of the server or of the model, not of the request."""
 
 
-def as_answered(error: Exception) -> Exception:
+def translate_recursion_error(error: Exception) -> Exception:
     """Give what stands for an error on the wire, where it is not the error itself.
 
     JSON alone is nested without a limit of ours: what its reader takes may be too deep further

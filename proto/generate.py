@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.http import error_answer
-from quadriga.proto.json_text import parameters_of, read_object
-from quadriga.proto.messages import InferPiece, InferRequest, Serving, Tensor
+from quadriga.proto.http import error_response
+from quadriga.proto.json_text import parse_object, take_parameters
+from quadriga.proto.messages import InferChunk, InferRequest, Serving, Tensor
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    post,
+    WireOptions,
+    post_endpoint,
     request_id,
     store_headers,
 )
@@ -56,34 +56,34 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the store had room for it."""
 
 
-def operations(serving: Serving, _: Options) -> list[Operation]:
+def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extension."""
     whole, stream = partial(_generate, serving), partial(_generate_stream, serving)
-    about, act = "Answer a prompt about an image", partial(post, request_type=GenerateBody)
+    about, act = "Answer a prompt about an image", partial(post_endpoint, request_type=GenerateBody)
     events = "text/event-stream"
     return [
-        act(f"{_MODEL}/generate", whole, about, answer_type=GenerateAnswer),
-        act(f"{_MODEL}/generate_stream", stream, f"{about}, as events", answer_media_type=events),
+        act(f"{_MODEL}/generate", whole, about, response_type=GenerateAnswer),
+        act(f"{_MODEL}/generate_stream", stream, f"{about}, as events", response_media_type=events),
     ]
 
 
-def parse_generate(call: Call) -> InferRequest:
+def parse_generate(http_request: HttpRequest) -> InferRequest:
     """Read a request."""
-    body = read_object(call.body, "a body")
+    body = parse_object(http_request.body, "a body")
     text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):
         raise InvalidRequest(f"expected text_input to be a text, got {text!r:.60}")
     if given_id is not None and not isinstance(given_id, str):
         raise InvalidRequest(f"expected id to be a text, got {given_id!r:.60}")
     asked = {key: value for key, value in body.items() if key not in _OWN_KEYS}
-    asked |= parameters_of(body)
+    asked |= take_parameters(body)
     most = asked.pop("max_tokens", None)
     if most is not None and asked.setdefault("max_new_tokens", most) != most:
         raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
     return InferRequest(
-        model=call.path["name"],
-        version=call.path["version"],
-        id=request_id(call, given_id),
+        model=http_request.path_parameters["name"],
+        version=http_request.path_parameters["version"],
+        id=request_id(http_request, given_id),
         inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**asked, "prompt": text})],
         protocol="generate",
     )
@@ -97,8 +97,8 @@ def _image(body: dict[str, Any]) -> str:
     return images[0]
 
 
-def _request(serving: Serving, call: Call) -> InferRequest:
-    request = parse_generate(call)
+def _request(serving: Serving, http_request: HttpRequest) -> InferRequest:
+    request = parse_generate(http_request)
     info = serving.model_info(request.model, request.version)
     if info.task != TASK:
         raise InvalidRequest(
@@ -107,21 +107,21 @@ def _request(serving: Serving, call: Call) -> InferRequest:
     return request
 
 
-def _generate(serving: Serving, call: Call) -> Answer:
-    response = serving.infer(_request(serving, call))
+def _generate(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    response = serving.infer(_request(serving, http_request))
     (answer,) = response.outputs[0].data[0]
     body = GenerateAnswer(response.model, response.version, response.id, answer.answer)
-    return Answer(msgspec.json.encode(body), headers=store_headers(response))
+    return HttpResponse(msgspec.json.encode(body), headers=store_headers(response))
 
 
-def _generate_stream(serving: Serving, call: Call) -> Answer:
-    pieces = serving.stream(_request(serving, call))
+def _generate_stream(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    pieces = serving.stream(_request(serving, http_request))
     first = next(pieces)  # what is wrong with the request has its status
     headers = [(b"cache-control", b"no-cache")]
-    return Answer(_events(first, pieces), media_type=b"text/event-stream", headers=headers)
+    return HttpResponse(_events(first, pieces), media_type=b"text/event-stream", headers=headers)
 
 
-def _events(first: InferPiece, rest: Iterator[InferPiece]) -> Iterator[bytes]:
+def _events(first: InferChunk, rest: Iterator[InferChunk]) -> Iterator[bytes]:
     """Write each piece as an event; an error is the last one."""
     try:
         for piece in chain([first], rest):
@@ -130,4 +130,4 @@ def _events(first: InferPiece, rest: Iterator[InferPiece]) -> Iterator[bytes]:
             body = GenerateAnswer(*answer)
             yield b"data: %b\n\n" % msgspec.json.encode(body)
     except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event
-        yield b"data: %b\n\n" % error_answer(error)[1]
+        yield b"data: %b\n\n" % error_response(error)[1]

@@ -15,10 +15,10 @@ from quadriga.proto.messages import Serving
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
-WATCH_S = 0.1
+WATCH_INTERVAL_S = 0.1
 """How often a watched state is looked at."""
 
-REFUSING_S = 0.2
+REFUSE_BEFORE_CLOSE_S = 0.2
 """How long requests are refused before the port is closed: those that grpc has not handed over by then, it
 answers with CANCELLED, which clients do not take for a reason to go elsewhere."""
 
@@ -62,7 +62,7 @@ class GrpcServer:
         """Accept nothing more, and finish what runs within `grace_s` seconds."""
         self._service.close()
         self._health.close()
-        await asyncio.sleep(REFUSING_S)
+        await asyncio.sleep(REFUSE_BEFORE_CLOSE_S)
         await self._server.stop(grace_s)
 
 
@@ -117,6 +117,6 @@ class Health:
                 if state != told:
                     await context.write(HealthCheckResponse(status=state))
                     told = state
-                await asyncio.wait((closing,), timeout=WATCH_S)
+                await asyncio.wait((closing,), timeout=WATCH_INTERVAL_S)
         finally:
             closing.cancel()

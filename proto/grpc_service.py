@@ -16,14 +16,26 @@ import grpc
 import msgspec
 from google.protobuf import json_format
 
-from quadriga.proto.classification import infer
-from quadriga.proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
+from quadriga.proto.classification import infer_and_classify
+from quadriga.proto.errors import (
+    ModelNotReady,
+    NotFound,
+    ProtocolError,
+    Unsupported,
+    translate_recursion_error,
+)
+from quadriga.proto.grpc_messages import (
+    POOL,
+    REPOSITORY_SERVICE,
+    SERVICE,
+    decode_message,
+    message_class,
+)
 from quadriga.proto.messages import InferResponse, ModelInfo, Serving
 from quadriga.proto.operations import store_headers
 from quadriga.proto.v2_extensions import config_json, index_json, parse_load, statistics_json
 from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
-from quadriga.proto.v2_rest import EXTENSIONS, model_json
+from quadriga.proto.v2_rest import EXTENSIONS, model_metadata
 
 StreamForm = Literal["triton", "mlserver"]
 """Whose messages ModelStreamInfer answers; the request does not tell."""
@@ -83,8 +95,8 @@ class GrpcService:
 
     def _answer(self, method: Any, body: bytes) -> tuple[bytes, _Trailer]:
         """Read, answer and write; gives the bytes, and what became of the inferences in the store."""
-        asked = decoded(message(method.input_type), body)
-        answer = message(method.output_type)()
+        asked = decode_message(message_class(method.input_type), body)
+        answer = message_class(method.output_type)()
         trailer: _Trailer = ()
         if method.name == "ModelInfer":
             headers = store_headers(_infer(self._serving, asked, answer))
@@ -114,7 +126,9 @@ class GrpcService:
                 except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
                     if self._stream_form == "mlserver":
                         await _abort(context, error)
-                    failed = message("ModelStreamInferResponse")(error_message=_status(error)[1])
+                    failed = message_class("ModelStreamInferResponse")(
+                        error_message=_status(error)[1]
+                    )
                     answer = failed.SerializeToString()
                 await context.write(answer)
         finally:
@@ -123,8 +137,8 @@ class GrpcService:
 
     def _stream_answer(self, body: bytes) -> bytes:
         """Answer one request of a stream; in Triton's form its error is an answer too."""
-        asked = decoded(message("ModelInferRequest"), body)
-        answer = message("ModelStreamInferResponse")()
+        asked = decode_message(message_class("ModelInferRequest"), body)
+        answer = message_class("ModelStreamInferResponse")()
         filled = answer.infer_response
         try:
             _infer(self._serving, asked, filled)
@@ -146,7 +160,7 @@ async def _not_offered(name: str, _: object, context: Any) -> None:
 
 def _status(error: Exception) -> tuple[Any, str]:
     """Give the status code and details of an error; a fault of ours says no more than that."""
-    error = as_answered(error)
+    error = translate_recursion_error(error)
     if not isinstance(error, ProtocolError):
         _log.error("a request failed by a fault of the server", exc_info=error)
         return grpc.StatusCode.INTERNAL, "the server's log has the reason"
@@ -162,7 +176,7 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
 
 
 def _infer(serving: Serving, asked: Any, answer: Any) -> InferResponse:
-    response = infer(serving, parse_infer(asked))
+    response = infer_and_classify(serving, parse_infer(asked))
     render_infer(response, answer, raw=bool(asked.raw_input_contents))
     return response
 
@@ -201,7 +215,7 @@ _ANSWERS: dict[str, Callable[[Serving, Any], Any]] = {
     "ServerLive": lambda _, __: {"live": True},
     "ServerReady": lambda serving, _: {"ready": serving.unready_reason() is None},
     "ModelReady": _model_ready,
-    "ModelMetadata": lambda serving, asked: model_json(_model(serving, asked)),
+    "ModelMetadata": lambda serving, asked: model_metadata(_model(serving, asked)),
     "ModelConfig": lambda serving, asked: {"config": config_json(_model(serving, asked))},
     "ModelStatistics": _model_statistics,
     "RepositoryIndex": lambda serving, asked: {"models": index_json(serving, ready=asked.ready)},

@@ -12,7 +12,12 @@ from http import HTTPStatus
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from quadriga.proto.errors import InvalidRequest, MethodNotAllowed, TooLarge, as_answered
+from quadriga.proto.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    TooLarge,
+    translate_recursion_error,
+)
 
 _log = logging.getLogger("quadriga.http")
 
@@ -83,13 +88,13 @@ def error_body(message: str) -> bytes:
     return msgspec.json.encode({"error": message})
 
 
-def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+def error_response(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
     """Give status, body and headers of the answer to an exception.
 
     Errors that are no `ProtocolError` count if they carry a `status` of their own, as those of the
     store do; anything else is a fault of ours and says no more than that.
     """
-    error = as_answered(error)
+    error = translate_recursion_error(error)
     status = getattr(error, "status", None)
     if not isinstance(status, int):
         _log.error("a request failed by a fault of the server", exc_info=error)

@@ -10,7 +10,7 @@ from quadriga.proto.errors import InvalidRequest
 Read = TypeVar("Read")
 
 
-def read_json(text: bytes | str, what: str, kind: type[Read], where: str = "") -> Read:
+def parse_json(text: bytes | str, what: str, kind: type[Read], where: str = "") -> Read:
     """Read JSON as a type: of an object, or as it is where `kind` is `object`.
 
     The message of an error begins with `where` and says `what` should have been JSON.
@@ -25,12 +25,12 @@ def read_json(text: bytes | str, what: str, kind: type[Read], where: str = "") -
         raise InvalidRequest(f"{where}expected {what} in JSON, nested less deeply") from error
 
 
-def read_object(text: bytes | str, what: str) -> dict[str, Any]:
+def parse_object(text: bytes | str, what: str) -> dict[str, Any]:
     """Read a JSON object; raises as `read_json`."""
-    return read_json(text, what, dict[str, Any])
+    return parse_json(text, what, dict[str, Any])
 
 
-def parameters_of(holder: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def take_parameters(holder: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Take the parameters out of an object of a request; an error's message begins with `where`."""
     found = holder.get("parameters")
     if found is not None and not isinstance(found, dict):

@@ -34,7 +34,7 @@ def check_name(what: str, name: str) -> None:
         raise InvalidRequest(f"expected {what} of at most {MAX_NAME_BYTES} bytes, got {size}")
 
 
-def first_id(*given: str | None) -> str:
+def first_request_id(*given: str | None) -> str:
     """Take the first id that is given and not empty, or else a new one; raises as `check_name`."""
     found = next(filter(None, given), None) or str(uuid.uuid4())
     check_name("id", found)
@@ -83,7 +83,7 @@ class ImageInput(msgspec.Struct, frozen=True):
     storage: StorageOptions = DEFAULT_STORAGE
 
 
-class OutputWish(msgspec.Struct):
+class RequestedOutput(msgspec.Struct):
     """An output that a request asks for."""
 
     name: str
@@ -97,7 +97,7 @@ class InferRequest(msgspec.Struct, frozen=True):
     version: str | None
     id: str
     inputs: Sequence[Tensor]
-    requested_outputs: Sequence[OutputWish] = ()
+    requested_outputs: Sequence[RequestedOutput] = ()
     """The outputs wanted, in their order; empty for all."""
     parameters: Mapping[str, Any] = {}
     protocol: str = "v2"
@@ -121,7 +121,7 @@ class InferResponse(msgspec.Struct, frozen=True):
     """Further ones, whose names the settings say."""
 
 
-class InferPiece(msgspec.Struct, frozen=True):
+class InferChunk(msgspec.Struct, frozen=True):
     """A piece of a text that a model answers; the pieces of one answer together are the text."""
 
     model: str
@@ -218,7 +218,7 @@ class Serving(Protocol):
         """
         ...
 
-    def stream(self, request: InferRequest) -> Iterator[InferPiece]:
+    def stream(self, request: InferRequest) -> Iterator[InferChunk]:
         """Answer one prompt about one image piece by piece; plain and slow, as `infer`.
 
         Whatever is wrong with the request is raised before the first piece. An iterator that is

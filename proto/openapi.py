@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.proto.operations import Operation, plain_paths
+from quadriga.proto.operations import Operation, expand_path
 
 _REFERENCE = "#/components/schemas/{name}"
 
@@ -23,11 +23,11 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
     operations = [operation for operation in operations if operation.summary]
     types: dict[Any, None] = {Error: None}
     for operation in operations:
-        types.update(dict.fromkeys(filter(None, (operation.request_type, operation.answer_type))))
+        types.update(dict.fromkeys(filter(None, (operation.request_type, operation.response_type))))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(types, schemas, strict=True))
     for operation in operations:
-        for path in plain_paths(operation.path):
+        for path in expand_path(operation.path):
             item = paths.setdefault(path, {})
             item.setdefault(operation.method.lower(), _described(operation, path, by_type))
     known = document.get("components", {})
@@ -56,14 +56,14 @@ _JSON_BYTES: dict[str, Any] = {
 
 
 def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
-    content = {"schema": schemas.get(operation.answer_type, {})}
-    answer: dict[str, Any] = {operation.answer_media_type: content}
+    content = {"schema": schemas.get(operation.response_type, {})}
+    answer: dict[str, Any] = {operation.response_media_type: content}
     done: dict[str, Any] = {"description": "Done", "content": answer}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", path)
     ]
-    if operation.binary:
+    if operation.allows_binary:
         name = "Inference-Header-Content-Length"
         answer[_OCTETS] = {}
         done["headers"] = {name: _JSON_BYTES}
@@ -92,6 +92,6 @@ def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     if operation.request_type is None:
         return {"content": {_OCTETS: {}}}
     content: dict[str, Any] = {"application/json": {"schema": schemas[operation.request_type]}}
-    if operation.binary:
+    if operation.allows_binary:
         content[_OCTETS] = {}  # which may be empty, as the bytes of a tensor without elements
-    return {"required": not operation.binary, "content": content}
+    return {"required": not operation.allows_binary, "content": content}

@@ -14,14 +14,14 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.errors import MethodNotAllowed, Overloaded
-from quadriga.proto.http import Headers, compress, decompress, error_answer, read_body, send_body
+from quadriga.proto.http import Headers, compress, decompress, error_response, read_body, send_body
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
     ModelInfo,
     NotFinite,
     Serving,
-    first_id,
+    first_request_id,
 )
 
 JSON = b"application/json"
@@ -31,11 +31,11 @@ MAX_HEADER_BYTES = 3072
 
 IDS_HEADER = b"quadriga-inference-ids"
 
-BUSY_S = 0.05
+BUSY_RETRY_S = 0.05
 """After which a stream asks again for a thread."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the settings say of the wire."""
 
     server_version: str
@@ -46,11 +46,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ce_merge: bool = False
 
 
-class Call(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """One request to an operation, whole."""
 
-    path: Mapping[str, Any]
-    """Parameters of the path, texts; None for one in an optional part that is not there."""
+    path_parameters: Mapping[str, Any]
+    """Texts by name; None for a parameter in an optional part that the path omits."""
     headers: Mapping[bytes, bytes]
     """By name in lower case."""
     body: bytes = b""
@@ -59,7 +59,7 @@ class Call(msgspec.Struct, frozen=True):
     """Whether it came as a CloudEvent."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpResponse(msgspec.Struct, frozen=True):
     """What an operation answers."""
 
     body: bytes | Iterator[bytes]
@@ -76,42 +76,44 @@ class Operation(msgspec.Struct, frozen=True):
     path: str
     """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
     A parameter holds no slash and no colon, but `{rest...}` does."""
-    answer: Callable[[Call], Answer]
+    handler: Callable[[HttpRequest], HttpResponse]
     summary: str
     """One line for the OpenAPI document; empty for what does not stand there."""
     in_thread: bool = True
     """Whether it waits for a thread of the pool; what only looks at state must not."""
-    beside: bool = False
+    own_thread: bool = False
     """Whether it takes a thread beside those of the pool, as it may be long and must hold up no request."""
     ignore_case: bool = False
     """Whether the fixed parts of the path match in any case."""
     request_type: Any = None
     """Type of the body in the OpenAPI document; None for any bytes."""
-    answer_type: Any = None
+    response_type: Any = None
     """Type of the answer there; None for any."""
-    answer_media_type: str = "application/json"
-    compressed: bool = False
+    response_media_type: str = "application/json"
+    compress_response: bool = False
     """Whether answers are compressed where the client accepts it: those of inference, for tritonclient's
     asyncio form accepts it everywhere and undoes it there alone."""
-    binary: bool = False
+    allows_binary: bool = False
     """Whether requests and answers may carry the bytes of tensors behind their JSON."""
 
 
-look = partial(Operation, "GET", in_thread=False)
+state_endpoint = partial(Operation, "GET", in_thread=False)
 """Makes an endpoint that only looks at state, and so does not wait for a thread."""
 
-post = partial(Operation, "POST")
+post_endpoint = partial(Operation, "POST")
 """Makes an endpoint that takes a body."""
 
 
-def json_answer(value: Any, status: int = 200) -> Answer:
+def json_response(value: Any, status: int = 200) -> HttpResponse:
     """Write any value as JSON."""
-    return Answer(msgspec.json.encode(value), status)
+    return HttpResponse(msgspec.json.encode(value), status)
 
 
-def model_of(serving: Serving, call: Call) -> ModelInfo:
+def named_model(serving: Serving, http_request: HttpRequest) -> ModelInfo:
     """Describe the model that a path names; raises as `Serving.model_info`."""
-    return serving.model_info(call.path["name"], call.path["version"])
+    return serving.model_info(
+        http_request.path_parameters["name"], http_request.path_parameters["version"]
+    )
 
 
 def model_names(serving: Serving) -> list[str]:
@@ -122,7 +124,7 @@ def model_names(serving: Serving) -> list[str]:
 _Found = tuple[Mapping[str, Operation], Mapping[str, Any]]
 
 
-class Operations:
+class Dispatcher:
     """Reads a request's body, answers it in the pool, compresses and sends.
 
     The first of two operations that share path and verb is the one; bodies of more bytes,
@@ -139,14 +141,14 @@ class Operations:
             verbs = paths.setdefault((operation.path, operation.ignore_case), {})
             verbs.setdefault(operation.method, operation)
         self._table = [
-            (pattern(path, ignore_case=any_case), verbs)
+            (path_pattern(path, ignore_case=any_case), verbs)
             for (path, any_case), verbs in paths.items()
         ]
         self._fixed = {
             path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
         }
 
-    def find(self, path: str, method: str | None = None) -> _Found | None:
+    def match(self, path: str, method: str | None = None) -> _Found | None:
         """Find the operations of a path, by verb, and its parameters; None where there are none.
 
         Those that know the verb, where it is given, go before those that do not; of these one without
@@ -165,7 +167,7 @@ class Operations:
                 found = verbs, match.groupdict()
         return found
 
-    async def answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to a path that `find` found; errors are answered too."""
         verbs, parameters = found
         method = str(scope.get("method"))
@@ -180,14 +182,14 @@ class Operations:
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
-            job = partial(self._answer, operation, Call(parameters, headers, body))
-            if operation.beside:
+            job = partial(self._answer, operation, HttpRequest(parameters, headers, body))
+            if operation.own_thread:
                 answer = await asyncio.to_thread(job)
             else:
                 waits = operation.in_thread or b"content-encoding" in headers
                 answer = await self._serving.run(job) if waits else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            status, body, more = error_answer(error)
+            status, body, more = error_response(error)
             await send_body(send, status, body, more)
             return
         if isinstance(answer.body, bytes):
@@ -195,15 +197,19 @@ class Operations:
         else:
             await self._stream(answer, answer.body, receive, send)
 
-    def _answer(self, operation: Operation, call: Call) -> Answer:
+    def _answer(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
         """Decompress, answer, compress; in a thread where the operation takes one."""
-        encoding = call.headers.get(b"content-encoding")
+        encoding = http_request.headers.get(b"content-encoding")
         if encoding is not None:
-            body = decompress(call.body, encoding, self._max_body_bytes)
-            call = msgspec.structs.replace(call, body=body)
-        answer = operation.answer(call)
-        accepted = call.headers.get(b"accept-encoding")
-        if accepted is None or not operation.compressed or not isinstance(answer.body, bytes):
+            body = decompress(http_request.body, encoding, self._max_body_bytes)
+            http_request = msgspec.structs.replace(http_request, body=body)
+        answer = operation.handler(http_request)
+        accepted = http_request.headers.get(b"accept-encoding")
+        if (
+            accepted is None
+            or not operation.compress_response
+            or not isinstance(answer.body, bytes)
+        ):
             return answer
         body, headers = compress(answer.body, accepted)
         return msgspec.structs.replace(answer, body=body, headers=[*answer.headers, *headers])
@@ -214,10 +220,10 @@ class Operations:
             try:
                 return await self._serving.run(partial(next, parts, None))
             except Overloaded:
-                await asyncio.sleep(BUSY_S)
+                await asyncio.sleep(BUSY_RETRY_S)
 
     async def _stream(
-        self, answer: Answer, parts: Iterator[bytes], receive: Receive, send: Send
+        self, answer: HttpResponse, parts: Iterator[bytes], receive: Receive, send: Send
     ) -> None:
         """Send parts as they come, until they end or the client has gone."""
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -237,14 +243,14 @@ class Operations:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def request_id(call: Call, given: str | None = None) -> str:
+def request_id(http_request: HttpRequest, given: str | None = None) -> str:
     """Name a request: by its body, or the header `X-Request-ID`, or anew; raises as `first_id`."""
-    return first_id(given, call.headers.get(b"x-request-id", b"").decode("latin-1"))
+    return first_request_id(given, http_request.headers.get(b"x-request-id", b"").decode("latin-1"))
 
 
-def came_by(call: Call, request: InferRequest) -> InferRequest:
+def mark_cloud_event(http_request: HttpRequest, request: InferRequest) -> InferRequest:
     """Note in a request that it came as a CloudEvent, where it did."""
-    if not call.is_event:
+    if not http_request.is_event:
         return request
     return msgspec.structs.replace(request, protocol=f"{request.protocol}-cloudevents")
 
@@ -274,7 +280,7 @@ async def _disconnected(receive: Receive) -> None:
 _PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")
 
 
-def pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+def path_pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     """Make the pattern that a path's template stands for."""
     signs = {"[": "(?:", "]": ")?", "|": "|"}
     written = "".join(
@@ -288,11 +294,11 @@ def pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     return re.compile(written, re.IGNORECASE if ignore_case else 0)
 
 
-def plain_paths(path: str) -> list[str]:
+def expand_path(path: str) -> list[str]:
     """Write out a path's template without its optional parts, and with each of them."""
     optional = re.search(r"\[([^\[\]]*)\]", path)
     if optional is None:
         return [path]
     before, after = path[: optional.start()], path[optional.end() :]
     choices = ["", *optional[1].split("|")]
-    return [plain for choice in choices for plain in plain_paths(before + choice + after)]
+    return [plain for choice in choices for plain in expand_path(before + choice + after)]

@@ -7,7 +7,7 @@ requests too), nor the server but through `Serving`.
 from collections.abc import Iterator
 
 from quadriga.proto.messages import Serving
-from quadriga.proto.operations import Operation, Options
+from quadriga.proto.operations import Operation, WireOptions
 from quadriga.tasks.references import resolve
 
 PROTOCOLS: dict[str, str] = {
@@ -21,7 +21,7 @@ PROTOCOLS: dict[str, str] = {
 load come first."""
 
 
-def operations(serving: Serving, options: Options) -> Iterator[Operation]:
+def all_operations(serving: Serving, options: WireOptions) -> Iterator[Operation]:
     """Give the endpoints of all protocols."""
     for name in PROTOCOLS:
         yield from resolve(name, PROTOCOLS, "a protocol")(serving, options)

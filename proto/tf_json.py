@@ -37,14 +37,14 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = " \t\r\n"
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse_document(body: bytes) -> dict[str, Any]:
     """Read the object that a body begins with."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
         document = _parse_leniently(body)
     if not isinstance(document, dict):
-        raise InvalidRequest(f"JSON Value: {shown(document)} Is not object")
+        raise InvalidRequest(f"JSON Value: {shorten_value(document)} Is not object")
     return document
 
 
@@ -73,7 +73,7 @@ def _parse_leniently(body: bytes) -> Any:
     return document
 
 
-def shown(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Write a value for an error, cut short."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -92,7 +92,7 @@ def base64_bytes(value: Mapping[str, str]) -> bytes:
         raise InvalidRequest(f"Unable to base64 decode: {error}") from error
 
 
-def from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
+def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
     """Read tensors by rows: each instance has one slice of every input along axis 0.
 
     At least one instance: a value of the only input, or an object by input name.
@@ -120,7 +120,7 @@ def from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Te
         if item.keys() != names:
             raise InvalidRequest(
                 f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{shown(item)} keys must be equal to: {','.join(sorted(names))}"
+                f"{shorten_value(item)} keys must be equal to: {','.join(sorted(names))}"
             )
     return [_stacked([item[info.name] for item in instances], info, info.name) for info in inputs]
 
@@ -156,7 +156,7 @@ def _bracketed(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
+def tensors_from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
     """Read tensors by columns: the only input, or an object of all of them by name."""
     if isinstance(value, dict) and not is_base64(value):
         for info in inputs:
@@ -187,7 +187,7 @@ def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
         for item in values:
             if not isinstance(item, list):
                 raise InvalidRequest(
-                    f"JSON Value: {shown(item)} found at incorrect level: {level + 1} in the JSON DOM"
+                    f"JSON Value: {shorten_value(item)} found at incorrect level: {level + 1} in the JSON DOM"
                 )
             if len(item) != size:
                 raise InvalidRequest(
@@ -242,12 +242,12 @@ def _wide(value: float) -> float:
 def _type_error(value: Any, datatype: str) -> InvalidRequest:
     kind = _KINDS.get(type(value), "Null")
     return InvalidRequest(
-        f"JSON Value: {shown(value)} Type: {kind} is not of expected type: "
+        f"JSON Value: {shorten_value(value)} Type: {kind} is not of expected type: "
         f"{TYPES.get(datatype, datatype.lower())}"
     )
 
 
-def rows(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
+def row_texts(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
     """Write a tensor as JSON, one text for each slice along axis 0; of a scalar the one text.
 
     Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`. A value that is
@@ -263,9 +263,9 @@ def rows(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
     return texts
 
 
-def whole(tensor: Tensor, not_finite: NotFinite = "token") -> str:
+def tensor_text(tensor: Tensor, not_finite: NotFinite = "token") -> str:
     """Write a tensor as JSON; raises as `rows`."""
-    texts = rows(tensor, not_finite)
+    texts = row_texts(tensor, not_finite)
     return f"[{','.join(texts)}]" if tensor.shape else texts[0]
 
 
@@ -273,7 +273,7 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
     data = tensor.data
     if isinstance(data, np.ndarray):
         if data.dtype.kind == "f":
-            return floats(data.ravel(), not_finite)
+            return float_texts(data.ravel(), not_finite)
         if data.dtype.kind == "b":
             return ["true" if value else "false" for value in data.ravel().tolist()]
         return list(map(str, data.ravel().tolist()))
@@ -283,7 +283,7 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
     return [f'{{"b64":"{pybase64.b64encode(value).decode()}"}}' for value in encoded]
 
 
-def floats(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
+def float_texts(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
     """Write floats (N,) in six digits where those are the same number, else in all; as `rows`.
 
     Source: TensorFlow Serving, util/json_tensor.cc, WriteDecimal.

@@ -14,7 +14,7 @@ import numpy as np
 
 from quadriga.proto import tf_json
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parameters_of
+from quadriga.proto.json_text import take_parameters
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -23,7 +23,7 @@ from quadriga.proto.messages import (
     Tensor,
     TensorInfo,
 )
-from quadriga.proto.tf_json import base64_bytes, is_base64, shown
+from quadriga.proto.tf_json import base64_bytes, is_base64, shorten_value
 from quadriga.tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
@@ -37,11 +37,11 @@ _TENSOR = SHORT_NAMES["tensor"]
 _FLOATS = ("FP16", "FP32", "FP64")
 
 
-class Predict(msgspec.Struct, frozen=True):
+class PredictRequest(msgspec.Struct, frozen=True):
     """A request to predict, and how its answer is written."""
 
     request: InferRequest
-    images: bool
+    is_image_model: bool
     """Whether the answer is predictions, one list an image, and no tensors."""
     by_rows: bool
     key: Literal["predictions", "outputs"]
@@ -59,16 +59,16 @@ def signatures(info: ModelInfo) -> dict[str, str]:
 
 def parse_predict(
     body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
-) -> Predict:
+) -> PredictRequest:
     """Read a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
     `inputs_are_rows` says whether `inputs` is another word for `instances`, as in KServe.
     """
-    document = tf_json.parse(body)
+    document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
     if "instances" in document and "inputs" in document:
         raise InvalidRequest(
-            f"JSON Value: {shown(document)} Not formatted correctly expecting only one of 'inputs' or "
+            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
             "'instances' keys to exist"
         )
     by_rows = "instances" in document
@@ -80,7 +80,7 @@ def parse_predict(
         by_rows, key = by_rows or isinstance(given, list), "predictions"
     if by_rows and not isinstance(given, list):
         raise InvalidRequest(
-            f"JSON Value: {shown(given)} Expecting 'instances' to be an list/array"
+            f"JSON Value: {shorten_value(given)} Expecting 'instances' to be an list/array"
         )
     images = info.task != _TENSOR
     items = _images(given) if images else given
@@ -89,29 +89,29 @@ def parse_predict(
     if images:
         inputs = [_image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
-        inputs = tf_json.from_rows(given, info.inputs)
+        inputs = tf_json.tensors_from_rows(given, info.inputs)
     else:
-        inputs = tf_json.from_columns(given, info.inputs)
+        inputs = tf_json.tensors_from_columns(given, info.inputs)
     request = _make_request(info, request_id, inputs, document)
-    return Predict(request, images, by_rows, key)
+    return PredictRequest(request, images, by_rows, key)
 
 
 def render_predict(
-    asked: Predict, response: InferResponse, not_finite: NotFinite, explanations: Any = None
+    asked: PredictRequest, response: InferResponse, not_finite: NotFinite, explanations: Any = None
 ) -> bytes:
     """Write the answer to a request to predict, or to explain where there are explanations.
 
     Outputs without rows, or of different numbers of them, are an InvalidRequest.
     """
     outputs = response.outputs
-    if asked.images:
+    if asked.is_image_model:
         text = msgspec.json.encode([answer for tensor in outputs for answer in tensor.data])
     elif asked.by_rows:
         text = f"[{','.join(_by_rows(outputs, not_finite))}]".encode()
     elif len(outputs) == 1:
-        text = tf_json.whole(outputs[0], not_finite).encode()
+        text = tf_json.tensor_text(outputs[0], not_finite).encode()
     else:
-        whole = {tensor.name: tf_json.whole(tensor, not_finite) for tensor in outputs}
+        whole = {tensor.name: tf_json.tensor_text(tensor, not_finite) for tensor in outputs}
         text = _object(whole).encode()
     answer: dict[str, Any] = {asked.key: msgspec.Raw(text)}
     if explanations is not None:
@@ -127,7 +127,7 @@ def _image_input(value: Any, number: int) -> Tensor:
     """
     name, image, parameters = "image", value, {}
     if isinstance(value, dict) and not is_base64(value):
-        parameters = parameters_of(value, f"instances[{number}]: ")
+        parameters = take_parameters(value, f"instances[{number}]: ")
         features = {key: each for key, each in value.items() if key != "parameters"}
         if len(features) > 1:
             features = {k: v for k, v in features.items() if is_base64(v)} or features
@@ -143,7 +143,7 @@ def _image_input(value: Any, number: int) -> Tensor:
     elif not isinstance(image, str):
         raise InvalidRequest(
             f'instances[{number}]: expected an image as base64 or {{"b64": "<base64>"}}, '
-            f"got {shown(image)}"
+            f"got {shorten_value(image)}"
         )
     return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters)
 
@@ -167,7 +167,7 @@ def _make_request(
         version=info.version,
         id=request_id,
         inputs=inputs,
-        parameters=parameters_of(document),
+        parameters=take_parameters(document),
         protocol="v1",
     )
 
@@ -176,7 +176,7 @@ def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Metho
     name = document.get("signature_name")
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(
-            f"JSON Value: {shown(document)} not formatted correctly. 'signature_name' key must be a "
+            f"JSON Value: {shorten_value(document)} not formatted correctly. 'signature_name' key must be a "
             "string value."
         )
     offered = signatures(info)
@@ -213,7 +213,7 @@ def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
                 f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
                 f"expecting: {outputs[0].shape[0]}"
             )
-    columns = [tf_json.rows(tensor, not_finite) for tensor in outputs]
+    columns = [tf_json.row_texts(tensor, not_finite) for tensor in outputs]
     if len(columns) == 1:
         return columns[0]
     names = [tensor.name for tensor in outputs]
@@ -229,17 +229,17 @@ def parse_examples(
     body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
     """Read a request to classify or regress: `examples` of features, and a `context` they share."""
-    document = tf_json.parse(body)
+    document = tf_json.parse_document(body)
     _check_signature(document, info, method)
     if "examples" not in document:
         raise InvalidRequest(
-            f"JSON Value: {shown(document)} When method is {method}, key 'examples' is expected and "
+            f"JSON Value: {shorten_value(document)} When method is {method}, key 'examples' is expected and "
             "was not found"
         )
     examples = document["examples"]
     if not isinstance(examples, list):
         raise InvalidRequest(
-            f"JSON Value: {shown(examples)} Expecting 'examples' value to be an list/array"
+            f"JSON Value: {shorten_value(examples)} Expecting 'examples' value to be an list/array"
         )
     if not examples:
         raise InvalidRequest("JSON Value: [] 'examples' value is an empty array")
@@ -252,11 +252,13 @@ def parse_examples(
         merged.append({**context, **features})
     if method == "classify":
         inputs = [_image_input(each, number) for number, each in enumerate(merged)]
-        parameters = {"metadata": parameters_of(document).get("metadata")}
+        parameters = {"metadata": take_parameters(document).get("metadata")}
         parameters["action"] = "predict_proba"
         return _make_request(info, request_id, inputs, {"parameters": parameters})
     columns = {each.name: _column(merged, each) for each in info.inputs}
-    return _make_request(info, request_id, tf_json.from_columns(columns, info.inputs), document)
+    return _make_request(
+        info, request_id, tf_json.tensors_from_columns(columns, info.inputs), document
+    )
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
@@ -275,7 +277,7 @@ def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
 
 def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
     """Write one number an example."""
-    numbers = tf_json.floats(np.asarray(response.outputs[0].data).ravel(), not_finite)
+    numbers = tf_json.float_texts(np.asarray(response.outputs[0].data).ravel(), not_finite)
     return f'{{"results":[{",".join(numbers)}]}}'.encode()
 
 
@@ -289,7 +291,7 @@ def _features(example: Any) -> dict[str, Any]:
         for each in value if isinstance(value, list) else [value]:
             if each is None or (isinstance(each, list | dict) and not is_base64(each)):
                 raise InvalidRequest(
-                    f"Feature: {name:.60} has element with unexpected JSON type: {shown(each)}"
+                    f"Feature: {name:.60} has element with unexpected JSON type: {shorten_value(each)}"
                 )
             if isinstance(each, int) and not -(2**63) <= each < 2**63:
                 raise InvalidRequest(

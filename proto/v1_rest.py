@@ -10,20 +10,20 @@ from functools import partial
 from typing import Any, Literal
 
 from quadriga.proto import v1_requests
-from quadriga.proto.cloud_events import answering
+from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, Serving, TensorInfo
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    came_by,
-    json_answer,
-    look,
+    WireOptions,
+    json_response,
+    mark_cloud_event,
     model_names,
-    post,
+    post_endpoint,
     request_id,
+    state_endpoint,
     store_headers,
 )
 from quadriga.proto.tf_json import TYPES
@@ -35,24 +35,27 @@ _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
 """TF Serving's word for a state, where it has another one."""
 
 
-def operations(serving: Serving, options: Options) -> list[Operation]:
+def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints under /v1."""
     predict, explain = (
-        answering(partial(_predict, serving, options, verb), options, unnamed=True)
+        with_cloud_events(partial(_predict, serving, options, verb), options, unnamed=True)
         for verb in ("predict", "explain")
     )
     examples = partial(_read_examples, serving, options)
-    act, looked = partial(post, ignore_case=True, compressed=True), partial(look, ignore_case=True)
+    act, looked = (
+        partial(post_endpoint, ignore_case=True, compress_response=True),
+        partial(state_endpoint, ignore_case=True),
+    )
 
-    def models(_: Call) -> Answer:
-        return json_answer({"models": model_names(serving)})
+    def models(_: HttpRequest) -> HttpResponse:
+        return json_response({"models": model_names(serving)})
 
     return [
         act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
         act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
         act(f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"),
         act(f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"),
-        looked("/", lambda _: json_answer({"status": "alive"}), "Tell whether the server runs"),
+        looked("/", lambda _: json_response({"status": "alive"}), "Tell whether the server runs"),
         looked("/v1/models", models, "List the models"),
         looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
         looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
@@ -61,42 +64,54 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
     ]
 
 
-def _malformed(verb: str, call: Call) -> Answer:
-    raise InvalidRequest(f"Malformed request: {verb} /v1/{call.path['rest']:.200}")
+def _malformed(verb: str, http_request: HttpRequest) -> HttpResponse:
+    raise InvalidRequest(
+        f"Malformed request: {verb} /v1/{http_request.path_parameters['rest']:.200}"
+    )
 
 
 def _predict(
-    serving: Serving, options: Options, verb: Literal["predict", "explain"], call: Call
-) -> Answer:
-    info = _served(serving, call)
+    serving: Serving,
+    options: WireOptions,
+    verb: Literal["predict", "explain"],
+    http_request: HttpRequest,
+) -> HttpResponse:
+    info = _served(serving, http_request)
     rows = verb == "explain" or options.v1_inputs == "kserve"
-    asked = v1_requests.parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
-    request = came_by(call, asked.request)
+    asked = v1_requests.parse_predict(
+        http_request.body, info, request_id(http_request), inputs_are_rows=rows
+    )
+    request = mark_cloud_event(http_request, asked.request)
     explanations = None
     if verb == "explain":
         response, explanations = serving.explain(request)
     else:
         response = serving.infer(request)
     body = v1_requests.render_predict(asked, response, options.not_finite, explanations)
-    return Answer(body, headers=store_headers(response))
+    return HttpResponse(body, headers=store_headers(response))
 
 
 def _read_examples(
-    serving: Serving, options: Options, method: Literal["classify", "regress"], call: Call
-) -> Answer:
-    info = _served(serving, call)
-    response = serving.infer(v1_requests.parse_examples(call.body, info, request_id(call), method))
+    serving: Serving,
+    options: WireOptions,
+    method: Literal["classify", "regress"],
+    http_request: HttpRequest,
+) -> HttpResponse:
+    info = _served(serving, http_request)
+    response = serving.infer(
+        v1_requests.parse_examples(http_request.body, info, request_id(http_request), method)
+    )
     if method == "classify":
         body = v1_requests.render_classes(response, info.labels)
     else:
         body = v1_requests.render_regressions(response, options.not_finite)
-    return Answer(body, headers=store_headers(response))
+    return HttpResponse(body, headers=store_headers(response))
 
 
-def _status(serving: Serving, call: Call) -> Answer:
+def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     """Answer in one object what KServe and what TF Serving say of a model."""
-    name = call.path["name"]
-    version = _version(serving, call)
+    name = http_request.path_parameters["name"]
+    version = _version(serving, http_request)
     try:
         info = serving.model_info(name, version)
     except NotFound as error:
@@ -116,11 +131,11 @@ def _status(serving: Serving, call: Call) -> Answer:
         for status in serving.model_statuses()
         if status.name == info.name and version in (None, status.version)
     ]
-    return json_answer({"name": info.name, "ready": True, "model_version_status": statuses})
+    return json_response({"name": info.name, "ready": True, "model_version_status": statuses})
 
 
-def _metadata(serving: Serving, call: Call) -> Answer:
-    info = _served(serving, call)
+def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    info = _served(serving, http_request)
     described = {
         name: {
             "inputs": _tensors(info.inputs),
@@ -130,7 +145,7 @@ def _metadata(serving: Serving, call: Call) -> Answer:
         }
         for name, method in v1_requests.signatures(info).items()
     }
-    return json_answer(
+    return json_response(
         {
             "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
             "metadata": {"signature_def": {"signature_def": described}},
@@ -152,9 +167,9 @@ def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
     }
 
 
-def _served(serving: Serving, call: Call) -> ModelInfo:
+def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
     """Give the model that a path means; errors are in TF Serving's words."""
-    name, version = call.path["name"], _version(serving, call)
+    name, version = http_request.path_parameters["name"], _version(serving, http_request)
     try:
         return serving.model_info(name, version)
     except NotFound as error:
@@ -164,10 +179,10 @@ def _served(serving: Serving, call: Call) -> ModelInfo:
         raise NotFound(f"Servable not found for request: {sought}") from error
 
 
-def _version(serving: Serving, call: Call) -> str | None:
+def _version(serving: Serving, http_request: HttpRequest) -> str | None:
     """Give the version that a path names, itself or by a label."""
-    version: str | None = call.path["version"]
-    label = call.path["label"]
+    version: str | None = http_request.path_parameters["version"]
+    label = http_request.path_parameters["label"]
     if version is not None:
         digits = version.isascii() and version.isdecimal() and len(version) < 20
         if not digits or int(version) > _LARGEST_VERSION:
@@ -175,12 +190,15 @@ def _version(serving: Serving, call: Call) -> str | None:
     if label is None:
         return version
     try:
-        versions = serving.model_info(call.path["name"], None).versions
+        versions = serving.model_info(http_request.path_parameters["name"], None).versions
     except NotFound:
         versions = ()
     for each in versions:
         try:
-            if label in serving.model_info(call.path["name"], each).version_labels:
+            if (
+                label
+                in serving.model_info(http_request.path_parameters["name"], each).version_labels
+            ):
                 return each
         except (NotFound, ModelNotReady):
             continue

@@ -23,10 +23,10 @@ from quadriga.proto.messages import (
     InferResponse,
     ModelInfo,
     NotFinite,
-    OutputWish,
+    RequestedOutput,
     Tensor,
     check_name,
-    first_id,
+    first_request_id,
 )
 
 
@@ -46,7 +46,7 @@ class InferBody(msgspec.Struct):
     inputs: list[InputTensor]
     id: str | None = None
     parameters: dict[str, Any] | None = None
-    outputs: list[OutputWish] | None = None
+    outputs: list[RequestedOutput] | None = None
 
 
 class OutputTensor(msgspec.Struct):
@@ -104,7 +104,7 @@ def parse_infer(
     return InferRequest(
         model=model,
         version=version,
-        id=first_id(decoded.id, header_id),
+        id=first_request_id(decoded.id, header_id),
         inputs=inputs,
         requested_outputs=decoded.outputs or (),
         parameters=decoded.parameters or {},
@@ -134,7 +134,7 @@ def parse_raw(
     return InferRequest(
         model=info.name,
         version=version,
-        id=first_id(header_id),
+        id=first_request_id(header_id),
         inputs=[tensor],
         parameters={"binary_data_output": True},
     )

@@ -11,17 +11,17 @@ import msgspec
 from pybase64 import b64decode
 
 from quadriga.proto.errors import InvalidRequest, Unsupported
-from quadriga.proto.json_text import Read, read_json, read_object
+from quadriga.proto.json_text import Read, parse_json, parse_object
 from quadriga.proto.messages import Duration, ModelInfo, ModelStatistics, Serving
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    json_answer,
-    look,
-    model_of,
-    post,
+    WireOptions,
+    json_response,
+    named_model,
+    post_endpoint,
+    state_endpoint,
 )
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
@@ -63,27 +63,31 @@ class UnloadBody(msgspec.Struct):
     parameters: UnloadParameters | None = None
 
 
-def operations(serving: Serving, _: Options) -> list[Operation]:
+def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extensions, and those that say what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
     load, unload = partial(_load, serving), partial(_unload, serving)
-    act, count = partial(post, beside=True), partial(Operation, "GET", beside=True)
+    act, count = partial(post_endpoint, own_thread=True), partial(Operation, "GET", own_thread=True)
     statistics = partial(_statistics, serving)
 
-    def index(call: Call) -> Answer:
-        return json_answer(index_json(serving, ready=_read(call.body, IndexBody).ready))
+    def index(http_request: HttpRequest) -> HttpResponse:
+        return json_response(index_json(serving, ready=_read(http_request.body, IndexBody).ready))
 
-    def config(call: Call) -> Answer:
-        return json_answer(config_json(model_of(serving, call)))
+    def config(http_request: HttpRequest) -> HttpResponse:
+        return json_response(config_json(named_model(serving, http_request)))
 
     listed = "List the models of the repository and their states"
     return [
-        post(f"{_REPOSITORY}/index", index, listed, in_thread=False, request_type=IndexBody),
+        post_endpoint(
+            f"{_REPOSITORY}/index", index, listed, in_thread=False, request_type=IndexBody
+        ),
         act(f"{model}/load", load, "Load a model, or load it again", request_type=LoadBody),
         act(f"{model}/unload", unload, "Unload a model", request_type=UnloadBody),
         count("/v2/models/stats", statistics, "Count and time all models"),
         count(f"{_MODEL}/stats", statistics, "Count and time a model"),
-        look(f"{_MODEL}/config", config, "Describe a model as Triton's configuration does"),
+        state_endpoint(
+            f"{_MODEL}/config", config, "Describe a model as Triton's configuration does"
+        ),
         *_not_offered(),
     ]
 
@@ -112,12 +116,12 @@ def _not_offered() -> list[Operation]:
     ]
 
 
-def _refuse(reason: str, call: Call) -> Answer:
-    raise Unsupported(f"expected {reason.format(**call.path)}")
+def _refuse(reason: str, http_request: HttpRequest) -> HttpResponse:
+    raise Unsupported(f"expected {reason.format(**http_request.path_parameters)}")
 
 
 def _read(body: bytes, kind: type[Read]) -> Read:
-    return read_json(body.strip() or b"{}", "the body, unless it is empty,", kind)
+    return parse_json(body.strip() or b"{}", "the body, unless it is empty,", kind)
 
 
 def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
@@ -134,11 +138,11 @@ def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
     ]
 
 
-def _load(serving: Serving, call: Call) -> Answer:
+def _load(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     """Load a model; KServe's clients read the answer, others its status."""
-    name = call.path["name"]
-    serving.load_model(name, *parse_load(_read(call.body, LoadBody).parameters or {}))
-    return json_answer({"name": name, "load": True})
+    name = http_request.path_parameters["name"]
+    serving.load_model(name, *parse_load(_read(http_request.body, LoadBody).parameters or {}))
+    return json_response({"name": name, "load": True})
 
 
 def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
@@ -162,20 +166,22 @@ def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, di
             f"got: {error}"
         ) from error
     if isinstance(config, str):
-        config = read_object(config.strip() or "{}", "parameters.config")
+        config = parse_object(config.strip() or "{}", "parameters.config")
     return config, files
 
 
-def _unload(serving: Serving, call: Call) -> Answer:
-    _read(call.body, UnloadBody)
-    name = call.path["name"]
+def _unload(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    _read(http_request.body, UnloadBody)
+    name = http_request.path_parameters["name"]
     serving.unload_model(name)
-    return json_answer({"name": name, "unload": True})
+    return json_response({"name": name, "unload": True})
 
 
-def _statistics(serving: Serving, call: Call) -> Answer:
-    found = serving.statistics(call.path.get("name"), call.path.get("version"))
-    return json_answer({"model_stats": [statistics_json(each) for each in found]})
+def _statistics(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    found = serving.statistics(
+        http_request.path_parameters.get("name"), http_request.path_parameters.get("version")
+    )
+    return json_response({"model_stats": [statistics_json(each) for each in found]})
 
 
 def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:

@@ -15,14 +15,14 @@ import numpy.typing as npt
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
 from quadriga.proto.errors import InvalidRequest, Unsupported
-from quadriga.proto.json_text import read_json
+from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
-    OutputWish,
+    RequestedOutput,
     Tensor,
     check_name,
-    first_id,
+    first_request_id,
 )
 
 CONTENTS: dict[str, str] = {
@@ -59,13 +59,15 @@ def parse_infer(asked: Any) -> InferRequest:
     return InferRequest(
         model=asked.model_name,
         version=asked.model_version or None,
-        id=first_id(asked.id),
+        id=first_request_id(asked.id),
         inputs=[
             _tensor(tensor, raw, f"inputs[{number}] ({tensor.name!r:.60})")
             for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
         ],
         requested_outputs=[
-            OutputWish(output.name, read_parameters(output.parameters, f"output {output.name!r}"))
+            RequestedOutput(
+                output.name, read_parameters(output.parameters, f"output {output.name!r}")
+            )
             for output in asked.outputs
         ],
         parameters=read_parameters(asked.parameters, "the request"),
@@ -131,7 +133,7 @@ def _typed(
     if tensor.datatype == "BYTES":
         return list(values), shape
     array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))
-    return datatypes.fitting(array, tensor.datatype, where).reshape(shape), shape
+    return datatypes.cast_exactly(array, tensor.datatype, where).reshape(shape), shape
 
 
 def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -141,7 +143,7 @@ def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         choice = parameter.WhichOneof("parameter_choice")
         value = None if choice is None else getattr(parameter, choice)
         if name in JSON_PARAMETERS and isinstance(value, str):
-            value = read_json(value, f"the JSON text parameters.{name}", object, f"{where}: ")
+            value = parse_json(value, f"the JSON text parameters.{name}", object, f"{where}: ")
         parameters[name] = value
     return parameters
 

@@ -22,6 +22,6 @@ def test_the_commands_of_the_pages_answer_without_errors(server: ServerProcess):
     ]
     assert commands
     for command in commands:
-        said = shell(command.replace("localhost:8080", server.host))
-        assert said, command
-        assert '"error"' not in said
+        output = shell(command.replace("localhost:8080", server.host))
+        assert output, command
+        assert '"error"' not in output

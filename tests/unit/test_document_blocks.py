@@ -18,12 +18,12 @@ from rich_click import Group
 from quadriga.engine.cli import main
 from quadriga.engine.recognition.model_toml import read_model_toml
 from quadriga.engine.repository import ModelRepository
-from quadriga.monitor.drift.watch.history import note
+from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.conformance_cases import CASES
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.monitor.drift.drift_windows import parameters, report
+from tests.unit.monitor.drift.window_reports import parameters, report
 
 HERE = "tests/unit/test_document_blocks.py::test_"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -341,7 +341,7 @@ def test_an_alarm_is_logged_as_the_page_shows(tmp_path, caplog) -> None:
     signal = r"\S+ \(\w+ [\d.]+\)"
     line = rf"drift of \S+ from {moment} to {moment}: {signal}(, {signal})*, report \d{{19}}-[0-9a-f]{{4}}"
     with caplog.at_level(logging.WARNING):
-        note(tmp_path, report(1, alarms="ab"), parameters(1))
+        record_window(tmp_path, report(1, alarms="ab"), parameters(1))
     (shown,) = texts("docs/drift.md", "WARNING")
     assert re.fullmatch(line, caplog.messages[0])
     assert re.fullmatch(f"WARNING {line}", shown.strip())

@@ -18,12 +18,12 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.operations import Options, plain_paths
+from quadriga.proto.operations import WireOptions, expand_path
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
@@ -137,11 +137,11 @@ def test_every_endpoint_stands_in_a_table_once():
         (verb, path)
         for endpoint in first_column("endpoint")
         for verb in endpoint.rpartition(" ")[0].split(", ")
-        for path in plain_paths(endpoint.rpartition(" ")[2])
+        for path in expand_path(endpoint.rpartition(" ")[2])
     ]
-    operations = table.operations(None, Options(server_version=""))
+    operations = table.all_operations(None, WireOptions(server_version=""))
     offered = [
-        (operation.method, path) for operation in operations for path in plain_paths(operation.path)
+        (operation.method, path) for operation in operations for path in expand_path(operation.path)
     ]
     offered += [
         (verb, path.replace(":str", ""))
@@ -152,7 +152,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *evaluation_routes(None),
             *drift_routes(None),
             *schedule_routes(ROOT),
-            metrics_route(Metrics(None, "", dict)),
+            metrics_route(PrometheusMetrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths

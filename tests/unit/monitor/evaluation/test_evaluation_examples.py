@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
 from tests.unit.monitor.evaluation.evaluated import merged
 
@@ -34,7 +34,7 @@ def example(heading):
 def test_examples_give_their_numbers(heading, task):
     image, rows = example(heading)
     assert rows
-    evaluation = evaluator(task)
+    evaluation = load_evaluator(task)
     whole = evaluation.evaluate(merged(evaluation, [image]))
     found = {}
     for one in whole.headlines(np.ones((1, 1))):

@@ -148,14 +148,17 @@ def _check_options(tables: Tables, options: ColumnOptions) -> None:
     counts = Counter((*options.numeric, *options.categorical, *options.embedding, *options.ignore))
     for name, count in counts.items():
         if name not in names:
-            raise DriftError(f"expected a column {name!r:.80} in {files}, got {_join_names(names)}")
+            listed = _join_names(names)
+            raise DriftError(f"column not found in {files}: {name!r:.80}; there are: {listed}")
         if count > 1:
-            raise DriftError(f"expected to be told once what {name!r:.80} is, got it {count} times")
+            raise DriftError(f"expected column {name!r:.80} in one option, got it in {count}")
     for name in filter(None, (options.source_key, options.time)):
         for table in tables:
             if name not in table.columns:
-                got = _join_names(list(table.columns))
-                raise DriftError(f"expected a column {name!r:.80} in {table.name}, got {got}")
+                listed = _join_names(list(table.columns))
+                raise DriftError(
+                    f"column not found in {table.name}: {name!r:.80}; there are: {listed}"
+                )
 
 
 def _join_names(names: list[str]) -> str:

@@ -45,10 +45,10 @@ class Case(msgspec.Struct, frozen=True):
 class Mismatch(Exception):
     """The engine answers otherwise than the protocol says."""
 
-    def __init__(self, expected: str, found: object) -> None:
+    def __init__(self, expected: str, actual: object) -> None:
         super().__init__(expected)
         self.expected = expected
-        self.found = found if isinstance(found, str) else json.dumps(found, default=repr)
+        self.found = actual if isinstance(actual, str) else json.dumps(actual, default=repr)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -95,8 +95,8 @@ class EngineClient:
 
     def infer(self, body: Any, path: str = "", headers: Mapping[str, str] | None = None) -> Reply:
         """Post to the model's endpoint."""
-        given = {"Content-Type": "application/json"} if headers is None else headers
-        return self.send("POST", path or f"/v2/models/{self.model}/infer/", body, given)
+        sent_headers = {"Content-Type": "application/json"} if headers is None else headers
+        return self.send("POST", path or f"/v2/models/{self.model}/infer/", body, sent_headers)
 
     def input(self, *images: bytes | str, name: str = "input-image-0", **changes: Any) -> Any:
         """Make an input; `changes` are its parameters."""
@@ -119,10 +119,17 @@ class EngineClient:
         """Give the predictions for the first image, nested, flat or as JSON texts."""
         data = self.infer_json(self.input(self.image, **parameters))["outputs"][0].get("data")
         try:
-            read = [json.loads(each) if isinstance(each, str) else each for each in data or ()]
+            predictions = [
+                json.loads(element) if isinstance(element, str) else element
+                for element in data or ()
+            ]
         except (TypeError, ValueError) as error:
             raise Mismatch("data to hold predictions", data) from error
-        return read[0] if len(read) == 1 and isinstance(read[0], list) else read
+        return (
+            predictions[0]
+            if len(predictions) == 1 and isinstance(predictions[0], list)
+            else predictions
+        )
 
 
 def checked_json(reply: Reply) -> dict[str, Any]:
@@ -139,10 +146,10 @@ def checked_json(reply: Reply) -> dict[str, Any]:
     return body
 
 
-def expect(holds: bool, expected: str, found: object) -> None:  # noqa: FBT001 - as assert
+def expect(condition: bool, expected: str, actual: object) -> None:  # noqa: FBT001 - as assert
     """Raise `Differs` unless something holds."""
-    if not holds:
-        raise Mismatch(expected, found)
+    if not condition:
+        raise Mismatch(expected, actual)
 
 
 def check_engine(engine: EngineClient, cases: Sequence[Case]) -> Iterator[Finding]:
@@ -152,12 +159,12 @@ def check_engine(engine: EngineClient, cases: Sequence[Case]) -> Iterator[Findin
             continue
         expected = ""
         try:
-            found = case.check(engine) or ""
-        except Mismatch as differs:
-            expected, found = differs.expected, differs.found[:300]
+            actual = case.check(engine) or ""
+        except Mismatch as mismatch:
+            expected, actual = mismatch.expected, mismatch.found[:300]
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            expected, found = "an answer of the page's form", repr(error)  # as odd as it may be
-        yield Finding(case.name, case.severity, not expected, expected, found)
+            expected, actual = "an answer of the page's form", repr(error)  # as odd as it may be
+        yield Finding(case.name, case.severity, not expected, expected, actual)
 
 
 def _picture(width: int, height: int, kind: str) -> bytes:

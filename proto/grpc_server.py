@@ -93,30 +93,30 @@ class Health:
                 return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
 
-    async def Check(self, asked: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
         """Give a state once."""
-        state = self._state(asked.service)
+        state = self._state(request.service)
         if state == HealthCheckResponse.SERVICE_UNKNOWN:
-            text = f"expected the server, {SERVICE} or a model, got {asked.service!r:.140}"
+            text = f"expected the server, {SERVICE} or a model, got {request.service!r:.140}"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)
         return HealthCheckResponse(status=state)
 
     async def List(self, _: Any, __: Any) -> Any:  # noqa: N802 - the name of the RPC
         """Give all states."""
-        names = ["", SERVICE, *(found.name for found in self._serving.model_statuses())]
+        names = ["", SERVICE, *(status.name for status in self._serving.model_statuses())]
         states = {name: HealthCheckResponse(status=self._state(name)) for name in names}
         return HealthListResponse(statuses=states)
 
-    async def Watch(self, asked: Any, context: Any) -> None:  # noqa: N802 - the name of the RPC
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - the name of the RPC
         """Give a state, and again whenever it is another one."""
-        told = None
+        published = None
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             while not closing.done():
-                state = self._state(asked.service)
-                if state != told:
+                state = self._state(request.service)
+                if state != published:
                     await context.write(HealthCheckResponse(status=state))
-                    told = state
+                    published = state
                 await asyncio.wait((closing,), timeout=WATCH_INTERVAL_S)
         finally:
             closing.cancel()

@@ -117,25 +117,27 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
         )
     decoder = zlib.decompressobj(_WINDOWS[name])
     try:
-        plain = decoder.decompress(body, limit_bytes + 1)
+        decompressed = decoder.decompress(body, limit_bytes + 1)
     except zlib.error as error:
         raise InvalidRequest(f"expected a body in {name.decode()}, got: {error}") from error
-    if len(plain) > limit_bytes:
+    if len(decompressed) > limit_bytes:
         raise TooLarge(f"expected a body of at most {limit_bytes} bytes decompressed, got more")
     if not decoder.eof or decoder.unused_data:
-        found = "bytes behind its end" if decoder.eof else "one without its end"
-        raise InvalidRequest(f"expected a whole body in {name.decode()}, got {found}")
-    return plain
+        problem = "bytes behind its end" if decoder.eof else "one without its end"
+        raise InvalidRequest(f"expected a whole body in {name.decode()}, got {problem}")
+    return decompressed
 
 
-def compress(body: bytes, accepted: bytes) -> tuple[bytes, Headers]:
+def compress(body: bytes, accept_encoding: bytes) -> tuple[bytes, Headers]:
     """Compress an answer as its client accepts it; also gives the headers that say so."""
     if len(body) < MIN_BYTES:
         return body, ()
-    quality = {match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accepted)}
-    wanted = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
-    if quality.get(wanted, 0.0) <= 0:
+    quality = {
+        match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accept_encoding)
+    }
+    encoding = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
+    if quality.get(encoding, 0.0) <= 0:
         return body, ()
-    encoder = zlib.compressobj(_LEVEL, wbits=_WINDOWS[wanted])
-    small = encoder.compress(body) + encoder.flush()
-    return small, [(b"content-encoding", wanted), (b"vary", b"accept-encoding")]
+    encoder = zlib.compressobj(_LEVEL, wbits=_WINDOWS[encoding])
+    compressed = encoder.compress(body) + encoder.flush()
+    return compressed, [(b"content-encoding", encoding), (b"vary", b"accept-encoding")]

@@ -23,22 +23,24 @@ MAX_NAME_BYTES = 2048
 """Of the same, as UTF-8: PostgreSQL indexes no more than 2,704."""
 
 
-def check_name(what: str, name: str) -> None:
+def check_name(subject: str, name: str) -> None:
     """Refuse a name that is too long to be stored."""
     if len(name) > MAX_NAME_CHARACTERS:
         raise InvalidRequest(
-            f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
+            f"expected {subject} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
         )
-    size = len(name.encode(errors="replace")) + 2 * name.count("\0")  # stored as three bytes
-    if size > MAX_NAME_BYTES:
-        raise InvalidRequest(f"expected {what} of at most {MAX_NAME_BYTES} bytes, got {size}")
+    size_bytes = len(name.encode(errors="replace")) + 2 * name.count("\0")  # stored as three bytes
+    if size_bytes > MAX_NAME_BYTES:
+        raise InvalidRequest(
+            f"expected {subject} of at most {MAX_NAME_BYTES} bytes, got {size_bytes}"
+        )
 
 
-def first_request_id(*given: str | None) -> str:
+def first_request_id(*ids: str | None) -> str:
     """Take the first id that is given and not empty, or else a new one; raises as `check_name`."""
-    found = next(filter(None, given), None) or str(uuid.uuid4())
-    check_name("id", found)
-    return found
+    id_ = next(filter(None, ids), None) or str(uuid.uuid4())
+    check_name("id", id_)
+    return id_
 
 
 class Tensor(msgspec.Struct, frozen=True):

@@ -24,14 +24,14 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
     types: dict[Any, None] = {Error: None}
     for operation in operations:
         types.update(dict.fromkeys(filter(None, (operation.request_type, operation.response_type))))
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    schemas, schema_components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(types, schemas, strict=True))
     for operation in operations:
         for path in expand_path(operation.path):
             item = paths.setdefault(path, {})
             item.setdefault(operation.method.lower(), _described(operation, path, by_type))
-    known = document.get("components", {})
-    merged = {**known, "schemas": {**known.get("schemas", {}), **components}}
+    components = document.get("components", {})
+    merged = {**components, "schemas": {**components.get("schemas", {}), **schema_components}}
     return {**document, "paths": paths, "components": merged}
 
 
@@ -57,24 +57,24 @@ _JSON_BYTES: dict[str, Any] = {
 
 def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
     content = {"schema": schemas.get(operation.response_type, {})}
-    answer: dict[str, Any] = {operation.response_media_type: content}
-    done: dict[str, Any] = {"description": "Done", "content": answer}
+    response_content: dict[str, Any] = {operation.response_media_type: content}
+    success: dict[str, Any] = {"description": "Done", "content": response_content}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", path)
     ]
     if operation.allows_binary:
         name = "Inference-Header-Content-Length"
-        answer[_OCTETS] = {}
-        done["headers"] = {name: _JSON_BYTES}
+        response_content[_OCTETS] = {}
+        success["headers"] = {name: _JSON_BYTES}
         parameters.append({"name": name, "in": "header", **_JSON_BYTES})
     error = {"application/json": {"schema": schemas[Error]}}
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}{path}").strip("_"),
         "parameters": parameters,
         "responses": {
-            "200": done,
+            "200": success,
             **{
                 status: {"description": text, "content": error}
                 for status, text in _ERRORS.items()
@@ -83,8 +83,8 @@ def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict
         },
     }
     if operation.method == "POST":
-        found["requestBody"] = _body(operation, schemas)
-    return found
+        description["requestBody"] = _body(operation, schemas)
+    return description
 
 
 def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:

@@ -158,18 +158,18 @@ class Dispatcher:
         fixed = self._fixed.get(path)
         if fixed is not None and method in (None, *fixed):
             return fixed, {}
-        found: _Found | None = None if fixed is None else (fixed, {})
+        fallback: _Found | None = None if fixed is None else (fixed, {})
         for template, verbs in self._table:
-            match = template.fullmatch(path)
-            if match is not None and method in verbs:
-                return verbs, match.groupdict()
-            if match is not None and found is None:
-                found = verbs, match.groupdict()
-        return found
+            path_match = template.fullmatch(path)
+            if path_match is not None and method in verbs:
+                return verbs, path_match.groupdict()
+            if path_match is not None and fallback is None:
+                fallback = verbs, path_match.groupdict()
+        return fallback
 
-    async def respond(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond(self, match: _Found, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to a path that `find` found; errors are answered too."""
-        verbs, parameters = found
+        verbs, parameters = match
         method = str(scope.get("method"))
         if method == "HEAD" and "GET" in verbs:  # the server drops the body itself
             method = "GET"
@@ -182,20 +182,22 @@ class Dispatcher:
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
-            job = partial(self._answer, operation, HttpRequest(parameters, headers, body))
+            task = partial(self._answer, operation, HttpRequest(parameters, headers, body))
             if operation.own_thread:
-                answer = await asyncio.to_thread(job)
+                response = await asyncio.to_thread(task)
             else:
                 waits = operation.in_thread or b"content-encoding" in headers
-                answer = await self._serving.run(job) if waits else job()
+                response = await self._serving.run(task) if waits else task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            status, body, more = error_response(error)
-            await send_body(send, status, body, more)
+            status, body, error_headers = error_response(error)
+            await send_body(send, status, body, error_headers)
             return
-        if isinstance(answer.body, bytes):
-            await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)
+        if isinstance(response.body, bytes):
+            await send_body(
+                send, response.status, response.body, response.headers, response.media_type
+            )
         else:
-            await self._stream(answer, answer.body, receive, send)
+            await self._stream(response, response.body, receive, send)
 
     def _answer(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
         """Decompress, answer, compress; in a thread where the operation takes one."""
@@ -203,49 +205,51 @@ class Dispatcher:
         if encoding is not None:
             body = decompress(http_request.body, encoding, self._max_body_bytes)
             http_request = msgspec.structs.replace(http_request, body=body)
-        answer = operation.handler(http_request)
-        accepted = http_request.headers.get(b"accept-encoding")
+        response = operation.handler(http_request)
+        accept_encoding = http_request.headers.get(b"accept-encoding")
         if (
-            accepted is None
+            accept_encoding is None
             or not operation.compress_response
-            or not isinstance(answer.body, bytes)
+            or not isinstance(response.body, bytes)
         ):
-            return answer
-        body, headers = compress(answer.body, accepted)
-        return msgspec.structs.replace(answer, body=body, headers=[*answer.headers, *headers])
+            return response
+        body, headers = compress(response.body, accept_encoding)
+        return msgspec.structs.replace(response, body=body, headers=[*response.headers, *headers])
 
-    async def _next(self, parts: Iterator[bytes]) -> bytes | None:
+    async def _next(self, chunks: Iterator[bytes]) -> bytes | None:
         """Take a part in the pool; a stream that has begun waits where new requests are refused."""
         while True:
             try:
-                return await self._serving.run(partial(next, parts, None))
+                return await self._serving.run(partial(next, chunks, None))
             except Overloaded:
                 await asyncio.sleep(BUSY_RETRY_S)
 
     async def _stream(
-        self, answer: HttpResponse, parts: Iterator[bytes], receive: Receive, send: Send
+        self, response: HttpResponse, chunks: Iterator[bytes], receive: Receive, send: Send
     ) -> None:
         """Send parts as they come, until they end or the client has gone."""
-        gone = asyncio.ensure_future(_disconnected(receive))
-        headers = [(b"content-type", answer.media_type), *answer.headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        headers = [(b"content-type", response.media_type), *response.headers]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         try:
-            while not gone.done():
-                part = await self._next(parts)
-                if part is None:
+            while not disconnected.done():
+                chunk = await self._next(chunks)
+                if chunk is None:
                     break
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         finally:
-            gone.cancel()
-            close = getattr(parts, "close", None)
+            disconnected.cancel()
+            close = getattr(chunks, "close", None)
             if close is not None:
                 close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def request_id(http_request: HttpRequest, given: str | None = None) -> str:
+def request_id(http_request: HttpRequest, body_id: str | None = None) -> str:
     """Name a request: by its body, or the header `X-Request-ID`, or anew; raises as `first_id`."""
-    return first_request_id(given, http_request.headers.get(b"x-request-id", b"").decode("latin-1"))
+    return first_request_id(
+        body_id, http_request.headers.get(b"x-request-id", b"").decode("latin-1")
+    )
 
 
 def mark_cloud_event(http_request: HttpRequest, request: InferRequest) -> InferRequest:
@@ -282,16 +286,16 @@ _PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")
 
 def path_pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     """Make the pattern that a path's template stands for."""
-    signs = {"[": "(?:", "]": ")?", "|": "|"}
-    written = "".join(
-        f"(?P<{part[1:-4]}>.+)"
-        if part.endswith("...}")
-        else f"(?P<{part[1:-1]}>[^/:]+?)"
-        if part.startswith("{")
-        else signs.get(part, re.escape(part))
-        for part in _PARTS.split(path)
+    group_syntax = {"[": "(?:", "]": ")?", "|": "|"}
+    expression = "".join(
+        f"(?P<{token[1:-4]}>.+)"
+        if token.endswith("...}")
+        else f"(?P<{token[1:-1]}>[^/:]+?)"
+        if token.startswith("{")
+        else group_syntax.get(token, re.escape(token))
+        for token in _PARTS.split(path)
     )
-    return re.compile(written, re.IGNORECASE if ignore_case else 0)
+    return re.compile(expression, re.IGNORECASE if ignore_case else 0)
 
 
 def expand_path(path: str) -> list[str]:
@@ -299,6 +303,6 @@ def expand_path(path: str) -> list[str]:
     optional = re.search(r"\[([^\[\]]*)\]", path)
     if optional is None:
         return [path]
-    before, after = path[: optional.start()], path[optional.end() :]
+    prefix, suffix = path[: optional.start()], path[optional.end() :]
     choices = ["", *optional[1].split("|")]
-    return [plain for choice in choices for plain in expand_path(before + choice + after)]
+    return [expanded for choice in choices for expanded in expand_path(prefix + choice + suffix)]

@@ -97,32 +97,35 @@ def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) ->
 
     At least one instance: a value of the only input, or an object by input name.
     """
-    named = isinstance(instances[0], dict) and not is_base64(instances[0])
-    if not named and len(inputs) > 1:
+    are_objects = isinstance(instances[0], dict) and not is_base64(instances[0])
+    if not are_objects and len(inputs) > 1:
         raise InvalidRequest(
             "instances is a plain list, but expecting list of objects as multiple input tensors "
             "required as per tensorinfo_map"
         )
-    if not named:
-        for number, item in enumerate(instances):
-            if isinstance(item, dict) and not is_base64(item):
+    if not are_objects:
+        for index, instance in enumerate(instances):
+            if isinstance(instance, dict) and not is_base64(instance):
                 raise InvalidRequest(
-                    f"Expecting value/list but got object at item {number} of input list"
+                    f"Expecting value/list but got object at item {index} of input list"
                 )
         return [_stacked(instances, inputs[0], "")]
     names = {info.name for info in inputs}
-    for number, item in enumerate(instances):
-        if not isinstance(item, dict) or is_base64(item):
-            raise InvalidRequest(f"Expecting object but got list at item {number} of input list")
-        for key in item:
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, dict) or is_base64(instance):
+            raise InvalidRequest(f"Expecting object but got list at item {index} of input list")
+        for key in instance:
             if key not in names:
-                raise _element(number, key, f"JSON object: does not have named input: {key}")
-        if item.keys() != names:
+                raise _element(index, key, f"JSON object: does not have named input: {key}")
+        if instance.keys() != names:
             raise InvalidRequest(
-                f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{shorten_value(item)} keys must be equal to: {','.join(sorted(names))}"
+                f"Failed to process element: {index} of 'instances' list. JSON object: "
+                f"{shorten_value(instance)} keys must be equal to: {','.join(sorted(names))}"
             )
-    return [_stacked([item[info.name] for item in instances], info, info.name) for info in inputs]
+    return [
+        _stacked([instance[info.name] for instance in instances], info, info.name)
+        for info in inputs
+    ]
 
 
 def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:
@@ -130,25 +133,25 @@ def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:
         return _tensor(list(items), info)
     except InvalidRequest:
         expected: tuple[int, ...] | None = None
-        for number, item in enumerate(items):
+        for index, item in enumerate(items):
             try:
                 shape = _tensor(item, info).shape
             except InvalidRequest as error:
-                raise _element(number, key, str(error)) from error
+                raise _element(index, key, str(error)) from error
             expected = shape if expected is None else expected
             if math.prod(shape) != math.prod(expected):
                 sizes = f"{math.prod(expected)} but got: {math.prod(shape)}"
-                raise _element(number, key, f"Expecting tensor size: {sizes}") from None
+                raise _element(index, key, f"Expecting tensor size: {sizes}") from None
             if shape != expected:
                 shapes = f"{_bracketed(expected)} but got: {_bracketed(shape)}"
-                raise _element(number, key, f"Expecting shape {shapes}") from None
+                raise _element(index, key, f"Expecting shape {shapes}") from None
         raise
 
 
-def _element(number: int, key: str, text: str) -> InvalidRequest:
-    where = f"{number} key: {key}" if key else f"{number}"
+def _element(index: int, key: str, text: str) -> InvalidRequest:
+    position = f"{index} key: {key}" if key else f"{index}"
     return InvalidRequest(
-        f"Failed to process element: {where} of 'instances' list. Error: {text:.600}"
+        f"Failed to process element: {position} of 'instances' list. Error: {text:.600}"
     )
 
 

@@ -38,11 +38,11 @@ _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
 def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints under /v1."""
     predict, explain = (
-        with_cloud_events(partial(_predict, serving, options, verb), options, unnamed=True)
+        with_cloud_events(partial(_predict, serving, options, verb), options, any_content_type=True)
         for verb in ("predict", "explain")
     )
     examples = partial(_read_examples, serving, options)
-    act, looked = (
+    post_v1, state_v1 = (
         partial(post_endpoint, ignore_case=True, compress_response=True),
         partial(state_endpoint, ignore_case=True),
     )
@@ -51,16 +51,22 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         return json_response({"models": model_names(serving)})
 
     return [
-        act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
-        act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
-        act(f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"),
-        act(f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"),
-        looked("/", lambda _: json_response({"status": "alive"}), "Tell whether the server runs"),
-        looked("/v1/models", models, "List the models"),
-        looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
-        looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
-        looked("/v1/{rest...}", partial(_malformed, "GET"), ""),
-        act("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
+        post_v1(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
+        post_v1(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
+        post_v1(
+            f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"
+        ),
+        post_v1(
+            f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"
+        ),
+        state_v1("/", lambda _: json_response({"status": "alive"}), "Tell whether the server runs"),
+        state_v1("/v1/models", models, "List the models"),
+        state_v1(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
+        state_v1(
+            f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"
+        ),
+        state_v1("/v1/{rest...}", partial(_malformed, "GET"), ""),
+        post_v1("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
     ]
 
 
@@ -78,16 +84,16 @@ def _predict(
 ) -> HttpResponse:
     info = _served(serving, http_request)
     rows = verb == "explain" or options.v1_inputs == "kserve"
-    asked = v1_requests.parse_predict(
+    predict = v1_requests.parse_predict(
         http_request.body, info, request_id(http_request), inputs_are_rows=rows
     )
-    request = mark_cloud_event(http_request, asked.request)
+    request = mark_cloud_event(http_request, predict.request)
     explanations = None
     if verb == "explain":
         response, explanations = serving.explain(request)
     else:
         response = serving.infer(request)
-    body = v1_requests.render_predict(asked, response, options.not_finite, explanations)
+    body = v1_requests.render_predict(predict, response, options.not_finite, explanations)
     return HttpResponse(body, headers=store_headers(response))
 
 
@@ -136,7 +142,7 @@ def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
 
 def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     info = _served(serving, http_request)
-    described = {
+    signatures = {
         name: {
             "inputs": _tensors(info.inputs),
             "outputs": _tensors(info.outputs),
@@ -148,7 +154,7 @@ def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     return json_response(
         {
             "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
-            "metadata": {"signature_def": {"signature_def": described}},
+            "metadata": {"signature_def": {"signature_def": signatures}},
         }
     )
 
@@ -193,13 +199,15 @@ def _version(serving: Serving, http_request: HttpRequest) -> str | None:
         versions = serving.model_info(http_request.path_parameters["name"], None).versions
     except NotFound:
         versions = ()
-    for each in versions:
+    for candidate in versions:
         try:
             if (
                 label
-                in serving.model_info(http_request.path_parameters["name"], each).version_labels
+                in serving.model_info(
+                    http_request.path_parameters["name"], candidate
+                ).version_labels
             ):
-                return each
+                return candidate
         except (NotFound, ModelNotReady):
             continue
     raise InvalidRequest(f"Unrecognized servable version label: {label:.60}")

@@ -93,12 +93,12 @@ def parse_infer(
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     raw = memoryview(body)[len(text) :]
     inputs = []
-    for number, tensor in enumerate(decoded.inputs):
+    for index, tensor in enumerate(decoded.inputs):
         check_name("name", tensor.name)
-        where = f"inputs[{number}] ({tensor.name!r:.60})"
-        size = _binary_size(tensor, raw.nbytes, where)
-        inputs.append(_tensor(tensor, None if size is None else raw[:size], where))
-        raw = raw[size or 0 :]
+        location = f"inputs[{index}] ({tensor.name!r:.60})"
+        size_bytes = _binary_size(tensor, raw.nbytes, location)
+        inputs.append(_tensor(tensor, None if size_bytes is None else raw[:size_bytes], location))
+        raw = raw[size_bytes or 0 :]
     if raw.nbytes:
         raise InvalidRequest(f"expected no bytes behind the last input, got {raw.nbytes}")
     return InferRequest(
@@ -124,13 +124,13 @@ def parse_raw(
             "say how long the JSON is in Inference-Header-Content-Length"
         )
     (expected,) = info.inputs
-    where = f"input {expected.name!r}"
+    location = f"input {expected.name!r}"
     if expected.datatype == "BYTES":
         tensor = Tensor(expected.name, "BYTES", (1,), [body])
     else:
-        shape = _raw_shape(expected.shape, len(body), expected.datatype, where)
-        data, full = from_raw(memoryview(body), expected.datatype, shape, where)
-        tensor = Tensor(expected.name, expected.datatype, full, data)
+        shape = _raw_shape(expected.shape, len(body), expected.datatype, location)
+        data, full_shape = from_raw(memoryview(body), expected.datatype, shape, location)
+        tensor = Tensor(expected.name, expected.datatype, full_shape, data)
     return InferRequest(
         model=info.name,
         version=version,
@@ -148,29 +148,31 @@ def render_infer(
     Gives the body; and the length of its JSON where bytes follow it, else None. A value that is not
     finite is an InvalidRequest where `not_finite` is `error`.
     """
-    wishes = {output.name: output.parameters or {} for output in request.requested_outputs}
+    output_parameters = {
+        output.name: output.parameters or {} for output in request.requested_outputs
+    }
     all_binary = request.parameters.get("binary_data_output")
     outputs: list[OutputTensor] = []
-    raws: list[bytes] = []
+    raw_outputs: list[bytes] = []
     for tensor in response.outputs:
-        wish = wishes.get(tensor.name, {})
-        binary = wish.get("binary_data", all_binary)
+        requested = output_parameters.get(tensor.name, {})
+        as_bytes = requested.get("binary_data", all_binary)
         parameters = dict(tensor.parameters)
         datatype: Any = tensor.datatype
         data: Any = msgspec.UNSET
-        if binary is True:
-            raws.append(to_raw(tensor))
-            parameters["binary_data_size"] = len(raws[-1])
+        if as_bytes is True:
+            raw_outputs.append(to_raw(tensor))
+            parameters["binary_data_size"] = len(raw_outputs[-1])
         else:
-            as_text = binary is False or "content_type" in wish
+            as_text = as_bytes is False or "content_type" in requested
             data = _data(tensor, not_finite, as_text=as_text)
-        shown = parameters or msgspec.UNSET
-        outputs.append(OutputTensor(tensor.name, tensor.shape, datatype, data, shown))
-    answer = InferAnswer(response.model, response.version, response.id, outputs)
-    text = msgspec.json.encode(answer)
-    if not raws:
+        encoded_parameters = parameters or msgspec.UNSET
+        outputs.append(OutputTensor(tensor.name, tensor.shape, datatype, data, encoded_parameters))
+    body = InferAnswer(response.model, response.version, response.id, outputs)
+    text = msgspec.json.encode(body)
+    if not raw_outputs:
         return text, None
-    return b"".join((text, *raws)), len(text)
+    return b"".join((text, *raw_outputs)), len(text)
 
 
 def _decode(text: bytes) -> InferBody:
@@ -182,13 +184,13 @@ def _decode(text: bytes) -> InferBody:
         except msgspec.DecodeError:
             if b"NaN" not in text and b"Infinity" not in text:
                 raise
-            found = json.loads(text.decode())  # the tokens are no JSON
+            document = json.loads(text.decode())  # the tokens are no JSON
             if b"\\u" in text:  # half a surrogate pair, which json takes, is no text
-                json.dumps(found, ensure_ascii=False).encode()
-            return msgspec.convert(found, InferBody)
+                json.dumps(document, ensure_ascii=False).encode()
+            return msgspec.convert(document, InferBody)
     except msgspec.ValidationError as error:
-        place = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
-        raise InvalidRequest(f"expected a V2 inference request: {place}") from error
+        problem = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
+        raise InvalidRequest(f"expected a V2 inference request: {problem}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         is_image_or_form = not text[:1].isascii() or text.startswith(b"--")
         hint = (
@@ -201,51 +203,55 @@ def _decode(text: bytes) -> InferBody:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
 
 
-def _binary_size(tensor: InputTensor, left: int, where: str) -> int | None:
+def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> int | None:
     """Give the number of bytes, of those left behind the JSON, that are this input's; None where it has data."""
     parameters = tensor.parameters or {}
-    size = parameters.get("binary_data_size")
+    size_bytes = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
-        raise Unsupported(f"{where}: expected data or binary_data_size, got shared memory")
-    if (size is None) == (tensor.data is msgspec.UNSET):
-        found = "neither" if size is None else "both"
+        raise Unsupported(f"{location}: expected data or binary_data_size, got shared memory")
+    if (size_bytes is None) == (tensor.data is msgspec.UNSET):
+        actual = "neither" if size_bytes is None else "both"
         raise InvalidRequest(
-            f"{where}: expected one of data and parameters.binary_data_size, got {found}"
+            f"{location}: expected one of data and parameters.binary_data_size, got {actual}"
         )
-    if size is not None and (type(size) is not int or size < 0):
+    if size_bytes is not None and (type(size_bytes) is not int or size_bytes < 0):
         raise InvalidRequest(
-            f"{where}: expected parameters.binary_data_size to be a number of bytes, got {size!r:.40}"
+            f"{location}: expected parameters.binary_data_size to be a number of bytes, got {size_bytes!r:.40}"
         )
-    if size is not None and size > left:
-        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {left}")
-    return size
+    if size_bytes is not None and size_bytes > remaining_bytes:
+        raise InvalidRequest(
+            f"{location}: expected {size_bytes} bytes behind the JSON, got {remaining_bytes}"
+        )
+    return size_bytes
 
 
-def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:
+def _tensor(tensor: InputTensor, raw: memoryview | None, location: str) -> Tensor:
     data: Any
     if raw is not None:
-        data, shape = from_raw(raw, tensor.datatype, tensor.shape, where)
+        data, shape = from_raw(raw, tensor.datatype, tensor.shape, location)
     elif tensor.datatype == "BYTES":
-        data, shape = datatypes.texts_from_json(tensor.data, tensor.shape, where)
+        data, shape = datatypes.texts_from_json(tensor.data, tensor.shape, location)
     else:
-        data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, where)
+        data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, location)
         shape = data.shape
     parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
     return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
 
 
-def _raw_shape(shape: Sequence[int], size: int, datatype: str, where: str) -> list[int]:
+def _raw_shape(shape: Sequence[int], size_bytes: int, datatype: str, location: str) -> list[int]:
     """Fill in the batch of 1, and the one variable dimension that the bytes decide."""
     filled = list(shape)
     if len(filled) > 1 and filled[0] == -1 and filled.count(-1) > 1:
         filled[0] = 1
     if filled.count(-1) > 1:
         raise InvalidRequest(
-            f"{where}: expected at most one variable dimension for a raw request, got {list(shape)}"
+            f"{location}: expected at most one variable dimension for a raw request, got {list(shape)}"
         )
     if -1 in filled:
-        known = math.prod(side for side in filled if side != -1) * NUMPY_TYPES[datatype].itemsize
-        filled[filled.index(-1)] = size // known if known else 0
+        known_bytes = (
+            math.prod(side for side in filled if side != -1) * NUMPY_TYPES[datatype].itemsize
+        )
+        filled[filled.index(-1)] = size_bytes // known_bytes if known_bytes else 0
     return filled
 
 

@@ -83,9 +83,9 @@ class ModelMetadata(msgspec.Struct):
 def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
     server = ServerMetadata("quadriga", options.server_version, EXTENSIONS)
-    act = with_cloud_events(partial(answer_infer, serving, options), options)
+    infer = with_cloud_events(partial(answer_infer, serving, options), options)
     ready, model_ready = partial(_server_ready, serving), partial(_model_ready, serving)
-    typed = partial(post_endpoint, request_type=InferBody, response_type=InferAnswer)
+    infer_endpoint = partial(post_endpoint, request_type=InferBody, response_type=InferAnswer)
 
     def models(_: HttpRequest) -> HttpResponse:
         return json_response({"models": model_names(serving)})
@@ -108,10 +108,12 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", ModelReady),
     ]
     return [
-        typed(f"{_MODEL}/infer", act, "Infer", compress_response=True, allows_binary=True),
+        infer_endpoint(
+            f"{_MODEL}/infer", infer, "Infer", compress_response=True, allows_binary=True
+        ),
         *(
-            state_endpoint(path, answer, about, response_type=kind)
-            for path, answer, about, kind in rows
+            state_endpoint(path, handler, summary, response_type=response_type)
+            for path, handler, summary, response_type in rows
         ),
     ]
 
@@ -139,14 +141,14 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
 
 def _json_bytes(http_request: HttpRequest) -> int | None:
     """Read how long the JSON of a body is; None where it is all of it."""
-    written = http_request.headers.get(_JSON_BYTES)
-    if written is None:
+    header = http_request.headers.get(_JSON_BYTES)
+    if header is None:
         return None
-    length = int(written) if written.isdigit() and len(written) < 16 else -1
+    length = int(header) if header.isdigit() and len(header) < 16 else -1
     if not 0 <= length <= len(http_request.body):
         raise InvalidRequest(
             f"expected Inference-Header-Content-Length to be 0 to {len(http_request.body)}, the length of the "
-            f"body, got {written!r:.40}"
+            f"body, got {header!r:.40}"
         )
     return length
 

@@ -1,7 +1,7 @@
-"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as they are.
+"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as raw bytes.
 
-Parameters are those of chariot-v2-kserve, predictions too; there is no model name, no input's name and no
-metadata in the answer. The model is the one of the gateway's prefix, or the only one of the server.
+Parameters and predictions are those of chariot-v2-kserve; responses have no model name, no input's name and no
+metadata. The model is the one of the gateway's prefix, or the only one of the server.
 
 Source: Striveworks, engine-yolo, `protocol.py`; it is not on Chariot's page of protocols.
 """
@@ -30,7 +30,7 @@ from quadriga.proto.v2_rest import answer_infer
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 
 PARAMETERS_HEADER = b"chariot-inference-parameters"
-"""A JSON object, for images that come as they are."""
+"""Header with the parameters, a JSON object, of an image sent as raw bytes."""
 
 _JSON = b"application/json"
 _LINES = b"application/jsonl"
@@ -39,7 +39,7 @@ _OBJECT = re.compile(rb"\s*\{")
 
 
 class ImageBody(msgspec.Struct):
-    """A request, or a line of one, for the OpenAPI document."""
+    """Request, or one line of it, for the OpenAPI document."""
 
     input: str
     parameters: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
 
 
 def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
-    """Read the images of a request, each a tensor; None of a request of chariot-v2-kserve."""
+    """Read the images of a request, each as a tensor; None if it is a request of chariot-v2-kserve."""
     media_type = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
     if media_type == _LINES:
         lines = [line for line in http_request.body.split(b"\n") if line.strip()]
@@ -70,7 +70,7 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
             _image(parse_object(line, location := f"line {number}"), location, number)
             for number, line in enumerate(lines)
         ]
-    # curl names its default type for anything that it posts
+    # curl sends its default type, that of forms, with anything that it posts
     if media_type in (b"", _JSON) or (media_type == _FORM and _OBJECT.match(http_request.body)):
         body = parse_object(http_request.body, "a body")
         return None if "inputs" in body and "input" not in body else [_image(body, "a body", 0)]
@@ -87,7 +87,7 @@ def _image(body: dict[str, Any], location: str, index: int) -> Tensor:
             f"{location}: expected input to be an image in base64, got {image!r:.60}"
         )
     parameters = take_parameters(body, f"{location}: ")
-    return Tensor(f"input-{index}", "BYTES", (1,), [image], parameters)
+    return Tensor(f"input-{index}", "BYTES", (1,), [image], parameters=parameters)
 
 
 def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:

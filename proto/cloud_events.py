@@ -1,7 +1,7 @@
-"""CloudEvents over HTTP: requests in an envelope, binary (headers) or structured (JSON), answered in one.
+"""CloudEvents over HTTP: requests and responses in an envelope, binary (headers) or structured (JSON).
 
 Source: CloudEvents 1.0.2, HTTP protocol binding, sections 3.1 and 3.2; JSON event format. Types and
-sources of answers, and the variables that set them, are KServe's.
+sources of responses, and the variables that set them, are KServe's.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _PREFIX = b"ce-"
 _REQUIRED = ("specversion", "source", "type", "id")
 _BINARY = tuple(_PREFIX + name.encode() for name in _REQUIRED)
 _ALSO_REQUIRED = ("time", "data")
-"""Of an event in JSON that its Content-Type does not name; other JSON has one or two of these keys."""
+"""Further keys required of an event whose Content-Type does not name it; other JSON has one or two of all."""
 
 _ATTRIBUTE = re.compile("[a-z0-9]{1,64}")
 _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -36,7 +36,7 @@ _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in 
 class _Event(msgspec.Struct, frozen=True):
     attributes: Mapping[str, Any]
     media_type: bytes | None
-    """Of the structured answer; None where attributes go in headers."""
+    """Media type of a structured response; None if attributes go in headers."""
     data: bytes
 
 
@@ -46,10 +46,10 @@ def with_cloud_events(
     *,
     any_content_type: bool = False,
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Let an operation on a model take CloudEvents beside plain requests.
+    """Wrap the handler of a model's operation so that it takes CloudEvents as well as plain requests.
 
-    Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it
-    costs a search through each body.
+    With `any_content_type`, JSON with all members of an event counts as one whatever its Content-Type; that costs a
+    search through each body.
     """
 
     def answer_event(http_request: HttpRequest) -> HttpResponse:
@@ -66,7 +66,7 @@ def with_cloud_events(
 
 
 def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None:
-    """Give the event that a request is; None where it is none."""
+    """Read a request as an event; None if it is none."""
     headers = http_request.headers
     if all(name in headers for name in _BINARY):
         attributes: dict[str, Any] = {
@@ -92,7 +92,7 @@ def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None
 
 
 def _members(body: bytes) -> dict[str, msgspec.Raw]:
-    """Read an object's members, as they are written where NaN is not among them; none of other JSON."""
+    """Return the members of a JSON object, unparsed (re-encoded if one is NaN); empty for other JSON."""
     with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     with contextlib.suppress(ValueError, RecursionError, AttributeError):

@@ -1,6 +1,6 @@
-"""Triton's generate extension: a prompt and an image in, text out, whole or as it is made.
+"""Triton's generate extension: a prompt and an image in, text out, at once or as a stream.
 
-It is one prompt of `prompts` in chariot-v2-kserve, in the shape that clients of language models know.
+It equals one prompt of `prompts` in chariot-v2-kserve, in the form that clients of language models use.
 
 Source: Triton Inference Server, protocol extension "generate"; its vLLM backend for `image`.
 """
@@ -29,14 +29,14 @@ from quadriga.proto.operations import (
 TASK = "IMAGE_TEXT_TO_TEXT"
 
 IMAGE_KEYS = ("image", "image_input", "images")
-"""Of which a body has one, as backends name it: an image in base64, or a list with one."""
+"""Keys for the image as different backends name it; a body has one: an image in base64, or a list with one."""
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _OWN_KEYS = ("id", "text_input", "parameters", *IMAGE_KEYS)
 
 
 class GenerateBody(msgspec.Struct):
-    """A request, for the OpenAPI document; other keys of the body count as parameters."""
+    """Request, for the OpenAPI document; other keys of the body count as parameters."""
 
     text_input: str
     image: str
@@ -45,7 +45,7 @@ class GenerateBody(msgspec.Struct):
 
 
 class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer, or a piece of one; `inference_id` and `stored` come with the last piece."""
+    """Response, or a chunk of one; `inference_id` and `stored` are in the last chunk."""
 
     model_name: str
     model_version: str
@@ -53,7 +53,7 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     text_output: str
     inference_id: str = ""
     stored: bool = True
-    """Whether the store had room for it."""
+    """Whether the store had room for the inference."""
 
 
 def operations(serving: Serving, _: WireOptions) -> list[Operation]:
@@ -76,7 +76,7 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
 
 
 def parse_generate(http_request: HttpRequest) -> InferRequest:
-    """Read a request."""
+    """Parse a request to generate text."""
     body = parse_object(http_request.body, "a body")
     text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):
@@ -124,7 +124,7 @@ def _generate(serving: Serving, http_request: HttpRequest) -> HttpResponse:
 
 def _generate_stream(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     chunks = serving.stream(_request(serving, http_request))
-    first_chunk = next(chunks)  # what is wrong with the request has its status
+    first_chunk = next(chunks)  # errors of the request are raised here, before the status is sent
     headers = [(b"cache-control", b"no-cache")]
     return HttpResponse(
         _events(first_chunk, chunks), media_type=b"text/event-stream", headers=headers
@@ -132,7 +132,7 @@ def _generate_stream(serving: Serving, http_request: HttpRequest) -> HttpRespons
 
 
 def _events(first_chunk: InferChunk, chunks: Iterator[InferChunk]) -> Iterator[bytes]:
-    """Write each piece as an event; an error is the last one."""
+    """Encode each chunk as an event; an error is the last one."""
     try:
         for chunk in chain([first_chunk], chunks):
             ids = ",".join(chunk.inference_ids)

@@ -1,6 +1,6 @@
 """V2 over gRPC: the RPCs of `inference.GRPCInferenceService` and of MLServer's repository service.
 
-Each is a plain function from a message to its answer.
+Each is a plain function from a request message to a response message.
 
 Source: Open Inference Protocol, inference_grpc.md; Triton's extensions; MLServer and KServe where
 they differ.
@@ -38,10 +38,11 @@ from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
 from quadriga.proto.v2_rest import EXTENSIONS, model_metadata
 
 StreamForm = Literal["triton", "mlserver"]
-"""Whose messages ModelStreamInfer answers; the request does not tell."""
+"""Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""
 
 MAX_DETAILS_BYTES = 2000
-"""Of an error: details travel in a header, three bytes for most, and clients take 8 KiB of headers."""
+"""Maximum length of an error's details: they travel in a header, up to three bytes for each, and clients accept 8 KiB
+of headers."""
 
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -51,9 +52,9 @@ _Trailer = tuple[tuple[str, str], ...]
 
 
 class GrpcService:
-    """Reads and writes messages in the pool of threads, and gives every error its status code.
+    """Generic handler of grpc: decodes and encodes messages in the pool of threads, and maps errors to status codes.
 
-    A generic handler of grpc. Its arguments are those of `GrpcServer`.
+    Its arguments are those of `GrpcServer`.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class GrpcService:
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
 
     def service(self, details: Any) -> Any:
-        """Give what answers a method; None where it is of another service."""
+        """Return the handler of a method; None if it belongs to another service."""
         _, _, path = details.method.partition("/")
         service, _, name = path.partition("/")
         if service not in (SERVICE, REPOSITORY_SERVICE):
@@ -78,7 +79,7 @@ class GrpcService:
         return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
 
     def close(self) -> None:
-        """Refuse new requests, and end streams once their current one is answered."""
+        """Refuse new requests, and end streams after their current request."""
         self._closing.set()
 
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
@@ -96,7 +97,7 @@ class GrpcService:
         return response
 
     def _answer(self, method: Any, body: bytes) -> tuple[bytes, _Trailer]:
-        """Read, answer and write; gives the bytes, and what became of the inferences in the store."""
+        """Decode, run and encode a request; return the bytes, and the result of storing as trailing metadata."""
         request = decode_message(message_class(method.input_type), body)
         response = message_class(method.output_type)()
         trailer: _Trailer = ()
@@ -111,7 +112,7 @@ class GrpcService:
         return response.SerializeToString(), trailer
 
     async def _stream(self, _: object, context: Any) -> None:
-        """Answer requests one after the other, until the client ends or the server does."""
+        """Answer requests one after the other, until the client or the server closes the stream."""
         closing = asyncio.ensure_future(self._closing.wait())
         reading: Any = closing
         try:
@@ -125,7 +126,7 @@ class GrpcService:
                     return
                 try:
                     response = await self._serving.run(partial(self._stream_answer, body))
-                except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
+                except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":
                         await _abort(context, error)
                     error_message = message_class("ModelStreamInferResponse")(
@@ -138,7 +139,7 @@ class GrpcService:
             closing.cancel()
 
     def _stream_answer(self, body: bytes) -> bytes:
-        """Answer one request of a stream; in Triton's form its error is an answer too."""
+        """Run one request of a stream; in Triton's form its error is a response, too."""
         request = decode_message(message_class("ModelInferRequest"), body)
         stream_response = message_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
@@ -161,7 +162,7 @@ async def _not_offered(name: str, _: object, context: Any) -> None:
 
 
 def _status(error: Exception) -> tuple[Any, str]:
-    """Give the status code and details of an error; a fault of ours says no more than that."""
+    """Return status code and details of an error; faults of the server are logged and not described."""
     error = translate_recursion_error(error)
     if not isinstance(error, ProtocolError):
         _log.error("a request failed by a fault of the server", exc_info=error)
@@ -228,7 +229,7 @@ _ANSWERS: dict[str, Callable[[Serving, Any], Any]] = {
     "RepositoryModelLoad": _repository_load,
     "RepositoryModelUnload": _repository_unload,
 }
-"""What REST answers in JSON, written to an answer as far as its message has the fields."""
+"""Responses as REST has them in JSON, by RPC; written to the fields that the response message has."""
 
 _IN_THREAD = ("ModelInfer", "RepositoryModelLoad", "RepositoryModelUnload")
-"""The others only look at state, and do not wait for a thread."""
+"""RPCs that run in a thread of the pool; the others only read state."""

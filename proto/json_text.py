@@ -1,4 +1,4 @@
-"""JSON of requests: read as a type, or refused with what is wrong in it."""
+"""JSON of requests, parsed as a type or refused with the reason."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -11,9 +11,9 @@ Read = TypeVar("Read")
 
 
 def parse_json(text: bytes | str, subject: str, type_: type[Read], location: str = "") -> Read:
-    """Read JSON as a type: of an object, or as it is where `kind` is `object`.
+    """Parse JSON as a type of JSON objects; any JSON if `type_` is `object`.
 
-    The message of an error begins with `where` and says `what` should have been JSON.
+    The message of an InvalidRequest begins with `location` and names the `subject` that should be JSON.
     """
     try:
         return msgspec.json.decode(text, type=type_)
@@ -28,12 +28,12 @@ def parse_json(text: bytes | str, subject: str, type_: type[Read], location: str
 
 
 def parse_object(text: bytes | str, subject: str) -> dict[str, Any]:
-    """Read a JSON object; raises as `read_json`."""
+    """Parse a JSON object; raises as `parse_json`."""
     return parse_json(text, subject, dict[str, Any])
 
 
 def take_parameters(holder: Mapping[str, Any], location: str = "") -> dict[str, Any]:
-    """Take the parameters out of an object of a request; an error's message begins with `where`."""
+    """Return the member `parameters` of an object in a request; an error's message begins with `location`."""
     parameters = holder.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise InvalidRequest(

@@ -77,7 +77,7 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
     header = http_request.headers.get(PARAMETERS_HEADER)
     subject = f"the header {PARAMETERS_HEADER.decode()}"
     parameters = {} if header is None else parse_object(header, subject)
-    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters)]
+    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters=parameters)]
 
 
 def _image(body: dict[str, Any], location: str, index: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""What an engine that speaks chariot-v2-kserve answers, case by case.
+"""Cases of the conformance check with chariot-v2-kserve.
 
-What the page demands is a `must`; what it leaves open, or what clients rely on beyond it, is a `should`.
+A `must` is required by the page; a `should` is left open by it, or relied on by clients beyond it.
 
 Source: Chariot, Inference Protocols; Open Inference Protocol for health, ids and errors.
 """
@@ -20,7 +20,7 @@ _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_SEGMENTATION": ("score",),
     "IMAGE_TEXT_TO_TEXT": (),
 }
-"""Fields of a prediction that are numbers, by task."""
+"""Numeric fields of a prediction, by task."""
 
 _CLASSIFY = ("IMAGE_CLASSIFICATION",)
 _DETECT = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION")
@@ -92,7 +92,7 @@ def _fields(engine: EngineClient) -> str | None:
 
 
 def _predictions(engine: EngineClient) -> list[dict[str, Any]]:
-    """Give predictions whose fields are those of the task: as many as there are, to have some."""
+    """Return predictions whose fields are those of the task, with a low threshold so that there are some."""
     predictions = engine.predictions(
         **({"score_threshold": 0.01} if engine.task in _DETECT else {})
     )
@@ -197,7 +197,7 @@ def _id(engine: EngineClient, headers: Mapping[str, str], **members: Any) -> Non
 
 
 def _refused(make: Callable[[EngineClient], Any], path: str = "") -> Callable[[EngineClient], None]:
-    """Send what is wrong: a 4xx with a JSON object; and then the engine answers as before."""
+    """Make a check that an invalid request gets a 4xx with a JSON object, and that a valid one then succeeds."""
 
     def check(engine: EngineClient) -> None:
         reply = engine.infer(make(engine), path)
@@ -281,4 +281,4 @@ CASES: tuple[Case, ...] = (
         "an unknown model", "must", _refused(EngineClient.body, "/v2/models/m-no-such-model/infer/")
     ),
 )
-"""In the order of their report."""
+"""All cases, in the order of the report."""

@@ -1,8 +1,7 @@
-"""V2 datatypes and numpy, and the strict way from JSON or bytes to an array.
+"""V2 datatypes as numpy types, and strict conversion from JSON or bytes to arrays.
 
-Nothing is damaged silently: a fraction into an integer, a value out of range or a text into a number
-is an error. Bytes are row-major and little-endian; those of BYTES are each element's length as uint32
-and then the element.
+No value is changed silently: a fraction for an integer, a value out of range or a text for a number is an error. Bytes
+are row-major and little-endian; BYTES have each element's length as uint32 before the element.
 
 Source: Open Inference Protocol, "Tensor Data Types" and "Raw Tensor Data"; KServe V2, binary tensor
 data extension.
@@ -32,19 +31,19 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 MAX_DIMENSIONS = 32
-"""Of a shape; numpy holds 64, no model comes near."""
+"""Maximum dimensions of a shape; numpy allows 64, and no model comes near."""
 
 MAX_ELEMENTS = 2**48
-"""Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
+"""Maximum product of the sizes that are not 0: numpy refuses even an empty array whose other sizes exceed memory."""
 
 MAX_EMPTY_ELEMENTS = 2**26
-"""The same of a tensor without elements: a graph that reduces its empty axis answers the others whole."""
+"""Maximum of the same product for an empty tensor: a graph that reduces the empty axis returns all other elements."""
 
 _LENGTH = struct.Struct("<I")
 
 
 def check_datatype(datatype: str, location: str) -> None:
-    """Refuse a datatype that is none of V2's."""
+    """Check that a datatype is one of V2."""
     if datatype not in NAMES:
         raise InvalidRequest(
             f"{location}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
@@ -54,9 +53,9 @@ def check_datatype(datatype: str, location: str) -> None:
 def checked_shape(
     shape: Sequence[int], elements: int | None, location: str, *, variable: bool
 ) -> tuple[int, ...]:
-    """Check a request's shape, of which one dimension may be -1 where it is `variable`.
+    """Check a request's shape, and return it with the -1 replaced that it may have if `variable`.
 
-    `elements` says how many the data hold; None where their bytes are counted instead.
+    `elements` is the number of elements in the data; None if their bytes are counted instead.
     """
     if not shape or len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(
@@ -114,7 +113,7 @@ def array_from_json(
         if parsed.dtype == object and dtype.kind == "f":  # whole numbers beyond 64 bits
             parsed = parsed.astype(np.float64)
         if datatype == "UINT64" and parsed.dtype.kind == "f":
-            # numpy takes integers on both sides of 2**63 for floats
+            # numpy reads a mix of integers below and above 2**63 as floats
             as_objects = np.asarray(data, dtype=object)
             if all(type(value) is int and value >= 0 for value in as_objects.flat):
                 parsed = as_objects.astype(dtype)
@@ -134,10 +133,9 @@ def array_from_json(
 
 
 def _check_types(values: list[Any], datatype: str, location: str) -> None:
-    """Check that nested or flat data hold numbers alone, or truth values alone.
+    """Check that nested or flat data hold only numbers, or only truth values.
 
-    numpy would widen every element to the longest text among them, and take a truth value among
-    numbers for one.
+    numpy would widen every element to the longest text among them, and read a truth value among numbers as a number.
     """
     types_so_far: set[type] = set()
     level = values
@@ -157,7 +155,7 @@ def _check_types(values: list[Any], datatype: str, location: str) -> None:
 
 
 def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.NDArray[Any]:
-    """Give the values of an array, of any shape, in a datatype that must hold them all."""
+    """Cast an array of any shape to a datatype; raises InvalidRequest if it cannot hold all values."""
     dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if array.dtype.kind not in allowed:
@@ -185,7 +183,7 @@ def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.N
 def from_raw(
     raw: memoryview, datatype: str, shape: Sequence[int], location: str
 ) -> tuple[npt.NDArray[Any] | list[Any], tuple[int, ...]]:
-    """Read a tensor from its bytes: an array on the same memory, or a list of BYTES; and the shape."""
+    """Read a tensor from its bytes: return an array on the same memory, or a list of BYTES; and the shape."""
     if datatype == "BYTES":
         elements = _elements(raw, location)
         return elements, checked_shape(shape, len(elements), location, variable=False)
@@ -197,7 +195,7 @@ def from_raw(
         raise InvalidRequest(
             f"{location}: expected {expected} bytes for {datatype} of shape {list(checked)}, got {raw.nbytes}"
         )
-    if datatype == "BOOL":  # any byte but 0 and 1 would be no truth value for numpy
+    if datatype == "BOOL":  # numpy has no truth value for bytes other than 0 and 1
         return (np.frombuffer(raw, np.uint8) != 0).reshape(checked), checked
     return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(
         checked
@@ -205,7 +203,7 @@ def from_raw(
 
 
 def to_raw(tensor: Tensor) -> bytes:
-    """Write a tensor as bytes."""
+    """Encode a tensor as bytes."""
     if isinstance(tensor.data, np.ndarray):
         array = np.ascontiguousarray(tensor.data)
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -216,7 +214,7 @@ def to_raw(tensor: Tensor) -> bytes:
 
 
 def elements_as_bytes(data: Iterable[Any]) -> list[bytes]:
-    """Give the elements of a BYTES tensor as bytes: texts in UTF-8, predictions as JSON."""
+    """Return the elements of a BYTES tensor as bytes: texts in UTF-8, predictions as JSON."""
     return [
         element
         if isinstance(element, bytes)

@@ -92,7 +92,11 @@ def parse_generate(http_request: HttpRequest) -> InferRequest:
         model=http_request.path_parameters["name"],
         version=http_request.path_parameters["version"],
         id=request_id(http_request, given_id),
-        inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**parameters, "prompt": text})],
+        inputs=[
+            Tensor(
+                "image", "BYTES", (1,), [_image(body)], parameters={**parameters, "prompt": text}
+            )
+        ],
         protocol="generate",
     )
 

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 ModelState = Literal["LOADING", "READY", "FAILED", "UNLOADED"]
 
 NotFinite = Literal["token", "null", "error"]
-"""How NaN and the infinities, which JSON cannot represent, are written: as a bare token, as null, or not at all."""
+"""How NaN and the infinities, which JSON cannot represent, are written: as a bare token, as null, or refused."""
 
 MAX_NAME_CHARACTERS = 1024
 """Maximum length of a request's id and of an input's name, which are stored with each inference."""
@@ -118,7 +118,7 @@ class InferResponse(msgspec.Struct, frozen=True):
     stored: bool = True
     """False if the store had no room for the request, which was answered all the same."""
     lag_bytes: int = 0
-    """Journal lag, in bytes, if it exceeds the limit for warnings; else 0."""
+    """Journal lag, in bytes, if it exceeds the soft limit of the journal; else 0."""
     headers: Sequence[tuple[str, str]] = ()
     """Further headers, whose names come from the settings."""
 

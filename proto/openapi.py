@@ -1,4 +1,4 @@
-"""The endpoints of the protocols as an OpenAPI document."""
+"""OpenAPI document of the protocols' endpoints."""
 
 import re
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ _REFERENCE = "#/components/schemas/{name}"
 
 
 class Error(msgspec.Struct):
-    """The one shape of every error."""
+    """Body of every error."""
 
     error: str
 
 
 def add_operations(document: dict[str, Any], operations: Iterable[Operation]) -> dict[str, Any]:
-    """Add operations to an OpenAPI 3.1 document that describes other paths; it is not changed."""
+    """Return an OpenAPI 3.1 document of other paths with operations added; the given one is not changed."""
     paths: dict[str, Any] = dict(document.get("paths", {}))
     operations = [operation for operation in operations if operation.summary]
     types: dict[Any, None] = {Error: None}
@@ -36,16 +36,16 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
 
 
 _ERRORS = {
-    "400": "Something in the request is wrong, or what is asked about is not ready",
+    "400": "The request is invalid, or the server or model asked about is not ready",
     "404": "No such model or version",
     "413": "The body is larger than the server takes",
     "501": "A part of the protocol that the server does not offer",
     "503": "The model or the server is not ready, or too many requests wait",
 }
-"""Statuses of errors, and what they mean."""
+"""Descriptions of the statuses of errors."""
 
 _OF_BODIES = ("413", "501")
-"""Those of operations that take a body."""
+"""Statuses of operations that take a body."""
 
 _OCTETS = "application/octet-stream"
 _JSON_BYTES: dict[str, Any] = {
@@ -88,10 +88,10 @@ def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict
 
 
 def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
-    """Describe the body, which is read as what it is documented to be whatever its Content-Type."""
+    """Describe the body, which is read as documented whatever its Content-Type."""
     if operation.request_type is None:
         return {"content": {_OCTETS: {}}}
     content: dict[str, Any] = {"application/json": {"schema": schemas[operation.request_type]}}
     if operation.allows_binary:
-        content[_OCTETS] = {}  # which may be empty, as the bytes of a tensor without elements
+        content[_OCTETS] = {}  # may be empty: the bytes of a tensor without elements
     return {"required": not operation.allows_binary, "content": content}

@@ -1,7 +1,7 @@
 """JSON as TensorFlow Serving reads and writes it: documents, and tensors by rows or columns.
 
-Its texts of errors are kept, for clients that look for them. NaN, Infinity and -Infinity are numbers;
-what stands behind the document is passed over. Numbers are written as short as they may be.
+Texts of errors are those of TensorFlow Serving, for clients that look for them. NaN, Infinity and -Infinity are
+numbers; bytes behind the document are ignored. Numbers are written with as few digits as possible.
 
 Source: TensorFlow Serving, "RESTful API"; util/json_tensor.cc where the page is silent.
 """
@@ -23,7 +23,7 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import NotFinite, Tensor, TensorInfo
 
 TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
-"""TensorFlow's names of datatypes, where they are not V2's in lower case."""
+"""TensorFlow's names of the datatypes whose names differ from V2's in lower case."""
 
 _KINDS = {
     bool: "Bool",
@@ -38,7 +38,7 @@ _BLANK = " \t\r\n"
 
 
 def parse_document(body: bytes) -> dict[str, Any]:
-    """Read the object that a body begins with."""
+    """Parse the JSON object at the start of a body."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -74,13 +74,13 @@ def _parse_leniently(body: bytes) -> Any:
 
 
 def shorten_value(value: Any) -> str:
-    """Write a value for an error, cut short."""
+    """Encode a value for an error, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def is_base64(value: Any) -> bool:
-    """Tell whether a value is `{"b64": "<text>"}`, which stands for bytes."""
+    """Check whether a value is `{"b64": "<text>"}`, the form of bytes."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
@@ -95,7 +95,7 @@ def base64_bytes(value: Mapping[str, str]) -> bytes:
 def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
     """Read tensors by rows: each instance has one slice of every input along axis 0.
 
-    At least one instance: a value of the only input, or an object by input name.
+    There must be at least one instance; it is a value of the only input, or an object by input name.
     """
     are_objects = isinstance(instances[0], dict) and not is_base64(instances[0])
     if not are_objects and len(inputs) > 1:
@@ -180,7 +180,7 @@ def _tensor(value: Any, info: TensorInfo) -> Tensor:
 
 
 def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """Give the values of nested lists and their shape, which the first of each level decides."""
+    """Return the values of nested lists and their shape; the first list of each level decides its size."""
     values: list[Any] = [value]
     shape: list[int] = []
     while values and isinstance(values[0], list):
@@ -208,7 +208,7 @@ def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
 def _typed(
     values: list[Any], shape: tuple[int, ...], datatype: str
 ) -> npt.NDArray[Any] | list[Any]:
-    """Make values of one datatype; what floats cannot hold becomes an infinity or 0, as there."""
+    """Convert values to a datatype; out of a float's range they become an infinity or 0, as in TensorFlow Serving."""
     types = set(map(type, values))
     if datatype == "BYTES":
         for value in values:
@@ -229,7 +229,7 @@ def _typed(
         return np.array(values, dtype).reshape(shape)
     try:
         wide = np.array(values, np.float64)
-    except OverflowError:  # a whole number beyond float64
+    except OverflowError:  # an integer beyond float64
         wide = np.array([_wide(value) for value in values])
     with np.errstate(over="ignore", under="ignore"):
         return wide.astype(dtype).reshape(shape)
@@ -251,10 +251,12 @@ def _type_error(value: Any, datatype: str) -> InvalidRequest:
 
 
 def row_texts(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
-    """Write a tensor as JSON, one text for each slice along axis 0; of a scalar the one text.
+    """Encode a tensor as JSON texts, one for each slice along axis 0; a scalar is one text.
 
-    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`. A value that is
-    not finite is an InvalidRequest where `not_finite` is `error`.
+    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`.
+
+    Raises:
+        InvalidRequest: A value is not finite and `not_finite` is `error`.
     """
     texts = _values(tensor, not_finite)
     for axis in range(len(tensor.shape) - 1, 0, -1):
@@ -267,7 +269,7 @@ def row_texts(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
 
 
 def tensor_text(tensor: Tensor, not_finite: NotFinite = "token") -> str:
-    """Write a tensor as JSON; raises as `rows`."""
+    """Encode a tensor as one JSON text; raises as `row_texts`."""
     texts = row_texts(tensor, not_finite)
     return f"[{','.join(texts)}]" if tensor.shape else texts[0]
 
@@ -287,7 +289,7 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
 
 
 def float_texts(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
-    """Write floats (N,) in six digits where those are the same number, else in all; as `rows`.
+    """Encode floats (N,) with six digits if they are exact, else with all; raises as `row_texts`.
 
     Source: TensorFlow Serving, util/json_tensor.cc, WriteDecimal.
     """

@@ -1,7 +1,7 @@
-"""Bodies of predict, explain, classify and regress under /v1, read as requests and written as answers.
+"""Request and response bodies of predict, explain, classify and regress under /v1.
 
-Errors have TF Serving's text where it has one. Models of tensors are read by `quadriga.proto.tf_json`;
-image models take images where those take values.
+Errors have TF Serving's text if it has one. Bodies for models of tensors are read by `quadriga.proto.tf_json`; models
+of images take images in the place of values.
 
 Source: TensorFlow Serving, "RESTful API" and "Classify and Regress API"; KServe, "V1 Protocol".
 """
@@ -30,7 +30,7 @@ Method = Literal["predict", "classify", "regress"]
 
 DEFAULT_SIGNATURE = "serving_default"
 MAX_FEATURE_CHARACTERS = 1024
-"""Of the key of an image, which is stored with its inference."""
+"""Maximum length of an image's key, which is stored with its inference; the rest is cut off."""
 
 _NOUNS = {"classify": "classification", "regress": "regression"}
 _TENSOR = SHORT_NAMES["tensor"]
@@ -38,17 +38,17 @@ _FLOATS = ("FP16", "FP32", "FP64")
 
 
 class PredictRequest(msgspec.Struct, frozen=True):
-    """A request to predict, and how its answer is written."""
+    """Request to predict, and the form of its response."""
 
     request: InferRequest
     is_image_model: bool
-    """Whether the answer is predictions, one list an image, and no tensors."""
+    """Whether the response holds predictions, one list for each image, instead of tensors."""
     by_rows: bool
     key: Literal["predictions", "outputs"]
 
 
 def signatures(info: ModelInfo) -> dict[str, str]:
-    """Give the signatures of a model, by name its method: the default one, and what else it can do."""
+    """Return the methods of a model's signatures by name: the default one, and classify or regress if it can."""
     methods = {DEFAULT_SIGNATURE: _method("predict")}
     if info.task == SHORT_NAMES["classification"]:
         methods[_method("classify")] = _method("classify")
@@ -60,9 +60,9 @@ def signatures(info: ModelInfo) -> dict[str, str]:
 def parse_predict(
     body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
 ) -> PredictRequest:
-    """Read a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
+    """Parse a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
-    `inputs_are_rows` says whether `inputs` is another word for `instances`, as in KServe.
+    With `inputs_are_rows`, `inputs` is another name of `instances`, as in KServe.
     """
     document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
@@ -102,9 +102,10 @@ def render_predict(
     not_finite: NotFinite,
     explanations: Any = None,
 ) -> bytes:
-    """Write the answer to a request to predict, or to explain where there are explanations.
+    """Encode the response to a request to predict, or to explain if there are explanations.
 
-    Outputs without rows, or of different numbers of them, are an InvalidRequest.
+    Raises:
+        InvalidRequest: An output of a request by rows has no rows, or not as many as the others.
     """
     outputs = response.outputs
     if predict.is_image_model:
@@ -125,8 +126,8 @@ def render_predict(
 def _image_input(value: Any, index: int) -> Tensor:
     """Read an image and its parameters.
 
-    It is base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which
-    may also have `parameters`.
+    The image is base64 as a text or as `{"b64": ...}`, or an object that has one of them under any key and may have
+    `parameters`, too.
     """
     name, image, parameters = "image", value, {}
     if isinstance(value, dict) and not is_base64(value):
@@ -148,11 +149,11 @@ def _image_input(value: Any, index: int) -> Tensor:
             f'instances[{index}]: expected an image as base64 or {{"b64": "<base64>"}}, '
             f"got {shorten_value(image)}"
         )
-    return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters)
+    return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters=parameters)
 
 
 def _images(data: Any) -> list[Any]:
-    """Give the instances of an image model, also where they come as the column of one feature."""
+    """Return the instances for an image model; a column of one feature is turned into rows."""
     if isinstance(data, list):
         return data
     if isinstance(data, dict) and len(data) == 1:
@@ -207,7 +208,7 @@ def _is_regression(info: ModelInfo) -> bool:
 
 
 def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
-    """Write one value an instance, or an object of them where there are several outputs."""
+    """Encode one value for each instance; an object of values if there are several outputs."""
     for tensor in outputs:
         if not tensor.shape:
             raise InvalidRequest(f"Tensor name: {tensor.name} has no shape information")
@@ -231,7 +232,7 @@ def _object(members: Mapping[str, str]) -> str:
 def parse_examples(
     body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
-    """Read a request to classify or regress: `examples` of features, and a `context` they share."""
+    """Parse a request to classify or regress: `examples` of features, and a `context` that they share."""
     document = tf_json.parse_document(body)
     _check_signature(document, info, method)
     if "examples" not in document:
@@ -265,7 +266,7 @@ def parse_examples(
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
-    """Write each image's labels and scores, in the order of the model's classes."""
+    """Encode each image's labels and scores, in the order of the model's classes."""
     positions = {label: position for position, label in reversed([*enumerate(labels)])}
     results = [
         [
@@ -281,7 +282,7 @@ def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
 
 
 def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
-    """Write one number an example."""
+    """Encode one number for each example."""
     numbers = tf_json.float_texts(np.asarray(response.outputs[0].data).ravel(), not_finite)
     return f'{{"results":[{",".join(numbers)}]}}'.encode()
 
@@ -311,7 +312,7 @@ def _features(example: Any) -> dict[str, Any]:
 
 
 def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any]:
-    """Give one feature of all examples; lists of one value where the model wants bare values."""
+    """Return one feature of all examples; lists of one value become the value if the input has one axis."""
     column = []
     for example in examples:
         if info.name not in example:

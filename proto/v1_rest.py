@@ -1,6 +1,6 @@
-"""The endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which grew out of it.
+"""Endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which derives from it.
 
-Where the two clash, docs/protocols.md says which one is followed.
+docs/protocols.md says which one is followed if the two conflict.
 
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
@@ -32,7 +32,7 @@ _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
 
 _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
-"""TF Serving's word for a state, where it has another one."""
+"""States with another name in TF Serving."""
 
 
 def operations(serving: Serving, options: WireOptions) -> list[Operation]:
@@ -52,16 +52,18 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
 
     return [
         post_v1(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
-        post_v1(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
+        post_v1(f"{_MODEL}:explain", explain, "Predict, and explain the predictions"),
         post_v1(
             f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"
         ),
         post_v1(
             f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"
         ),
-        state_v1("/", lambda _: json_response({"status": "alive"}), "Tell whether the server runs"),
+        state_v1(
+            "/", lambda _: json_response({"status": "alive"}), "Check whether the server runs"
+        ),
         state_v1("/v1/models", models, "List the models"),
-        state_v1(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
+        state_v1(_MODEL, partial(_status, serving), "Check whether a model is ready"),
         state_v1(
             f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"
         ),
@@ -115,7 +117,7 @@ def _read_examples(
 
 
 def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
-    """Answer in one object what KServe and what TF Serving say of a model."""
+    """Describe a model's state in one object with the keys of KServe and of TF Serving."""
     name = http_request.path_parameters["name"]
     version = _version(serving, http_request)
     try:
@@ -174,7 +176,7 @@ def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
 
 
 def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
-    """Give the model that a path means; errors are in TF Serving's words."""
+    """Return the metadata of the model named in the path; errors have TF Serving's texts."""
     name, version = http_request.path_parameters["name"], _version(serving, http_request)
     try:
         return serving.model_info(name, version)
@@ -186,7 +188,7 @@ def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
 
 
 def _version(serving: Serving, http_request: HttpRequest) -> str | None:
-    """Give the version that a path names, itself or by a label."""
+    """Return the version named in the path, directly or by a label; None for the newest."""
     version: str | None = http_request.path_parameters["version"]
     label = http_request.path_parameters["label"]
     if version is not None:

@@ -1,7 +1,7 @@
-"""The V2 envelope: an inference request from a body, and a response to one.
+"""V2 envelope: parses an inference request from a body, and renders a response to one.
 
-The body is JSON, and behind it may stand the bytes of tensors. The same envelope carries
-chariot-v2-kserve (`quadriga.proto.chariot`); which of the two a request is, the model's task decides.
+The body is JSON, which the bytes of tensors may follow. The same envelope carries chariot-v2-kserve
+(`quadriga.proto.chariot`); the model's task decides which of the two a request is.
 
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
@@ -31,7 +31,7 @@ from quadriga.proto.messages import (
 
 
 class InputTensor(msgspec.Struct):
-    """An input of a request."""
+    """Input of a request."""
 
     name: str
     shape: list[int]
@@ -41,7 +41,7 @@ class InputTensor(msgspec.Struct):
 
 
 class InferBody(msgspec.Struct):
-    """An inference request, as its JSON has it."""
+    """Inference request in JSON."""
 
     inputs: list[InputTensor]
     id: str | None = None
@@ -50,7 +50,7 @@ class InferBody(msgspec.Struct):
 
 
 class OutputTensor(msgspec.Struct):
-    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
+    """Output of a response; its bytes follow the JSON if `parameters` has `binary_data_size`."""
 
     name: str
     shape: Sequence[int]
@@ -60,7 +60,7 @@ class OutputTensor(msgspec.Struct):
 
 
 class InferAnswer(msgspec.Struct):
-    """The answer to an inference request."""
+    """Response to an inference request, in JSON."""
 
     model_name: str
     model_version: str
@@ -78,13 +78,13 @@ def parse_infer(
     header_id: str | None,
     json_bytes: int | None = None,
 ) -> InferRequest:
-    """Read an inference request.
+    """Parse an inference request.
 
     Args:
-        body: JSON, and behind it the bytes of the inputs that have `binary_data_size`.
-        model: Name in the path.
-        version: Version in the path.
-        header_id: From the header `X-Request-ID`; the body's own `id` comes first.
+        body: JSON, followed by the bytes of the inputs that have `binary_data_size`.
+        model: Model's name in the path.
+        version: Model's version in the path, if any.
+        header_id: Value of the header `X-Request-ID`; the body's own `id` has precedence.
         json_bytes: Length of the JSON; None for the whole body.
     """
     text = body if json_bytes is None else body[:json_bytes]
@@ -114,9 +114,9 @@ def parse_infer(
 def parse_raw(
     body: bytes, info: ModelInfo, version: str | None, header_id: str | None
 ) -> InferRequest:
-    """Read a request that is nothing but the bytes of a model's only input, and wants bytes back.
+    """Parse a request that consists of the bytes of a model's only input; its response has bytes, too.
 
-    The body of a BYTES input is the one element, without a length before it.
+    The body of a BYTES input is its one element, without a length before it.
     """
     if len(info.inputs) != 1:
         raise InvalidRequest(
@@ -143,10 +143,13 @@ def parse_raw(
 def render_infer(
     request: InferRequest, response: InferResponse, not_finite: NotFinite = "token"
 ) -> tuple[bytes, int | None]:
-    """Write an inference response as its request wants it.
+    """Encode an inference response in the form that its request asks for.
 
-    Gives the body; and the length of its JSON where bytes follow it, else None. A value that is not
-    finite is an InvalidRequest where `not_finite` is `error`.
+    Returns:
+        The body; and the length of its JSON if bytes follow it, else None.
+
+    Raises:
+        InvalidRequest: A value is not finite and `not_finite` is `error`.
     """
     output_parameters = {
         output.name: output.parameters or {} for output in request.requested_outputs
@@ -167,7 +170,15 @@ def render_infer(
             as_text = as_bytes is False or "content_type" in requested
             data = _data(tensor, not_finite, as_text=as_text)
         encoded_parameters = parameters or msgspec.UNSET
-        outputs.append(OutputTensor(tensor.name, tensor.shape, datatype, data, encoded_parameters))
+        outputs.append(
+            OutputTensor(
+                name=tensor.name,
+                shape=tensor.shape,
+                datatype=datatype,
+                data=data,
+                parameters=encoded_parameters,
+            )
+        )
     body = InferAnswer(response.model, response.version, response.id, outputs)
     text = msgspec.json.encode(body)
     if not raw_outputs:
@@ -184,8 +195,10 @@ def _decode(text: bytes) -> InferBody:
         except msgspec.DecodeError:
             if b"NaN" not in text and b"Infinity" not in text:
                 raise
-            document = json.loads(text.decode())  # the tokens are no JSON
-            if b"\\u" in text:  # half a surrogate pair, which json takes, is no text
+            document = json.loads(
+                text.decode()
+            )  # NaN and Infinity are no JSON, so msgspec refuses them
+            if b"\\u" in text:  # json accepts half a surrogate pair, which is no text
                 json.dumps(document, ensure_ascii=False).encode()
             return msgspec.convert(document, InferBody)
     except msgspec.ValidationError as error:
@@ -204,7 +217,7 @@ def _decode(text: bytes) -> InferBody:
 
 
 def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> int | None:
-    """Give the number of bytes, of those left behind the JSON, that are this input's; None where it has data."""
+    """Return how many of the remaining bytes behind the JSON are this input's; None if it has data."""
     parameters = tensor.parameters or {}
     size_bytes = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
@@ -235,11 +248,11 @@ def _tensor(tensor: InputTensor, raw: memoryview | None, location: str) -> Tenso
         data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, location)
         shape = data.shape
     parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
-    return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)
 
 
 def _raw_shape(shape: Sequence[int], size_bytes: int, datatype: str, location: str) -> list[int]:
-    """Fill in the batch of 1, and the one variable dimension that the bytes decide."""
+    """Return a shape with a variable batch set to 1 and one variable dimension computed from the bytes."""
     filled = list(shape)
     if len(filled) > 1 and filled[0] == -1 and filled.count(-1) > 1:
         filled[0] = 1
@@ -269,7 +282,7 @@ def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
 
 
 def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
-    """Give the values of an array, flat, as they stand in JSON; raises as `render_infer`."""
+    """Return the values of an array, flat, as JSON has them; raises as `render_infer`."""
     values = array.ravel().tolist()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return values

@@ -28,43 +28,43 @@ _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
 
 _STATES = {"FAILED": "UNAVAILABLE", "UNLOADED": "UNAVAILABLE"}
-"""Triton's word for a state, where it has another one."""
+"""States with another name in Triton."""
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 class IndexBody(msgspec.Struct):
-    """What a client asks of the index."""
+    """Body of a request for the index."""
 
     ready: bool | None = None
 
 
 class LoadParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Parameters of a load, without its files: those are parameters `file:<path>`, in base64."""
+    """Parameters of a load, except its files, which are parameters `file:<path>` in base64."""
 
     config: str | dict[str, Any] | None = None
 
 
 class LoadBody(msgspec.Struct):
-    """What a client sends along with a load."""
+    """Body of a request to load a model."""
 
     parameters: dict[str, Any] | None = None
 
 
 class UnloadParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Parameters of an unload; no model depends on another one here."""
+    """Parameters of an unload; here no model depends on another."""
 
     unload_dependents: bool | None = None
 
 
 class UnloadBody(msgspec.Struct):
-    """What a client sends along with an unload."""
+    """Body of a request to unload a model."""
 
     parameters: UnloadParameters | None = None
 
 
 def operations(serving: Serving, _: WireOptions) -> list[Operation]:
-    """Make the endpoints of the extensions, and those that say what is not offered."""
+    """Make the endpoints of the extensions, and those that refuse what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
     load, unload = partial(_load, serving), partial(_unload, serving)
     post_own_thread, get_own_thread = (
@@ -98,7 +98,7 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
 
 
 def _not_offered() -> list[Operation]:
-    """Make the endpoints that Triton has and this server has not: 501, with what is so."""
+    """Make the endpoints that Triton has and this server has not: 501, with the reason."""
     one_repository = (
         "models to be named without a repository, as there is one, got repository {repository!r}"
     )
@@ -144,16 +144,16 @@ def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
 
 
 def _load(serving: Serving, http_request: HttpRequest) -> HttpResponse:
-    """Load a model; KServe's clients read the answer, others its status."""
+    """Load a model; KServe's clients read the response's body, others its status."""
     name = http_request.path_parameters["name"]
     serving.load_model(name, *parse_load(_read(http_request.body, LoadBody).parameters or {}))
     return json_response({"name": name, "load": True})
 
 
 def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
-    """Read the parameters of a load: the configuration, None where there is none, and files by path.
+    """Parse the parameters of a load: the configuration, if any, and files by path.
 
-    They are `config`, JSON as a text or as it is, and `file:<path>`, base64 or bytes.
+    They are `config`, JSON or a text of JSON, and `file:<path>`, base64 or bytes.
     """
     files: dict[str, bytes] = {}
     others: dict[str, Any] = {}
@@ -192,7 +192,7 @@ def _statistics(serving: Serving, http_request: HttpRequest) -> HttpResponse:
 
 
 def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:
-    """Write the statistics of one version of one model as Triton does."""
+    """Render the statistics of one version of one model in Triton's form."""
     never = Duration()
     return {
         "name": statistics.name,
@@ -218,10 +218,10 @@ def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:
 
 
 def config_json(info: ModelInfo) -> dict[str, Any]:
-    """Write a model's description as Triton's ModelConfig (model_config.proto).
+    """Render a model's metadata as Triton's ModelConfig (model_config.proto).
 
-    Where all inputs and outputs leave their first axis open it is the batch's and stands in
-    `max_batch_size`, otherwise in `dims`.
+    If the first axis of all inputs and outputs is variable, it is the batch and given by `max_batch_size`; otherwise it
+    is part of `dims`.
     """
     tensors = [*info.inputs, *info.outputs]
     batched = all(tensor.shape[:1] == (-1,) for tensor in tensors)

@@ -1,6 +1,6 @@
-"""V2 over gRPC: an inference request from its message, and a response to one.
+"""V2 over gRPC: parses an inference request from its message, and renders a response to one.
 
-Tensors come and go as raw bytes or as typed contents; the answer has the form of the question.
+Tensors are raw bytes or typed contents; the response has the form of its request.
 
 Source: Open Inference Protocol, inference_grpc.md.
 """
@@ -33,7 +33,7 @@ CONTENTS: dict[str, str] = {
         for kind in ("BOOL", "INT64", "UINT64", "FP32", "FP64", "BYTES")
     },
 }
-"""The field of typed contents by datatype; FP16 has none."""
+"""Field of typed contents by datatype; FP16 has none."""
 
 JSON_PARAMETERS = ("prompts", "tiling")
 """Parameters that are lists or objects, and so come as JSON texts. (`metadata` is one everywhere.)"""
@@ -42,7 +42,7 @@ _WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np
 
 
 def parse_infer(message: Any) -> InferRequest:
-    """Read an inference request, a `ModelInferRequest`."""
+    """Parse an inference request, a `ModelInferRequest`."""
     if not message.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     for index, tensor in enumerate(message.inputs):
@@ -78,8 +78,7 @@ def parse_infer(message: Any) -> InferRequest:
 def render_infer(response: InferResponse, message: Any, *, raw: bool) -> None:
     """Write an inference response to an empty `ModelInferResponse`.
 
-    Tensors are written as bytes where `raw` says so, and all of them where one has no typed
-    contents.
+    Tensors are written as bytes if `raw`, or if any of them has no typed contents.
     """
     message.model_name, message.model_version = response.model, response.version
     message.id = response.id
@@ -110,13 +109,13 @@ def _tensor(tensor: Any, raw: bytes | None, location: str) -> Tensor:
         data, shape = datatypes.from_raw(memoryview(raw), tensor.datatype, tensor.shape, location)
     else:
         data, shape = _typed(tensor, filled, location)
-    return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)
 
 
 def _typed(
     tensor: Any, filled: Sequence[str], location: str
 ) -> tuple[npt.NDArray[Any] | list[bytes], tuple[int, ...]]:
-    """Read typed contents: an array, or the elements of BYTES; and the shape."""
+    """Read typed contents: return an array, or the elements of BYTES; and the shape."""
     name = CONTENTS.get(tensor.datatype)
     if name is None:
         raise InvalidRequest(
@@ -137,7 +136,7 @@ def _typed(
 
 
 def read_parameters(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:
-    """Read parameters, of which some are JSON texts; one without a value is None."""
+    """Read parameters, some of which are JSON texts; one without a value is None."""
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
@@ -149,7 +148,7 @@ def read_parameters(parameters: Mapping[str, Any], location: str) -> dict[str, A
 
 
 def _set_parameters(target: Any, parameters: Mapping[str, Any]) -> None:
-    """Write parameters; what is neither number, truth value nor text goes as a JSON text."""
+    """Write parameters; values other than numbers, truth values and texts become JSON texts."""
     for name, value in parameters.items():
         if isinstance(value, bool):
             target[name].bool_param = value

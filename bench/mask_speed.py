@@ -20,10 +20,10 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.files.coco import state_of_coco
-from quadriga.monitor.evaluation.pixels.instances import Instances
-from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.files.coco import coco_state
+from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, merge_states
 from quadriga.tasks.contours import Mask, fill, rings
 
 WIDTH, HEIGHT, LABELS = 640, 480, 80
@@ -156,23 +156,23 @@ def theirs(files: Files) -> tuple[float, Doubles]:
     return loaded, np.where(evaluation.stats < 0, np.nan, evaluation.stats)
 
 
-def judged(state: State) -> tuple[float, Doubles]:
+def judged(state: EvaluationState) -> tuple[float, Doubles]:
     """Evaluate a whole state; return the time when that began, and its numbers."""
     loaded = time.process_time()
-    headlines = Instances().evaluate(state).headlines(np.ones((1, len(state.ids))))
+    headlines = InstanceEvaluator().evaluate(state).headlines(np.ones((1, len(state.ids))))
     return loaded, np.array([one.values[0] for one in headlines[:12]])
 
 
 def from_coco(files: Files) -> tuple[float, Doubles]:
     """Evaluate COCO's files."""
-    return judged(merge([state_of_coco(*files[:2])[1]]))
+    return judged(merge_states([coco_state(*files[:2])[1]]))
 
 
 def from_wire(files: Files) -> tuple[float, Doubles]:
     """Evaluate lines of contours."""
     lines = files[2].read_bytes().splitlines()
     images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]
-    return judged(merge([state_of(Instances(), images, [])]))
+    return judged(merge_states([build_state(InstanceEvaluator(), images, [])]))
 
 
 def main() -> None:

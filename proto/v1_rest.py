@@ -1,6 +1,6 @@
 """Endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which derives from it.
 
-docs/protocols.md says which one is followed if the two conflict.
+docs/protocols-reference.md says which one is followed if the two conflict.
 
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift import similarity
 from quadriga.monitor.drift.parameters import (
-    DEFAULT,
+    DEFAULT_BASELINE,
     SOURCE_KEYS,
     DriftParameters,
     StoredWindow,
-    fixed,
-    span_s,
+    fixed_window,
+    parse_span_s,
 )
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError
 from quadriga.monitor.drift.summary import decode_summary, encode_summary
@@ -35,9 +35,9 @@ from quadriga.store.query.moments import parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
-State = Literal["building", "ready", "stale", "failed"]
+BaselineState = Literal["building", "ready", "stale", "failed"]
 
 
 class BaselineRequest(
@@ -45,7 +45,7 @@ class BaselineRequest(
 ):
     """What a baseline shall be: inferences of the model within a time, or those before each window."""
 
-    name: str = DEFAULT
+    name: str = DEFAULT_BASELINE
     version: str | None = None
     where: Any = None
     """A filter, as of a query."""
@@ -76,7 +76,7 @@ class Baseline(msgspec.Struct, frozen=True):
 
     name: str
     model: str
-    state: State
+    state: BaselineState
     created: str
     """RFC 3339, UTC."""
     version: str = ""
@@ -100,18 +100,18 @@ class Baseline(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
 
     @property
-    def turn(self) -> tuple[str, str]:
+    def order_key(self) -> tuple[str, str]:
         """What tells the newer of two."""
         return self.created, self.job or ""
 
     @property
-    def about(self) -> WindowInfo:
+    def window_info(self) -> WindowInfo:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return WindowInfo(model, **{one: getattr(self, one) for one in _READ})
+        return WindowInfo(model, **{name: getattr(self, name) for name in _INFO_FIELDS})
 
 
-_READ = ("task", "window", "source_key", "space", "excluded", "left_out")
+_INFO_FIELDS = ("task", "window", "source_key", "space", "excluded", "left_out")
 """What a baseline has as `WindowInfo` has it."""
 
 
@@ -121,21 +121,21 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
     Raises:
         QueryError: It is none.
     """
-    asked = decode_body(body, BaselineRequest)
-    if _NAME.fullmatch(asked.name) is None:
+    request = decode_body(body, BaselineRequest)
+    if _NAME_PATTERN.fullmatch(request.name) is None:
         raise QueryError(
-            f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
+            f"expected name to be up to 64 of letters, digits, _, - and ., got {request.name!r:.80}"
         )
-    parse(asked.where, 0)
-    moments = fixed(model, asked.window, now_us)
-    if asked.rolling is not None:
-        span_s(asked.rolling, "rolling")
-        if (asked.start, asked.end, asked.dataset) != (None, None, None):
+    parse(request.where, 0)
+    window = fixed_window(model, request.window, now_us)
+    if request.rolling is not None:
+        parse_span_s(request.rolling, "rolling")
+        if (request.start, request.end, request.dataset) != (None, None, None):
             raise QueryError("expected rolling without from, to and dataset, got one of them")
-    return replace(asked, start=moments.start, end=moments.end)
+    return replace(request, start=window.start, end=window.end)
 
 
-class Baselines:
+class BaselineStore:
     """The baselines of a folder; safe to use from several threads and processes.
 
     What is asked of a baseline that there is not is a `NotFoundError`, what cannot be the name of a model a
@@ -150,20 +150,24 @@ class Baselines:
         paths = sorted(
             model_folder(self.directory, model).glob("*.json"), key=lambda path: path.stem
         )
-        return [one for path in paths if (one := read_model_file(path, Baseline)) is not None]
+        return [
+            baseline for path in paths if (baseline := read_model_file(path, Baseline)) is not None
+        ]
 
     def get(self, model: str, name: str) -> Baseline:
         """Return one."""
         path = self._path(model, name, "json")
-        found = None if _NAME.fullmatch(name) is None else read_model_file(path, Baseline)
-        if found is None:
+        baseline = (
+            None if _NAME_PATTERN.fullmatch(name) is None else read_model_file(path, Baseline)
+        )
+        if baseline is None:
             raise NotFoundError(
                 f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
                 " PUT on the model's /baseline, says what is usual"
             )
-        return found
+        return baseline
 
-    def begin(self, baseline: Baseline) -> Baseline:
+    def save_pending(self, baseline: Baseline) -> Baseline:
         """Keep one that is to be read, or moves along, in place of what had its name.
 
         Returns:
@@ -174,41 +178,41 @@ class Baselines:
         """
         model, name = baseline.model, baseline.name
         with translate_disk_errors("store the baseline"), self._locked(model):
-            known = read_model_file(self._path(model, name, "json"), Baseline)
-            if known is not None and baseline.job and known.turn >= baseline.turn:
-                return known
+            existing = read_model_file(self._path(model, name, "json"), Baseline)
+            if existing is not None and baseline.job and existing.order_key >= baseline.order_key:
+                return existing
             self._clear(model, name)
             write_model_file(self._path(model, name, "json"), baseline)
         return baseline
 
-    def finish(self, baseline: Baseline, found: WindowSummary) -> Baseline | None:
+    def save_ready(self, baseline: Baseline, window: WindowSummary) -> Baseline | None:
         """Keep what was read; None where a newer one took its place meanwhile.
 
         Raises:
             OSError: It could not be kept.
         """
-        about = found.info
+        info = window.info
         model, name = baseline.model, baseline.name
         with self._locked(model):
-            known = read_model_file(self._path(model, name, "json"), Baseline)
-            if known is not None and known.turn > baseline.turn:
+            existing = read_model_file(self._path(model, name, "json"), Baseline)
+            if existing is not None and existing.order_key > baseline.order_key:
                 return None
             self._clear(model, name)
-            made = replace(
+            saved = replace(
                 baseline,
                 state="ready",
-                version=about.model.version,
-                sha256=about.model.sha256,
-                n=about.window.n,
-                references=_write_references(self._path(model, name, "similarity"), found),
-                **{one: getattr(about, one) for one in _READ},
+                version=info.model.version,
+                sha256=info.model.sha256,
+                n=info.window.n,
+                references=_write_references(self._path(model, name, "similarity"), window),
+                **{one: getattr(info, one) for one in _INFO_FIELDS},
             )
-            summary = encode_summary(found.summary.with_embeddings())
+            summary = encode_summary(window.summary.with_max_embeddings())
             write_atomically(self._path(model, name, "summary"), summary)
-            write_model_file(self._path(model, name, "json"), made)
-            return made
+            write_model_file(self._path(model, name, "json"), saved)
+            return saved
 
-    def read(self, model: str, name: str) -> WindowSummary:
+    def read_summary(self, model: str, name: str) -> WindowSummary:
         """Return a baseline to compare with.
 
         Raises:
@@ -221,9 +225,9 @@ class Baselines:
         except FileNotFoundError as error:
             job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
             raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
-        return WindowSummary(decode_summary(data), baseline.about)
+        return WindowSummary(decode_summary(data), baseline.window_info)
 
-    def resolved(self, parameters: DriftParameters) -> DriftParameters:
+    def resolve_rolling(self, parameters: DriftParameters) -> DriftParameters:
         """Put a window in place of a baseline that moves along.
 
         Raises:
@@ -240,8 +244,8 @@ class Baselines:
         if parameters.start is None:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
         start_ms = parse_moment_us(parameters.start, 0) // 1000
-        before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
-        start, end = timestamp_text(before_ms), timestamp_text(start_ms)
+        baseline_start_ms = max(start_ms - parse_span_s(baseline.rolling) * 1000, 0)
+        start, end = timestamp_text(baseline_start_ms), timestamp_text(start_ms)
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
         return replace(parameters, baseline=window)
 
@@ -272,12 +276,12 @@ class Baselines:
             yield
 
 
-def _write_references(path: Path, found: WindowSummary) -> int:
+def _write_references(path: Path, window: WindowSummary) -> int:
     """Write what the semantic score compares with, and return how many; of too few there is no score."""
-    sample = found.summary.sample
+    sample = window.summary.sample
     column = sample.column(EMBEDDING)
     with suppress(DriftError):
         if column is not None:
             ids = sample.order[column.rows]
-            return similarity.write(path, column.values, ids, found.info.space)
+            return similarity.write_references(path, column.values, ids, window.info.space)
     return 0

@@ -14,14 +14,14 @@ from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
-MOST_BY = 20
+MAX_SLICE_KEYS = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
-DEFAULT = "default"
+DEFAULT_BASELINE = "default"
 """Name of the baseline that is meant where none is named."""
 
 DAY_S = 86_400
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
-_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
+_SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
 
 class StoredWindow(
@@ -49,7 +49,7 @@ class DriftParameters(
     where: Any = None
     start: str | None = None
     end: str | None = None
-    baseline: str | StoredWindow = DEFAULT
+    baseline: str | StoredWindow = DEFAULT_BASELINE
     """The name of one that was made of the model, or a window of the same model."""
     signals: list[str] = []
     """Names; none for all that there are."""
@@ -57,7 +57,7 @@ class DriftParameters(
     """Names of those that are left out."""
     source_keys: list[str] = msgspec.field(default_factory=SOURCE_KEYS.copy)
     """Keys of the metadata; the first that any inference has tells sources apart."""
-    by: Annotated[list[str], msgspec.Meta(max_length=MOST_BY)] = []
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
     """Keys of the metadata in whose values an alarm is looked for; none for all with few values."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     windows: Annotated[int, msgspec.Meta(ge=1, le=1440)] = 1
@@ -74,7 +74,7 @@ class DriftParameters(
 
 
 def decode_parameters(body: bytes) -> DriftParameters:
-    """Read the parameters of a drift report from JSON; `absolute` sees that they mean something.
+    """Read the parameters of a drift report from JSON; `resolve_times` sees that they mean something.
 
     Raises:
         QueryError: They are none.
@@ -85,42 +85,45 @@ def decode_parameters(body: bytes) -> DriftParameters:
     return parameters
 
 
-def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
+def resolve_times(parameters: DriftParameters, now_us: int) -> DriftParameters:
     """Say at which moments windows begin and end, by what `now` means; the current one ends then at the latest.
 
     Raises:
         QueryError: A filter or a time means nothing, or a window begins after its end.
     """
     current = replace(parameters.current, end=parameters.end or "now")
-    current = fixed(parameters.model, current, now_us)
+    current = fixed_window(parameters.model, current, now_us)
     baseline = parameters.baseline
     if isinstance(baseline, StoredWindow):
         try:
-            baseline = fixed(parameters.model, baseline, now_us)
+            baseline = fixed_window(parameters.model, baseline, now_us)
         except QueryError as error:
             raise QueryError(f"baseline: {error}") from error
     return replace(parameters, start=current.start, end=current.end, baseline=baseline)
 
 
-def fixed(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
+def fixed_window(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
     """Say at which moments a window of a model begins and ends, to the millisecond, as ids are.
 
     Raises:
         QueryError: Its filter or a time means nothing, or it begins after its end.
     """
     parse(window.where, 0)
-    given = {"from": window.start, "to": window.end}
-    moments = (moment_us(text, now_us, name) for name, text in given.items())
+    limits = {"from": window.start, "to": window.end}
+    moments = (moment_us(text, now_us, name) for name, text in limits.items())
     try:
-        start, end = (None if at is None else timestamp_text(-(-at // 1000)) for at in moments)
+        start, end = (
+            None if moment_us_ is None else timestamp_text(-(-moment_us_ // 1000))
+            for moment_us_ in moments
+        )
     except OverflowError as error:
         got = f"{window.start} and {window.end}"
         raise QueryError(f"expected from and to in UTC's years 1 to 9999, got {got}") from error
-    made = replace(window, start=start, end=end)
-    parse(where_of(model, made), 0)
+    resolved = replace(window, start=start, end=end)
+    parse(window_filter(model, resolved), 0)
     if start is not None and end is not None and start >= end:
         raise QueryError(f"expected from to be before to, got {start} and {end}")
-    return made
+    return resolved
 
 
 def moment_us(text: str | None, now_us: int, name: str) -> int | None:
@@ -135,29 +138,29 @@ def moment_us(text: str | None, now_us: int, name: str) -> int | None:
         raise unexpected_value(name, EXPECTED_MOMENT, text) from error
 
 
-def span_s(text: str, name: str = "") -> int:
+def parse_span_s(text: str, name: str = "") -> int:
     """Return the seconds of a span such as `15m`.
 
     Raises:
         QueryError: The text is none.
     """
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN_PATTERN.fullmatch(text)
+    if match is None:
         raise QueryError(
             f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
         )
-    return int(found[1]) * _UNITS_S[found[2]]
+    return int(match[1]) * _SECONDS_BY_UNIT[match[2]]
 
 
-def where_of(model: str, window: StoredWindow) -> dict[str, Any]:
+def window_filter(model: str, window: StoredWindow) -> dict[str, Any]:
     """Return the filter that finds a window of a model."""
-    time = {"ge": window.start, "lt": window.end}
-    asked = [
+    limits = {"ge": window.start, "lt": window.end}
+    conditions = [
         {"model": {"eq": model}},
         None if window.version is None else {"version": {"eq": window.version}},
-        {"ts": {op: at for op, at in time.items() if at is not None}}
-        if any(time.values())
+        {"ts": {op: moment for op, moment in limits.items() if moment is not None}}
+        if any(limits.values())
         else None,
         window.where,
     ]
-    return {"and": [one for one in asked if one is not None]}
+    return {"and": [condition for condition in conditions if condition is not None]}

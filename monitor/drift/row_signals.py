@@ -11,11 +11,11 @@ from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.predictions import AnyPrediction
 from quadriga.tasks.shapes import Shape, directed_area, shape_of
 
-Value = str | float | bool
-META = "meta."
+SignalValue = str | float | bool
+METADATA_PREFIX = "meta."
 """Before the path of a key of the metadata."""
 
-KINDS: dict[str, Kind] = {
+SIGNAL_KINDS: dict[str, Kind] = {
     "label": "categorical", "score": "numeric", "margin": "numeric", "entropy": "numeric",
     "area": "numeric", "aspect": "numeric", "x": "numeric", "y": "numeric", "angle": "numeric",
     "mask_share": "numeric", "latency_ms": "numeric", "bytes_per_pixel": "numeric",
@@ -25,10 +25,10 @@ KINDS: dict[str, Kind] = {
 COORDINATES = ("latitude", "longitude")
 """Keys of the metadata, also below others, that are numbers even where there are few."""
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_HASH_FACTOR = 0x9E3779B97F4A7C15
 
 
-class Answered(NamedTuple):
+class InferenceRow(NamedTuple):
     """What is known of an inference."""
 
     id: int
@@ -45,79 +45,87 @@ class Answered(NamedTuple):
     """Size of the input as received."""
 
 
-_PLACED = ("area", "aspect", "x", "y")
+_BOX_SIGNALS = ("area", "aspect", "x", "y")
 """What is told of where a prediction is: shares of the image, and width over height, both in pixels."""
 
 _decoder = msgspec.json.Decoder(list[AnyPrediction])
 _flat_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def derived(of: Answered) -> dict[str, Value]:
+def derive_signals(row: InferenceRow) -> dict[str, SignalValue]:
     """Return the signals of an inference by name; what it has not is not among them."""
-    found: dict[str, Value] = {"latency_ms": of.latency_ms}
-    wh = (of.width, of.height) if of.width and of.height else None
+    signals: dict[str, SignalValue] = {"latency_ms": row.latency_ms}
+    wh = (row.width, row.height) if row.width and row.height else None
     if wh is not None:
-        found |= {"width": float(wh[0]), "height": float(wh[1])}
-        if of.bytes is not None:
-            found["bytes_per_pixel"] = of.bytes / (wh[0] * wh[1])
+        signals |= {"width": float(wh[0]), "height": float(wh[1])}
+        if row.bytes is not None:
+            signals["bytes_per_pixel"] = row.bytes / (wh[0] * wh[1])
     try:
-        predictions = _decoder.decode(of.predictions)
+        predictions = _decoder.decode(row.predictions)
     except msgspec.MsgspecError:  # raw tensors, or what an import brought
         predictions = None
     if predictions is not None:
-        found |= _predicted(of, predictions, wh)
-    for path, value in _flat_decoder.decode(of.metadata).items():
+        signals |= _prediction_signals(row, predictions, wh)
+    for path, value in _flat_decoder.decode(row.metadata).items():
         if not isinstance(value, dict | list):
-            found[META + path] = value[:INDEXED_CHARACTERS] if isinstance(value, str) else value
-    return found
+            signals[METADATA_PREFIX + path] = (
+                value[:INDEXED_CHARACTERS] if isinstance(value, str) else value
+            )
+    return signals
 
 
-def _predicted(
-    of: Answered, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
-) -> dict[str, Value]:
-    if of.task == "IMAGE_TEXT_TO_TEXT":
-        return _mean("answer_length", [float(len(one.answer or "")) for one in predictions])
-    found: dict[str, Value] = {}
+def _prediction_signals(
+    row: InferenceRow, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
+) -> dict[str, SignalValue]:
+    if row.task == "IMAGE_TEXT_TO_TEXT":
+        return _mean_signal("answer_length", [float(len(one.answer or "")) for one in predictions])
+    signals: dict[str, SignalValue] = {}
     scores = sorted((one.score for one in predictions if one.score is not None), reverse=True)
     if scores:
-        found["score"] = scores[0]
-    if of.task == "IMAGE_CLASSIFICATION":
+        signals["score"] = scores[0]
+    if row.task == "IMAGE_CLASSIFICATION":
         if len(scores) > 1:
-            found["margin"] = scores[0] - scores[1]
-            found["entropy"] = -sum(one * math.log(one) for one in scores if one > 0)
-        return found | _label(max(predictions, key=lambda one: one.score or 0.0, default=None))
-    found["predictions"] = float(len(predictions))
-    chosen = predictions[_chosen(of.id, len(predictions))] if predictions else None
-    found |= _label(chosen)
+            signals["margin"] = scores[0] - scores[1]
+            signals["entropy"] = -sum(one * math.log(one) for one in scores if one > 0)
+        return signals | _label_signal(
+            max(predictions, key=lambda one: one.score or 0.0, default=None)
+        )
+    signals["predictions"] = float(len(predictions))
+    chosen = predictions[_choose_index(row.id, len(predictions))] if predictions else None
+    signals |= _label_signal(chosen)
     if wh is None:
-        return found
+        return signals
     if chosen is not None and chosen.cx is not None:
-        found["angle"] = chosen.r % math.pi
+        signals["angle"] = chosen.r % math.pi
     shapes = [shape_of(prediction) for prediction in predictions]
-    boxes = [box for shape in shapes if (box := _box(shape, *wh)) is not None]
-    for at, name in enumerate(_PLACED):
-        found |= _mean(name, [box[at] for box in boxes])
-    if of.task == "IMAGE_SEGMENTATION":
+    boxes = [box for shape in shapes if (box := _relative_box(shape, *wh)) is not None]
+    for position, name in enumerate(_BOX_SIGNALS):
+        signals |= _mean_signal(name, [box[position] for box in boxes])
+    if row.task == "IMAGE_SEGMENTATION":
         covered = sum(directed_area(shape.rings or ()) for shape in shapes)
-        found["mask_share"] = covered / (wh[0] * wh[1])
-    return found
+        signals["mask_share"] = covered / (wh[0] * wh[1])
+    return signals
 
 
-def _label(one: AnyPrediction | None) -> dict[str, Value]:
-    return {} if one is None or one.label is None else {"label": one.label[:INDEXED_CHARACTERS]}
+def _label_signal(prediction: AnyPrediction | None) -> dict[str, SignalValue]:
+    return (
+        {}
+        if prediction is None or prediction.label is None
+        else {"label": prediction.label[:INDEXED_CHARACTERS]}
+    )
 
 
-def _chosen(inference_id: int, count: int) -> int:
+def _choose_index(inference_id: int, count: int) -> int:
     """Choose one of several by chance, the same each time."""
-    return (inference_id * _GOLDEN % 2**64 >> 32) % count
+    return (inference_id * _HASH_FACTOR % 2**64 >> 32) % count
 
 
-def _mean(name: str, values: Sequence[float]) -> dict[str, Value]:
+def _mean_signal(name: str, values: Sequence[float]) -> dict[str, SignalValue]:
     return {name: sum(values) / len(values)} if values else {}
 
 
-def _box(shape: Shape, width: int, height: int) -> tuple[float, ...] | None:
-    """Return where a prediction is, as `_PLACED` has it; None where it is nowhere."""
+def _relative_box(shape: Shape, width: int, height: int) -> tuple[float, ...] | None:
+    """Return where a prediction is, as `_BOX_SIGNALS` has it; None where it is nowhere."""
     box = shape.relative_box(width, height)
     if box is None:
         return None

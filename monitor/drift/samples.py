@@ -18,10 +18,10 @@ Kind = Literal["numeric", "count", "categorical", "embedding"]
 EMBEDDING = "embedding"
 """The column of embeddings, where there is one."""
 
-LARGEST = 1e150
+MAX_NUMBER = 1e150
 """Numbers beyond, either way, count as this: their squares would be infinite."""
 
-MOST_COUNTS = 32
+MAX_COUNT_VALUES = 32
 """Integers with no more distinct values than this are counts."""
 
 
@@ -56,14 +56,14 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
 
     def column(self, name: str) -> Column | None:
         """Return a column by its name."""
-        return next((one for one in self.columns if one.name == name), None)
+        return next((column for column in self.columns if column.name == name), None)
 
-    def of(self, columns: Iterable[Column]) -> "Sample":
+    def with_columns(self, columns: Iterable[Column]) -> "Sample":
         """Return these rows with other columns."""
         return replace(self, columns=tuple(columns))
 
 
-def sample(
+def build_sample(
     columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]],
     *,
     kinds: Mapping[str, Kind] | None = None,
@@ -85,65 +85,74 @@ def sample(
     for name, length in lengths.items():
         if length != n:
             raise DriftError(f"expected {n} rows of {name}, got {length}")
-    given = [""] * n if sources is None else sources
-    names, codes = _coded(["" if one is None else str(one) for one in given])
-    placed = np.arange(n) if order is None else np.asarray(order, np.int64)
-    made = (_column(name, values, (kinds or {}).get(name)) for name, values in columns.items())
-    whole = Sample(tuple(made), placed, codes, () if sources is None else names)
-    return take(whole, np.lexsort((codes, placed)))
+    source_values = [""] * n if sources is None else sources
+    names, codes = _encode_labels(
+        ["" if source is None else str(source) for source in source_values]
+    )
+    positions = np.arange(n) if order is None else np.asarray(order, np.int64)
+    built = (
+        _build_column(name, values, (kinds or {}).get(name)) for name, values in columns.items()
+    )
+    unsorted = Sample(tuple(built), positions, codes, () if sources is None else names)
+    return take_rows(unsorted, np.lexsort((codes, positions)))
 
 
-def take(one: Sample, rows: Int64Array) -> Sample:
+def take_rows(sample: Sample, rows: Int64Array) -> Sample:
     """Return these rows (positions, each once) of a sample, in the order given."""
-    place = np.full(len(one.order), -1, np.int64)
-    place[rows] = np.arange(len(rows))
+    new_positions = np.full(len(sample.order), -1, np.int64)
+    new_positions[rows] = np.arange(len(rows))
     columns = []
-    for column in one.columns:
-        moved = place[column.rows]
-        kept = np.flatnonzero(moved >= 0)
-        kept = kept[np.argsort(moved[kept], kind="stable")]
-        columns.append(replace(column, rows=moved[kept], values=column.values[kept]))
-    return replace(one, columns=tuple(columns), order=one.order[rows], sources=one.sources[rows])
+    for column in sample.columns:
+        positions = new_positions[column.rows]
+        selected = np.flatnonzero(positions >= 0)
+        selected = selected[np.argsort(positions[selected], kind="stable")]
+        columns.append(replace(column, rows=positions[selected], values=column.values[selected]))
+    return replace(
+        sample, columns=tuple(columns), order=sample.order[rows], sources=sample.sources[rows]
+    )
 
 
-def alike(
+def merge_names(
     coded: Sequence[tuple[tuple[str, ...], Int64Array]],
 ) -> tuple[tuple[str, ...], list[Int64Array]]:
     """Return positions in several lists of names as positions in one list of all of them."""
-    names = tuple(sorted({name for each, _ in coded for name in each}))
-    place = {name: at for at, name in enumerate(names)}
+    names = tuple(sorted({name for names_of_side, _ in coded for name in names_of_side}))
+    positions = {name: position for position, name in enumerate(names)}
     return names, [
-        np.array([place[name] for name in each] or [0], np.int64)[codes] for each, codes in coded
+        np.array([positions[name] for name in names_of_side] or [0], np.int64)[codes]
+        for names_of_side, codes in coded
     ]
 
 
-def used(names: Sequence[str], codes: Int64Array) -> tuple[tuple[str, ...], Int64Array]:
+def drop_unused_names(
+    names: Sequence[str], codes: Int64Array
+) -> tuple[tuple[str, ...], Int64Array]:
     """Leave out names that no position names."""
-    there, codes = np.unique(codes, return_inverse=True)
-    return tuple(names[at] for at in there), codes.astype(np.int64)
+    used, codes = np.unique(codes, return_inverse=True)
+    return tuple(names[position] for position in used), codes.astype(np.int64)
 
 
-def differ(before: Column, now: Column) -> tuple[str, str] | None:
+def kind_conflict(baseline: Column, current: Column) -> tuple[str, str] | None:
     """Say what two columns are that cannot be compared; integers may be few on one side only."""
-    if not len(before.rows) or not len(now.rows):
+    if not len(baseline.rows) or not len(current.rows):
         return None
-    if before.kind != now.kind and {before.kind, now.kind} != {"numeric", "count"}:
-        return before.kind, now.kind
-    length, other = before.values.shape[1:], now.values.shape[1:]
+    if baseline.kind != current.kind and {baseline.kind, current.kind} != {"numeric", "count"}:
+        return baseline.kind, current.kind
+    length, other = baseline.values.shape[1:], current.values.shape[1:]
     return None if length == other else (f"of length {length[0]}", f"{other[0]}")
 
 
-def kind_of(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
+def infer_kind(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
     """Infer what a column holds: numbers, counts (few distinct integers), categories or embeddings."""
     if _is_typed(values):
         if np.ndim(values) == 2:
             return "embedding"
         numbers = np.asarray(values)
         return _number_kind(numbers) if numbers.dtype.kind in "iuf" else "categorical"
-    present = [one for one in values if one is not None]
-    if present and all(isinstance(one, list | tuple | np.ndarray) for one in present):
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, list | tuple | np.ndarray) for value in present):
         return "embedding"
-    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in present):
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in present):
         return "categorical"
     return _number_kind(np.array(present, np.float64))
 
@@ -154,18 +163,20 @@ def _is_typed(values: Sequence[Any] | npt.NDArray[Any]) -> bool:
 
 def _number_kind(values: npt.NDArray[Any]) -> Kind:
     distinct = np.unique(values[np.isfinite(values)].astype(np.float64))
-    few = 0 < len(distinct) <= MOST_COUNTS and bool((distinct == np.round(distinct)).all())
-    return "count" if few else "numeric"
+    is_count = 0 < len(distinct) <= MAX_COUNT_VALUES and bool(
+        (distinct == np.round(distinct)).all()
+    )
+    return "count" if is_count else "numeric"
 
 
-def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | None) -> Column:
-    kind = kind or kind_of(values)
+def _build_column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | None) -> Column:
+    kind = kind or infer_kind(values)
     rows = np.arange(len(values))
     if not _is_typed(values):
-        rows = np.flatnonzero([one is not None for one in values])
-    present = values if len(rows) == len(values) else [values[at] for at in rows.tolist()]
+        rows = np.flatnonzero([value is not None for value in values])
+    present = values if len(rows) == len(values) else [values[row] for row in rows.tolist()]
     if kind == "categorical":
-        labels, codes = _coded([_text(one) for one in present])
+        labels, codes = _encode_labels([_label_text(value) for value in present])
         return Column(name, kind, rows, codes, labels)
     is_embedding = kind == "embedding"
     try:
@@ -177,25 +188,27 @@ def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | No
     if numbers.ndim != 1 + is_embedding:
         raise DriftError(f"expected {name} to hold {kind} values, got shape {numbers.shape}")
     finite = np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
-    kept = numbers[finite] if is_embedding else np.clip(numbers[finite], -LARGEST, LARGEST)
-    return Column(name, kind, rows[finite], kept)
+    values_ = numbers[finite] if is_embedding else np.clip(numbers[finite], -MAX_NUMBER, MAX_NUMBER)
+    return Column(name, kind, rows[finite], values_)
 
 
-def label_of(value: Any) -> str | None:
+def value_label(value: Any) -> str | None:
     """Return the text of a value, the same for 7 and 7.0; None where there is none."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return None
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else _text(value)
+    return (
+        str(int(value)) if isinstance(value, float) and value.is_integer() else _label_text(value)
+    )
 
 
-def _text(value: Any) -> str:
+def _label_text(value: Any) -> str:
     """Return a label's text: booleans and numbers as JSON writes them."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     return str(value)
 
 
-def _coded(texts: list[str]) -> tuple[tuple[str, ...], Int64Array]:
+def _encode_labels(texts: list[str]) -> tuple[tuple[str, ...], Int64Array]:
     labels = sorted(set(texts))
     codes = {label: code for code, label in enumerate(labels)}
     return tuple(labels), np.array([codes[text] for text in texts], np.int64)

@@ -7,9 +7,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.drift.row_signals import META, Answered, Value, derived
-from quadriga.monitor.drift.samples import label_of, used
-from quadriga.monitor.signals import PICTURE
+from quadriga.monitor.drift.row_signals import (
+    METADATA_PREFIX,
+    InferenceRow,
+    SignalValue,
+    derive_signals,
+)
+from quadriga.monitor.drift.samples import drop_unused_names, value_label
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.columns import labelled_ids, scan, source_values
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, StoredSignals
@@ -50,7 +55,7 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
     excluded = Counter(deleted=len(ids) - len(rows))
     stored_signals = reader.signals(ids)
     counted_ids: list[int] = []
-    signal_rows: list[dict[str, Value]] = []
+    signal_rows: list[dict[str, SignalValue]] = []
     embedding_spaces: list[str | None] = []
     models: dict[ModelReference, None] = {}
     for inference_id, model, row_task, status, latency_us, *size, predictions, metadata in rows:
@@ -59,15 +64,15 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
             continue
         models[model] = None
         stored = stored_signals.get(inference_id, _NO_SIGNALS)
-        row = Answered(inference_id, task, predictions, metadata, latency_us / 1000, *size)
-        signal_rows.append(derived(row) | _pixel_signals(stored.picture))
+        row = InferenceRow(inference_id, task, predictions, metadata, latency_us / 1000, *size)
+        signal_rows.append(derive_signals(row) | _pixel_signals(stored.picture))
         embedding_spaces.append(stored.space if stored.embedding else None)
         counted_ids.append(inference_id)
     counts = Counter(name for row in signal_rows for name in row)
     signals = {
         name: [row.get(name) for row in signal_rows]
         for name, count in counts.items()
-        if count * RARE_KEY_RATIO >= len(counted_ids) or not name.startswith(META)
+        if count * RARE_KEY_RATIO >= len(counted_ids) or not name.startswith(METADATA_PREFIX)
     }
     return SignalShard(counted_ids, signals, embedding_spaces, list(models), dict(+excluded))
 
@@ -92,12 +97,12 @@ def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
     )
 
 
-def _pixel_signals(picture: bytes | None) -> dict[str, Value]:
+def _pixel_signals(picture: bytes | None) -> dict[str, SignalValue]:
     """Return what was measured in the pixels of an image."""
-    if picture is None or len(picture) != 4 * len(PICTURE):
+    if picture is None or len(picture) != 4 * len(IMAGE_STATISTICS):
         return {}
     numbers = np.frombuffer(picture, "<f4").tolist()
-    return {f"image.{name}": number for name, number in zip(PICTURE, numbers, strict=True)}
+    return {f"image.{name}": number for name, number in zip(IMAGE_STATISTICS, numbers, strict=True)}
 
 
 def read_embeddings(
@@ -136,7 +141,7 @@ def read_sources(
             codes = np.zeros(len(ids), np.int64)
             for name, rows in sources:
                 codes[rows] = codes_by_name[name]
-            return key, *used(names, codes)
+            return key, *drop_unused_names(names, codes)
     return None
 
 
@@ -155,14 +160,14 @@ def _rows_by_source(
 
 def source_name(value: Any) -> str:
     """Return the text of a source, the same for 7 and 7.0."""
-    return (label_of(value) or "")[:INDEXED_CHARACTERS]
+    return (value_label(value) or "")[:INDEXED_CHARACTERS]
 
 
 def count_other_labels(
     reader: InferenceReader,
     model: str,
     ids: Int64Array,
-    known: Iterable[str],
+    known_labels: Iterable[str],
     *,
     best: bool = False,
 ) -> dict[str, int]:
@@ -170,7 +175,9 @@ def count_other_labels(
 
     With `best`, a label counts where none has a larger score.
     """
-    rows = labelled_ids(reader, model, int(ids[0]), int(ids[-1]), exclude=set(known), best=best)
+    rows = labelled_ids(
+        reader, model, int(ids[0]), int(ids[-1]), exclude=set(known_labels), best=best
+    )
     labelled = np.array([id_ for _, id_ in rows], np.int64)
     is_counted = ids[np.minimum(np.searchsorted(ids, labelled), len(ids) - 1)] == labelled
     counts = Counter(label for (label, _), counted in zip(rows, is_counted, strict=True) if counted)

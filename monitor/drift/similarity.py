@@ -1,7 +1,7 @@
 """How like its model's baseline one image is: a conformal p-value over the nearest embeddings.
 
-An image is as strange as its mean distance to its `NEAREST` nearest references. Its score is the share of
-all, references and itself, that are at least as strange; see docs/drift.md.
+An image is as strange as its mean distance to its `NEIGHBOURS` nearest references. Its score is the share of
+all, references and itself, that are at least as strange; see docs/drift-reference.md.
 
 Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
@@ -20,16 +20,16 @@ from quadriga.monitor.report.schema import Neighbour, Unlike
 from quadriga.store.disk import write_atomically
 from quadriga.tasks.arrays import Float16Array, Float32Array, Int64Array
 
-NEAREST = 5
+NEIGHBOURS = 5
 """Neighbours of which the mean distance counts."""
 
-LEAST, MOST = 100, 10_000
+MIN_REFERENCES, MAX_REFERENCES = 100, 10_000
 """References; with N of them the least score is 1 / (N + 1)."""
 
-MOST_UNLIKE, SHOWN = 12, 3
+MAX_UNLIKE, MAX_NEIGHBOURS_SHOWN = 12, 3
 """Images of a window that a report shows, and neighbours of each."""
 
-_BLOCK = 500
+_BLOCK_ROWS = 500
 """Rows whose distances to all are in memory at once."""
 
 
@@ -40,7 +40,7 @@ class References:
         embeddings: float16 (N, D), finite.
         ids: int64 (N,), of their inferences.
         space: Which embedding this is; those of two spaces are not comparable.
-        apart: float32 (N, NEAREST), the distances of each to its nearest others; measured if not given.
+        apart: float32 (N, NEIGHBOURS), the distances of each to its nearest others; measured if not given.
     """
 
     def __init__(
@@ -52,11 +52,15 @@ class References:
     ) -> None:
         self.ids = ids
         self.space = space
-        self._units = _unit(embeddings)
-        self.apart = _apart(self._units, self._units, others=True) if apart is None else apart
-        """float32 (N, NEAREST)."""
-        self._strangeness = self.apart.mean(axis=1)
-        self._farthest = self.apart.max(axis=1)
+        self._units = _normalise(embeddings)
+        self.neighbour_distances = (
+            _neighbour_distances(self._units, self._units, exclude_self=True)
+            if apart is None
+            else apart
+        )
+        """float32 (N, NEIGHBOURS)."""
+        self._mean_distances = self.neighbour_distances.mean(axis=1)
+        self._farthest = self.neighbour_distances.max(axis=1)
 
     def score(self, embedding: npt.NDArray[np.floating[Any]]) -> float:
         """Give the conformal p-value of an embedding (D,), in (0, 1]; low is unlike the references.
@@ -68,14 +72,18 @@ class References:
             DriftError: It is not finite in float16, or of another length.
         """
         distances = self._distances(embedding)
-        own = np.partition(distances, NEAREST - 1)[:NEAREST].mean()
-        nearer = np.minimum(distances - self._farthest, 0)
-        at_least = int(np.count_nonzero(self._strangeness + nearer / NEAREST >= own))
-        return (1 + at_least) / (1 + len(self.ids))
+        own_distance = np.partition(distances, NEIGHBOURS - 1)[:NEIGHBOURS].mean()
+        changes = np.minimum(distances - self._farthest, 0)
+        at_least_as_far = int(
+            np.count_nonzero(self._mean_distances + changes / NEIGHBOURS >= own_distance)
+        )
+        return (1 + at_least_as_far) / (1 + len(self.ids))
 
-    def strangeness(self, embeddings: Float16Array) -> Float32Array:
+    def mean_neighbour_distance(self, embeddings: Float16Array) -> Float32Array:
         """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
-        return np.asarray(_apart(_unit(embeddings), self._units).mean(axis=1), np.float32)
+        return np.asarray(
+            _neighbour_distances(_normalise(embeddings), self._units).mean(axis=1), np.float32
+        )
 
     def nearest(
         self, embedding: npt.NDArray[np.floating[Any]], count: int
@@ -94,7 +102,7 @@ class References:
 
     @classmethod
     def read(cls, path: Path) -> "References":
-        """Read what `write` wrote.
+        """Read what `write_references` wrote.
 
         Raises:
             DriftError: The file is none of these, or torn.
@@ -106,9 +114,9 @@ class References:
                 space = str(saved["space"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise DriftError(f"{path}: expected references of a baseline, got: {error}") from error
-        if embeddings.ndim != 2 or apart.shape != (len(embeddings), NEAREST):
+        if embeddings.ndim != 2 or apart.shape != (len(embeddings), NEIGHBOURS):
             raise DriftError(
-                f"{path}: expected the {NEAREST} nearest of each embedding, got the shapes "
+                f"{path}: expected the {NEIGHBOURS} nearest of each embedding, got the shapes "
                 f"{embeddings.shape} and {apart.shape}"
             )
         return cls(embeddings, ids, space, apart)
@@ -124,10 +132,10 @@ class References:
                 f"{rounded.shape} and {beyond} numbers beyond"
             )
         # einsum, not BLAS: that starts threads, which wait for each other where all cores are busy
-        return _from_cosines(np.einsum("nd,d->n", self._units, _unit(rounded)))
+        return _cosines_to_distances(np.einsum("nd,d->n", self._units, _normalise(rounded)))
 
 
-def write(
+def write_references(
     path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Int64Array, space: str
 ) -> int:
     """Write references; a reader finds the old file or the new one, whole.
@@ -144,71 +152,87 @@ def write(
     Returns how many there are.
 
     Raises:
-        DriftError: They are fewer than `LEAST` or more than `MOST`.
+        DriftError: They are fewer than `MIN_REFERENCES` or more than `MAX_REFERENCES`.
     """
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(embeddings, np.float16)
     rounded = rounded + np.float16(0)  # -0 is 0
     finite = np.flatnonzero(np.isfinite(rounded).all(axis=1))
-    _, first = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
-    kept = finite[np.sort(first)]
-    if not LEAST <= len(kept) <= MOST:
+    _, first_positions = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
+    distinct = finite[np.sort(first_positions)]
+    if not MIN_REFERENCES <= len(distinct) <= MAX_REFERENCES:
         raise DriftError(
-            f"expected {LEAST} to {MOST} different embeddings of a baseline, got {len(kept)}"
+            f"expected {MIN_REFERENCES} to {MAX_REFERENCES} different embeddings of a baseline, got {len(distinct)}"
         )
-    references = References(rounded[kept], np.asarray(ids, np.int64)[kept], space)
+    references = References(rounded[distinct], np.asarray(ids, np.int64)[distinct], space)
     file = BytesIO()
     np.savez(
         file,
-        embeddings=rounded[kept],
+        embeddings=rounded[distinct],
         ids=references.ids,
-        apart=references.apart,
+        apart=references.neighbour_distances,
         space=np.array(space),
     )
     write_atomically(path, file.getvalue(), is_synced=True)
-    return len(kept)
+    return len(distinct)
 
 
-def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
+def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
     """Return the images of a window that are farthest from their neighbours in the baseline.
 
     Both have embeddings of this space, and inferences as their order; where one has none, there are no images.
     """
-    before, now = (one.column(EMBEDDING) for one in (baseline, current))
-    if before is None or now is None or len(before.rows) <= NEAREST or not len(now.rows):
+    baseline_column, current_column = (side.column(EMBEDDING) for side in (baseline, current))
+    if (
+        baseline_column is None
+        or current_column is None
+        or len(baseline_column.rows) <= NEIGHBOURS
+        or not len(current_column.rows)
+    ):
         return []
-    references = References(before.values.astype(np.float16), baseline.order[before.rows], space)
-    rows, ids = now.values.astype(np.float16), current.order[now.rows]
-    found = []
-    for at in np.argsort(-references.strangeness(rows), kind="stable")[:MOST_UNLIKE].tolist():
-        near = zip(*(each.tolist() for each in references.nearest(rows[at], SHOWN)), strict=True)
-        nearest = [Neighbour(str(one), distance) for one, distance in near]
-        score = float(references.score(rows[at]))
-        found.append(Unlike(str(ids[at]), score, nearest=nearest))
-    return found
+    references = References(
+        baseline_column.values.astype(np.float16), baseline.order[baseline_column.rows], space
+    )
+    rows, ids = current_column.values.astype(np.float16), current.order[current_column.rows]
+    images = []
+    for row in np.argsort(-references.mean_neighbour_distance(rows), kind="stable")[
+        :MAX_UNLIKE
+    ].tolist():
+        neighbours = zip(
+            *(values.tolist() for values in references.nearest(rows[row], MAX_NEIGHBOURS_SHOWN)),
+            strict=True,
+        )
+        nearest = [Neighbour(str(side), distance) for side, distance in neighbours]
+        score = float(references.score(rows[row]))
+        images.append(Unlike(str(ids[row]), score, nearest=nearest))
+    return images
 
 
-def _unit(embeddings: Float16Array) -> Float32Array:
+def _normalise(embeddings: Float16Array) -> Float32Array:
     """Scale embeddings (..., D) to length 1, each by itself; those of length 0 stay."""
-    found = embeddings.astype(np.float32)
-    lengths = np.linalg.norm(found, axis=-1, keepdims=True)
-    np.divide(found, lengths, out=found, where=lengths > 0)
-    return found
+    units = embeddings.astype(np.float32)
+    lengths = np.linalg.norm(units, axis=-1, keepdims=True)
+    np.divide(units, lengths, out=units, where=lengths > 0)
+    return units
 
 
-def _apart(rows: Float32Array, units: Float32Array, *, others: bool = False) -> Float32Array:
+def _neighbour_distances(
+    rows: Float32Array, units: Float32Array, *, exclude_self: bool = False
+) -> Float32Array:
     """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
-    found = np.empty((len(rows), NEAREST), np.float32)
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
-        distances = _from_cosines(block @ units.T)
-        if others:
-            at = np.arange(len(block))
-            distances[at, start + at] = np.inf
-        found[start : start + _BLOCK] = np.partition(distances, NEAREST - 1)[:, :NEAREST]
-    return found
+    nearest = np.empty((len(rows), NEIGHBOURS), np.float32)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
+        distances = _cosines_to_distances(block @ units.T)
+        if exclude_self:
+            positions = np.arange(len(block))
+            distances[positions, start + positions] = np.inf
+        nearest[start : start + _BLOCK_ROWS] = np.partition(distances, NEIGHBOURS - 1)[
+            :, :NEIGHBOURS
+        ]
+    return nearest
 
 
-def _from_cosines(cosines: Float32Array) -> Float32Array:
+def _cosines_to_distances(cosines: Float32Array) -> Float32Array:
     """Turn cosines of unit vectors into their distances, 0 to 2."""
     return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
-from quadriga.monitor.drift.row_signals import COORDINATES, KINDS, META
-from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
+from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, window_filter
+from quadriga.monitor.drift.row_signals import COORDINATES, METADATA_PREFIX, SIGNAL_KINDS
+from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, build_sample
 from quadriga.monitor.drift.signal_reading import (
     SHARD_SIZE,
     SignalShard,
@@ -22,7 +22,7 @@ from quadriga.monitor.drift.signal_reading import (
     read_sources,
     source_name,
 )
-from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
+from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typical_run_length
 from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.store.columns import label_counts
@@ -51,9 +51,9 @@ class WindowQuery(msgspec.Struct, frozen=True):
     """Largest id that counts."""
     now_us: int
     """Time that `now` means in filters, microseconds since 1970."""
-    rows: int = 100_000
+    max_rows: int = 100_000
     """Maximum number of rows to draw."""
-    embeddings: int = 2_000
+    max_embeddings: int = 2_000
     """Maximum number of embeddings to draw."""
     source_keys: Sequence[str] = tuple(SOURCE_KEYS)
     seed: int = 0
@@ -107,13 +107,15 @@ def read_window(
     Raises:
         StoreError: The database does not answer, or a filter means nothing.
     """
-    where = {"and": [where_of(query.model, query.window), {"id": {"le": str(query.newest_id)}}]}
+    filter_tree = {
+        "and": [window_filter(query.model, query.window), {"id": {"le": str(query.newest_id)}}]
+    }
     ids = np.concatenate(
-        [np.array(page, np.int64) for page in reader.matching_ids(where, query.now_us)]
+        [np.array(page, np.int64) for page in reader.matching_ids(filter_tree, query.now_us)]
     )
     filter_ = query.window.where
     if not len(ids):
-        empty = summarise(sample({}, order=[]), **_sizes(query), run=1)
+        empty = summarise(build_sample({}, order=[]), **_sizes(query), run=1)
         model = ReportedModel(query.model, query.window.version or "")
         return WindowSummary(empty, WindowInfo(model, query.task, Window(filter=filter_)))
     task = query.task or reader.get(str(ids[-1])).task
@@ -123,22 +125,22 @@ def read_window(
     columns, left_out = _columns(shard.signals)
     read_ids = np.array(shard.ids, np.int64)
     source_key, sources = _sources(drawn_rows, shard, query.source_keys)
-    rows = sample(columns, kinds=_kinds(columns), sources=sources, order=read_ids)
-    run = drawn_rows.run or usual_run(read_ids, rows.sources)
+    rows = build_sample(columns, kinds=_kinds(columns), sources=sources, order=read_ids)
+    run = drawn_rows.run or typical_run_length(read_ids, rows.sources)
     spaces = shard.embedding_spaces
     counts = Counter(space for space in spaces if space)
     space = (query.space or counts.most_common(1)[0][0]) if counts else ""
-    embeddings_left = None
+    first_excluded_embedding = None
     if space:
         excluded["no_signals"] = spaces.count(None)
         excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
         embedded = np.flatnonzero([row_space == space for row_space in spaces])
         query = replace(query, space=space)
-        column, embeddings_left = _embeddings(reader, rows, embedded, query, run)
-        rows = rows.of((*rows.columns, column))
+        column, first_excluded_embedding = _embeddings(reader, rows, embedded, query, run)
+        rows = rows.with_columns((*rows.columns, column))
     n = round(len(ids) * len(read_ids) / len(drawn_rows.ids))
-    left = (drawn_rows.left, embeddings_left)
-    summary = summarise(rows, **_sizes(query), run=run, n=n, left=left)
+    first_excluded = (drawn_rows.left, first_excluded_embedding)
+    summary = summarise(rows, **_sizes(query), run=run, n=n, first_excluded=first_excluded)
     labels = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
     if drawn_rows.left is not None:
@@ -153,30 +155,34 @@ def read_window(
 
 
 def _sizes(query: WindowQuery) -> dict[str, Any]:
-    return {"rows": query.rows, "embeddings": query.embeddings, "seed": query.seed}
+    return {"rows": query.max_rows, "embeddings": query.max_embeddings, "seed": query.seed}
 
 
 def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> _DrawnRows:
     """Choose which rows to read: all, or a random choice by their sources and ids."""
-    if len(ids) <= query.rows:
+    if len(ids) <= query.max_rows:
         return _DrawnRows(ids)
     looked_up = read_sources(reader, ids, query.source_keys)
     key, names, sources = looked_up or (None, (), np.zeros(len(ids), np.int64))
-    run = usual_run(ids, sources)
-    rows, left = drawn(Sample((), ids, sources, names), query.rows, run=run, seed=query.seed)
+    run = typical_run_length(ids, sources)
+    rows, first_excluded = draw_rows(
+        Sample((), ids, sources, names), query.max_rows, run=run, seed=query.seed
+    )
     rows.sort()
     row_sources = [names[code] for code in sources[rows].tolist()] if names else None
-    return _DrawnRows(ids[rows], left, run, key, row_sources)
+    return _DrawnRows(ids[rows], first_excluded, run, key, row_sources)
 
 
 def _read_shards(
     task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
 ) -> SignalShard:
     """Read the signals of inferences (N,) in shards, and merge these."""
-    parts = [ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)]
+    shard_ids = [
+        ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)
+    ]
     shards: list[SignalShard] = []
     on_progress(0, len(ids))
-    for shard in executor.map(partial(read_signal_shard, task), parts):
+    for shard in executor.map(partial(read_signal_shard, task), shard_ids):
         shards.append(shard)
         on_progress(min(len(shards) * SHARD_SIZE, len(ids)), len(ids))
     return merge_shards(shards)
@@ -186,15 +192,19 @@ def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[
     """Put signals in order, and give the reasons why metadata keys are none."""
     counts = {name: len(values) - values.count(None) for name, values in signals.items()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
-    keys = [name for name in frequent if name.startswith(META)]
+    keys = [name for name in frequent if name.startswith(METADATA_PREFIX)]
     left_out = dict.fromkeys(keys[MAX_KEYS:], f"{MAX_KEYS} keys are there more often")
-    positions = {name: position for position, name in enumerate(KINDS)}
+    positions = {name: position for position, name in enumerate(SIGNAL_KINDS)}
     columns = {}
     for name in sorted(
         counts.keys() - left_out.keys(),
-        key=lambda name: (name.startswith(META), positions.get(name, len(positions)), name),
+        key=lambda name: (
+            name.startswith(METADATA_PREFIX),
+            positions.get(name, len(positions)),
+            name,
+        ),
     ):
-        reason = _not_categorical(signals[name]) if name.startswith(META) else ""
+        reason = _not_categorical(signals[name]) if name.startswith(METADATA_PREFIX) else ""
         if reason:
             left_out[name] = reason
         else:
@@ -216,9 +226,9 @@ def _not_categorical(values: Sequence[Any]) -> str:
 
 def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
     """Return the kinds of columns that are fixed; all others are inferred from the values."""
-    kinds = {name: kind for name, kind in KINDS.items() if name in columns}
+    kinds = {name: kind for name, kind in SIGNAL_KINDS.items() if name in columns}
     for name, values in columns.items():
-        is_coordinate = name.startswith(META) and name.rpartition(".")[2] in COORDINATES
+        is_coordinate = name.startswith(METADATA_PREFIX) and name.rpartition(".")[2] in COORDINATES
         has_texts = is_coordinate and any(isinstance(value, str | bool) for value in values)
         if name.startswith("image.") or (is_coordinate and not has_texts):
             kinds[name] = "numeric"
@@ -233,25 +243,25 @@ def _sources(
         positions = np.searchsorted(drawn_rows.ids, shard.ids).tolist()
         sources = drawn_rows.sources
         return drawn_rows.source_key, sources and [sources[position] for position in positions]
-    key = next((key for key in keys if META + key in shard.signals), None)
+    key = next((key for key in keys if METADATA_PREFIX + key in shard.signals), None)
     if key is None:
         return None, None
-    return key, [source_name(value) for value in shard.signals[META + key]]
+    return key, [source_name(value) for value in shard.signals[METADATA_PREFIX + key]]
 
 
 def _embeddings(
     reader: InferenceReader, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
-    """Draw among the rows (N,) with an embedding and read those; return what `drawn` says was left, too."""
+    """Draw among the rows (N,) with an embedding and read those; return what `draw_rows` says was left, too."""
     order = sample_.order[rows]
     embedded = Sample((), order, sample_.sources[rows], sample_.source_names)
-    chosen, left = drawn(embedded, query.embeddings, run=run, seed=query.seed)
+    chosen, first_excluded = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
     chosen.sort()
     embeddings = read_embeddings(reader, order[chosen].tolist(), query.space)
     chosen = chosen[np.isin(order[chosen], [*embeddings])]
     values = np.array([embeddings[id_] for id_ in order[chosen].tolist()], np.float32)
     values = values.reshape(len(chosen), -1 if len(chosen) else 0)
-    return Column(EMBEDDING, "embedding", rows[chosen], values), left
+    return Column(EMBEDDING, "embedding", rows[chosen], values), first_excluded
 
 
 def _model(query: WindowQuery, models: Sequence[ModelReference]) -> ReportedModel:

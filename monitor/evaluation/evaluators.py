@@ -15,10 +15,10 @@ from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Labels,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.store.errors import JSON_ERRORS
@@ -27,11 +27,11 @@ from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.references import load
 
 EVALUATORS = {
-    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:Classification",
-    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:Detection",
-    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetection",
-    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:Segmentation",
-    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:Text",
+    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator",
+    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:DetectionEvaluator",
+    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetectionEvaluator",
+    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:SegmentationEvaluator",
+    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:TextEvaluator",
 }
 """What evaluates a task: a class without arguments that is an `Evaluator`."""
 
@@ -50,7 +50,7 @@ class Headline(NamedTuple):
     """(B,) one for each weighting, NaN where undefined."""
 
 
-class Findings(msgspec.Struct, frozen=True):
+class EvaluationDetails(msgspec.Struct, frozen=True):
     """All that is to be said about a whole state, beside its headlines."""
 
     metrics: list[Metric] = []
@@ -67,7 +67,7 @@ class Findings(msgspec.Struct, frozen=True):
     """Predictions that do not count, by reason, such as `unseen_label`."""
 
 
-class Evaluated(Protocol):
+class TaskMetrics(Protocol):
     """A whole state, looked into once."""
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
@@ -77,42 +77,42 @@ class Evaluated(Protocol):
         counts for a resample of the bootstrap.
         """
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute everything else, over all images."""
 
 
-class Composed:
+class CombinedMetrics:
     """Evaluations of the same images as one `Evaluated`; what is first stands first."""
 
-    def __init__(self, parts: Sequence[Evaluated]) -> None:
+    def __init__(self, parts: Sequence[TaskMetrics]) -> None:
         self._parts = parts
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines of all parts."""
-        return [one for part in self._parts for one in part.headlines(weights)]
+        return [headline for metrics in self._parts for headline in metrics.headlines(weights)]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Put the findings of all parts together; of each kind of confusion there is the first."""
-        whole = Findings()
-        for part in self._parts:
-            one = part.findings()
-            whole = Findings(
-                whole.metrics + one.metrics,
-                whole.curves | one.curves,
-                whole.confusion or one.confusion,
-                whole.confusion_pixels or one.confusion_pixels,
-                whole.errors_tide | one.errors_tide,
-                whole.badness | one.badness,
-                whole.parameters | one.parameters,
-                whole.excluded | one.excluded,
+        combined = EvaluationDetails()
+        for metrics in self._parts:
+            details = metrics.details()
+            combined = EvaluationDetails(
+                combined.metrics + details.metrics,
+                combined.curves | details.curves,
+                combined.confusion or details.confusion,
+                combined.confusion_pixels or details.confusion_pixels,
+                combined.errors_tide | details.errors_tide,
+                combined.badness | details.badness,
+                combined.parameters | details.parameters,
+                combined.excluded | details.excluded,
             )
-        return whole
+        return combined
 
 
 class Evaluator(Protocol):
     """The evaluation of a task."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read the predictions and truths of images, all of which have a truth.
 
         The tables and their columns, with their types, are the same for any images, none included.
@@ -121,27 +121,29 @@ class Evaluator(Protocol):
             EvaluationError: They are not of this task.
         """
 
-    def evaluate(self, state: State) -> Evaluated:
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
         """Look into a whole state, as `merge` returns it."""
 
 
-def evaluator(task: str) -> Evaluator:
+def load_evaluator(task: str) -> Evaluator:
     """Return the evaluation of a task, given as `OBJECT_DETECTION`, in lower case, or as `detection`.
 
     Raises:
         EvaluationError: There is none.
     """
-    place = EVALUATORS.get(full_name(task))
-    if place is None:
-        short = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
+    location = EVALUATORS.get(full_name(task))
+    if location is None:
+        short_names = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
         raise EvaluationError(
-            f"expected one of {', '.join([*EVALUATORS, *short])} as task, got {task!r:.80}"
+            f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {task!r:.80}"
         )
-    found: Evaluator = load(place)()
-    return found
+    evaluator: Evaluator = load(location)()
+    return evaluator
 
 
-def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:
+def build_state(
+    evaluator: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]
+) -> EvaluationState:
     """Turn a shard of images into a state; those without a truth are counted as excluded.
 
     `by` says what is to be sliced by; see `quadriga.monitor.evaluation.slicing`.
@@ -150,31 +152,31 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
         EvaluationError: They are not of this task, or of no size that an image can have.
     """
     images = list(images)
-    known = [image for image in images if bytes(image.ground_truth) != b"null"]
-    labels = Labels()
-    tables = evaluation.tables(known, labels)
-    return State(
-        [image.id for image in known],
-        [image.id if image.image is None else image.image for image in known],
-        np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
-        {name: slice_values(known, name) for name in by},
+    annotated = [image for image in images if bytes(image.ground_truth) != b"null"]
+    labels = LabelNumbers()
+    tables = evaluator.tables(annotated, labels)
+    return EvaluationState(
+        [image.id for image in annotated],
+        [image.id if image.image is None else image.image for image in annotated],
+        np.array([_size(image) for image in annotated], np.int64).reshape(-1, 2),
+        {name: slice_values(annotated, name) for name in by},
         list(labels),
         tables,
-        counted(no_truth=len(images) - len(known)),
+        nonzero_counts(no_truth=len(images) - len(annotated)),
     )
 
 
-def unreadable(
-    evaluation: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
+def find_unreadable(
+    evaluator: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
 ) -> dict[int, EvaluationError]:
     """Return, by their positions, what is wrong with the images that are no state alone."""
-    wrong = {}
-    for at, image in enumerate(images):
+    errors = {}
+    for index, image in enumerate(images):
         try:
-            state_of(evaluation, [image], by)
+            build_state(evaluator, [image], by)
         except EvaluationError as error:
-            wrong[at] = error
-    return wrong
+            errors[index] = error
+    return errors
 
 
 def _size(image: EvaluatedImage) -> tuple[int, int]:
@@ -190,14 +192,14 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
 _decoder = cache(msgspec.json.Decoder)
 
 
-def decode(kind: Any, text: bytes, where: str) -> Any:
+def decode_json(type_: Any, text: bytes, location: str) -> Any:
     """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
     try:
-        return _decoder(kind).decode(text)
+        return _decoder(type_).decode(text)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        what = message.replace("Object missing required field ", "expected a field ")
-        what = f"{what[:1].lower()}{what[1:]}"
-        raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
+        message, _, path = str(error).partition(" - at `$")
+        description = message.replace("Object missing required field ", "expected a field ")
+        description = f"{description[:1].lower()}{description[1:]}"
+        raise EvaluationError(f"{location}{path.rstrip('`')}: {description}") from error
     except JSON_ERRORS as error:
-        raise EvaluationError(f"{where}: expected JSON, got: {error}") from error
+        raise EvaluationError(f"{location}: expected JSON, got: {error}") from error

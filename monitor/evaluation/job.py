@@ -7,7 +7,7 @@ import msgspec
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
-from quadriga.monitor.report.saved import keep
+from quadriga.monitor.report.saved import save_report
 from quadriga.store.errors import StoreError
 from quadriga.store.jobs import JobRun
 
@@ -36,7 +36,7 @@ def run_evaluation(run: JobRun) -> str:
     except EvaluationError as error:
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)
-    file_name = keep(run, report)
+    file_name = save_report(run, report)
     shutil.rmtree(shards)
     run.log(f"{report.data.current.n} images evaluated")
     return file_name

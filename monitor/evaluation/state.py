@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.array_packing import pack, unpack
-from quadriga.monitor.evaluation.arrays import end_to_end
+from quadriga.monitor.evaluation.arrays import concat_tables
 from quadriga.tasks.arrays import Int64Array
 from quadriga.tasks.shapes import MAX_COORDINATE
 
@@ -26,20 +26,20 @@ Table = dict[str, Column]
 positions of labels, -1 for none. Rows of an image are in the order of its predictions or truths."""
 
 
-Number = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
+BoundedNumber = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
 """A score or a coordinate: so small that areas and products of them are numbers, too."""
 
-Magnitude = Annotated[float, msgspec.Meta(ge=0, le=MAX_COORDINATE)]
+BoundedMagnitude = Annotated[float, msgspec.Meta(ge=0, le=MAX_COORDINATE)]
 """A length or an area."""
 
 
-class Truth(msgspec.Struct, kw_only=True):
+class TrueObject(msgspec.Struct, kw_only=True):
     """What is told of any object that is there, beside its shape."""
 
     label: str
     crowd: bool = False
     difficult: bool = False
-    area: Magnitude | None = None
+    area: BoundedMagnitude | None = None
     """Square pixels; None: that of the shape."""
 
 
@@ -64,12 +64,12 @@ class EvaluatedImage(msgspec.Struct, frozen=True):
     """Hash or place of the image: what tells that two models answered the same one. None: its id."""
 
 
-def counted(**left_out: int) -> dict[str, int]:
+def nonzero_counts(**counts: int) -> dict[str, int]:
     """Return how many are left out by reason, without the reasons of none."""
-    return {reason: count for reason, count in left_out.items() if count}
+    return {reason: count for reason, count in counts.items() if count}
 
 
-class State(NamedTuple):
+class EvaluationState(NamedTuple):
     """Some images, with what is true of them and what a model answered."""
 
     ids: list[str]
@@ -86,7 +86,7 @@ class State(NamedTuple):
     """Images that are left out, by reason."""
 
 
-class Labels(dict[str, int]):
+class LabelNumbers(dict[str, int]):
     """Numbers labels as they come."""
 
     def __missing__(self, label: str) -> int:
@@ -94,7 +94,7 @@ class Labels(dict[str, int]):
         return number
 
 
-def merge(states: Iterable[State]) -> State:
+def merge_states(states: Iterable[EvaluationState]) -> EvaluationState:
     """Put states of one task together, one at least; images by their ids, numbers by value, labels by text.
 
     Raises:
@@ -102,72 +102,75 @@ def merge(states: Iterable[State]) -> State:
     """
     states = list(states)
     labels = sorted({label for state in states for label in state.labels})
-    rank = {label: number for number, label in enumerate(labels)}
-    parts: list[dict[str, Table]] = [{} for _ in states]
+    new_numbers = {label: number for number, label in enumerate(labels)}
+    table_sets: list[dict[str, Table]] = [{} for _ in states]
     excluded: Counter[str] = Counter()
     ids: list[str] = []
-    for state, part in zip(states, parts, strict=True):
-        numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
+    for state, tables in zip(states, table_sets, strict=True):
+        numbers = np.array([new_numbers[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
-            moved = {
+            renumbered = {
                 key: numbers[column] if key.endswith("label") else column
                 for key, column in table.items()
             }
-            part[name] = moved | {"image": len(ids) + table["image"]}
+            tables[name] = renumbered | {"image": len(ids) + table["image"]}
         excluded.update(state.excluded)
         ids += state.ids
-    order = sorted(range(len(ids)), key=lambda at: (len(ids[at]), ids[at]))
-    for one, other in pairwise(order):
-        if ids[one] == ids[other]:
-            raise EvaluationError(f"expected each image once, got {ids[one]!r:.80} twice")
-    by = dict.fromkeys(name for state in states for name in state.slices)
-    whole = State(
+    order = sorted(range(len(ids)), key=lambda index: (len(ids[index]), ids[index]))
+    for previous, current in pairwise(order):
+        if ids[previous] == ids[current]:
+            raise EvaluationError(f"expected each image once, got {ids[previous]!r:.80} twice")
+    keys = dict.fromkeys(name for state in states for name in state.slices)
+    merged = EvaluationState(
         ids,
-        [one for state in states for one in state.images],
+        [previous for state in states for previous in state.images],
         np.concatenate([state.sizes for state in states]),
-        {name: [one for state in states for one in state.slices[name]] for name in by},
+        {name: [previous for state in states for previous in state.slices[name]] for name in keys},
         labels,
-        end_to_end(parts),
+        concat_tables(table_sets),
         dict(sorted(excluded.items())),
     )
-    return select(whole, order)
+    return select_images(merged, order)
 
 
-def select(state: State, positions: Sequence[int]) -> State:
+def select_images(state: EvaluationState, positions: Sequence[int]) -> EvaluationState:
     """Return the part of a state that holds these images, in this order, rows by image; labels stay."""
-    at = np.array(positions, np.int64)
-    place = np.full(len(state.ids), -1)
-    place[at] = np.arange(len(at))
+    selected = np.array(positions, np.int64)
+    new_position = np.full(len(state.ids), -1)
+    new_position[selected] = np.arange(len(selected))
     tables = {}
     for name, table in state.tables.items():
-        image = place[table["image"]]
+        image = new_position[table["image"]]
         rows = np.argsort(image, kind="stable")[np.count_nonzero(image < 0) :]
         chosen = {key: column[rows] for key, column in table.items()}
         tables[name] = chosen | {"image": image[rows]}
-    return State(
-        [state.ids[one] for one in positions],
-        [state.images[one] for one in positions],
-        state.sizes[at],
-        {name: [values[one] for one in positions] for name, values in state.slices.items()},
+    return EvaluationState(
+        [state.ids[position] for position in positions],
+        [state.images[position] for position in positions],
+        state.sizes[selected],
+        {
+            name: [values[position] for position in positions]
+            for name, values in state.slices.items()
+        },
         state.labels,
         tables,
         state.excluded,
     )
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: EvaluationState) -> bytes:
     """Encode a state as MessagePack of names and of the arrays' own bytes."""
     return pack(state)
 
 
-def decode_state(data: bytes) -> State:
+def decode_state(data: bytes) -> EvaluationState:
     """Decode a state, as `encode_state` encoded it, bit for bit; its arrays cannot be written to.
 
     Raises:
         EvaluationError: The bytes are no state.
     """
     try:
-        state: State = unpack(data, State)
+        state: EvaluationState = unpack(data, EvaluationState)
     except ValueError as error:
         raise EvaluationError(f"expected a saved state, got: {error}") from error
     return state

@@ -18,7 +18,7 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
 from quadriga.proto import table
@@ -113,7 +113,7 @@ def test_every_parameter_of_prompts_is_described():
 def check_row(row, task):
     noting = Noting()
     task.options(noting)
-    text = (ROOT / "docs" / "protocols.md").read_text()
+    text = (ROOT / "docs" / "protocols-reference.md").read_text()
     (known,) = re.findall(rf"^\| {row} \| .* \| (.*) \|$", text, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", known)) | {"action"}
     if row == "oriented detection":
@@ -125,8 +125,8 @@ def check_row(row, task):
 
 
 def first_column(heading):
-    """Give what stands in code marks in the first cells of the tables of protocols.md under a heading."""
-    text = (ROOT / "docs" / "protocols.md").read_text().replace(r"\|", "\0")
+    """Give what stands in code marks in the first cells of the tables of protocols-reference.md under a heading."""
+    text = (ROOT / "docs" / "protocols-reference.md").read_text().replace(r"\|", "\0")
     rows = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     cells = re.findall(r"^\|([^|]*)\|", "".join(rows), re.MULTILINE)
     return [name.replace("\0", "|") for cell in cells for name in re.findall("`([^`]+)`", cell)]
@@ -152,7 +152,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *evaluation_routes(None),
             *drift_routes(None),
             *schedule_routes(ROOT),
-            metrics_route(Metrics(None, "", dict)),
+            metrics_route(PrometheusMetrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths

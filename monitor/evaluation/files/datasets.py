@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
@@ -27,7 +27,7 @@ _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASC
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 
 
-class Files(NamedTuple):
+class DatasetFiles(NamedTuple):
     """Names with `/`, relative to the folder, in order; read from several threads."""
 
     names: list[str]
@@ -48,18 +48,20 @@ class Files(NamedTuple):
             raise OSError(f"expected {name} in {self.place.name}, got: {error}") from error
 
 
-def open_files(place: Path) -> Files:
+def open_dataset_files(location: Path) -> DatasetFiles:
     """List the files of a dataset."""
-    if place.is_dir():
-        found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
-        return Files(sorted(path.as_posix() for path in found), place)
+    if location.is_dir():
+        files = (path.relative_to(location) for path in location.rglob("*") if path.is_file())
+        return DatasetFiles(sorted(path.as_posix() for path in files), location)
     try:
-        archive = ZipFile(place)
+        archive = ZipFile(location)
     except BadZipFile as error:
         raise EvaluationError(
-            f"expected {place.name} to be a folder or a zip, got: {error}"
+            f"expected {location.name} to be a folder or a zip, got: {error}"
         ) from error
-    return Files(sorted(one for one in archive.namelist() if one[-1:] != "/"), place, archive)
+    return DatasetFiles(
+        sorted(name for name in archive.namelist() if name[-1:] != "/"), location, archive
+    )
 
 
 class DatasetImage(NamedTuple):
@@ -69,7 +71,7 @@ class DatasetImage(NamedTuple):
     """In the dataset."""
     read: Callable[[], bytes]
     """Raises an `OSError` where it cannot."""
-    truth: list[dict[str, Any]] | None
+    annotations: list[dict[str, Any]] | None
     """In the form of the wire; None where it is not known."""
     split: str | None = None
     metadata: dict[str, Any] = {}  # noqa: RUF012 - of a tuple, nobody changes it
@@ -83,7 +85,7 @@ class _Row(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-def read_dataset(place: Path, task: str) -> list[DatasetImage]:
+def read_dataset(location: Path, task: str) -> list[DatasetImage]:
     """Read what is there, without the images themselves.
 
     The place is a folder or a zip: of Chariot's layout, with COCO's instances, or with a folder a label. The
@@ -93,80 +95,94 @@ def read_dataset(place: Path, task: str) -> list[DatasetImage]:
         EvaluationError: It is none of these, or a part of it means nothing; the message names the place.
         OSError: It cannot be read.
     """
-    files = open_files(place)
+    files = open_dataset_files(location)
     rows = _highest(files, lambda name: name == "annotations.jsonl")
     instances = _highest(files, lambda name: _INSTANCES.fullmatch(name) is not None)
     try:
         if rows:
-            found = _chariot(files, rows[0])
+            images = _chariot(files, rows[0])
         elif instances:
-            found = [image for name in instances for image in _coco(files, name, task)]
+            images = [image for name in instances for image in _coco(files, name, task)]
         else:
-            found = list(_by_folder(files))
+            images = list(_by_folder(files))
     except ChangeError as error:
         raise EvaluationError(str(error)) from error
-    if not found:
+    if not images:
         raise EvaluationError(
-            f"expected {place.name or place} to hold annotations.jsonl, COCO's instances*.json or"
+            f"expected {location.name or location} to hold annotations.jsonl, COCO's instances*.json or"
             " annotations*.json, or a folder of images for each label, got none"
         )
-    return found
+    return images
 
 
-def _highest(files: Files, is_one: Callable[[str], bool]) -> list[str]:
+def _highest(files: DatasetFiles, is_match: Callable[[str], bool]) -> list[str]:
     """Return the files of such a name that lie highest."""
-    found = [PurePosixPath(name) for name in files.names if is_one(PurePosixPath(name).name)]
-    depth = min((len(path.parts) for path in found), default=0)
-    return [str(path) for path in found if len(path.parts) == depth]
+    paths = [PurePosixPath(name) for name in files.names if is_match(PurePosixPath(name).name)]
+    depth = min((len(path.parts) for path in paths), default=0)
+    return [str(path) for path in paths if len(path.parts) == depth]
 
 
-def _chariot(files: Files, name: str) -> list[DatasetImage]:
+def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     folder = PurePosixPath(name).parent
-    whole = set(files.names)
-    described: dict[str, dict[str, Any]] = {}
-    beside = str(folder / "metadata.jsonl")
-    if beside in whole:
-        for row, _ in _rows(files, beside):
-            described[row.path or row.datum_id or ""] = row.metadata
-    by_stem = {one.rpartition(".")[0]: one for one in files.names}
-    found = []
-    for row, where in _rows(files, name):
+    names = set(files.names)
+    metadata_by_path: dict[str, dict[str, Any]] = {}
+    metadata_name = str(folder / "metadata.jsonl")
+    if metadata_name in names:
+        for row, _ in _rows(files, metadata_name):
+            metadata_by_path[row.path or row.datum_id or ""] = row.metadata
+    by_stem = {file_name.rpartition(".")[0]: file_name for file_name in files.names}
+    images = []
+    for row, location in _rows(files, name):
         path = row.path or row.datum_id
         if not path:
-            raise EvaluationError(f"{where}: expected a path or a datum_id, got none")
-        about = described.get(path, {}) | row.metadata
-        is_truth = about.get("annotations_from") != "predictions" and row.annotations is not None
-        truth = parse_annotations(row.annotations, f"{where}: annotations") if is_truth else None
+            raise EvaluationError(f"{location}: expected a path or a datum_id, got none")
+        metadata_fields = metadata_by_path.get(path, {}) | row.metadata
+        has_annotations = (
+            metadata_fields.get("annotations_from") != "predictions" and row.annotations is not None
+        )
+        annotations = (
+            parse_annotations(row.annotations, f"{location}: annotations")
+            if has_annotations
+            else None
+        )
         image = str(folder / path)
-        image = image if image in whole else by_stem.get(image, image)
-        metadata = {key: value for key, value in about.items() if key not in _NOT_METADATA}
-        metadata |= {ours: about[theirs] for ours, theirs in GPS.items() if theirs in about}
-        found.append(DatasetImage(path, partial(files.read, image), truth, row.split, metadata))
-    return found
+        image = image if image in names else by_stem.get(image, image)
+        metadata = {
+            key: value for key, value in metadata_fields.items() if key not in _NOT_METADATA
+        }
+        metadata |= {
+            standard_key: metadata_fields[dataset_key]
+            for standard_key, dataset_key in GPS.items()
+            if dataset_key in metadata_fields
+        }
+        images.append(
+            DatasetImage(path, partial(files.read, image), annotations, row.split, metadata)
+        )
+    return images
 
 
-def _rows(files: Files, name: str) -> Iterator[tuple[_Row, str]]:
+def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[_Row, str]]:
     for number, line in enumerate(files.read(name).splitlines(), 1):
         if line.strip():
-            where = f"{name}:{number}"
-            yield decode(_Row, line, where), where
+            location = f"{name}:{number}"
+            yield decode_json(_Row, line, location), location
 
 
-def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:
+def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
     matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
-    places = _places(files, name, split)
-    for file_name, truth in annotated_images(files.read(name), name, task):
-        path = places(file_name)
-        yield DatasetImage(path, partial(files.read, path), truth, split)
+    find_image = _places(files, name, split)
+    for file_name, annotations in annotated_images(files.read(name), name, task):
+        path = find_image(file_name)
+        yield DatasetImage(path, partial(files.read, path), annotations, split)
 
 
-def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
+def _places(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:
     """Return what finds an image of COCO: beside its file, or in one of the usual folders."""
-    whole = set(files.names)
+    names = set(files.names)
     by_name: dict[str, list[str]] = {}
-    for one in files.names:
-        by_name.setdefault(PurePosixPath(one).name, []).append(one)
+    for other_path in files.names:
+        by_name.setdefault(PurePosixPath(other_path).name, []).append(other_path)
     parent = PurePosixPath(name).parent
     folders = [
         above / below
@@ -175,14 +191,18 @@ def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
     ]
 
     def find(file_name: str) -> str:
-        same = by_name.get(PurePosixPath(file_name).name, [])
-        likely = (path for path in (str(one / file_name) for one in folders) if path in whole)
-        return next(likely, same[0] if len(same) == 1 else file_name)
+        same_name = by_name.get(PurePosixPath(file_name).name, [])
+        candidates = (
+            path
+            for path in (str(other_path / file_name) for other_path in folders)
+            if path in names
+        )
+        return next(candidates, same_name[0] if len(same_name) == 1 else file_name)
 
     return find
 
 
-def _by_folder(files: Files) -> Iterator[DatasetImage]:
+def _by_folder(files: DatasetFiles) -> Iterator[DatasetImage]:
     """Read a folder for each label, maybe below one for each split."""
     paths = [PurePosixPath(name) for name in files.names]
     paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.labels.label_counts import totals
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 BINS = 15
@@ -25,24 +25,24 @@ def are_probabilities(scores: Float64Array) -> bool:
     return bool((scores >= -1e-6).all() and (scores <= 1 + 1e-6).all())
 
 
-class Reliability:
+class CalibrationBins:
     """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
 
     Where scores are no probabilities, nothing is defined.
     """
 
-    def __init__(self, image: Int64Array, score: Float64Array, right: BoolArray) -> None:
-        self._image, self._score, self._right = image, score, right
+    def __init__(self, image: Int64Array, score: Float64Array, is_correct: BoolArray) -> None:
+        self._image, self._score, self._right = image, score, is_correct
         self._bin = np.clip(np.searchsorted(_EDGES, score) - 1, 0, BINS - 1)
         self._is_defined = are_probabilities(score)
 
     def _bins(self, weights: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
-        count, score, right = (
-            totals(weights, self._image, self._bin, BINS, values)
+        count, score, correct = (
+            weighted_totals(weights, self._image, self._bin, BINS, values)
             for values in (None, self._score, self._right)
         )
-        return count, score, right
+        return count, score, correct
 
     def errors(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the expected and the maximum calibration error (B,), NaN without answers."""
@@ -51,27 +51,27 @@ class Reliability:
         count, score, right = self._bins(weights)
         gaps = np.abs(right - score)
         expected = ratio(gaps.sum(axis=1), count.sum(axis=1))
-        most = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
-        return expected, np.where(most < 0, np.nan, most)
+        maximum = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
+        return expected, np.where(maximum < 0, np.nan, maximum)
 
     def curves(self, weights: Float64Array) -> dict[str, list[dict[str, Any]]]:
         """Draw the reliability, and the scores of what is right and wrong, over the whole (1, I)."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        curves: dict[str, list[dict[str, Any]]] = {}
         if self._is_defined and len(self._score):
             count, score, right = (values[0] for values in self._bins(weights))
             curve = {
                 "label": None,
                 "edges": _EDGES.tolist(),
-                "confidence": [number(one) for one in ratio(score, count)],
-                "accuracy": [number(one) for one in ratio(right, count)],
+                "confidence": [finite_or_none(value) for value in ratio(score, count)],
+                "accuracy": [finite_or_none(value) for value in ratio(right, count)],
                 "count": count.astype(np.int64).tolist(),
             }
-            found["reliability"] = [curve]
+            curves["reliability"] = [curve]
         if len(self._score):
             low, high = min(0.0, self._score.min()), max(1.0, self._score.max())
             edges = np.linspace(low, high, _SCORE_BINS + 1)
             curve = {"label": None, "edges": edges.tolist()}
-            for side, which in (("right", self._right), ("wrong", ~self._right)):
-                curve[side] = np.histogram(self._score[which], edges)[0].tolist()
-            found["scores"] = [curve]
-        return found
+            for side, is_side in (("right", self._right), ("wrong", ~self._right)):
+                curve[side] = np.histogram(self._score[is_side], edges)[0].tolist()
+            curves["scores"] = [curve]
+        return curves

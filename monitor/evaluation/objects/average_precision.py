@@ -8,22 +8,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import mean_known, nth
-from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Ranking
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.arrays import index_within_groups, nan_mean
+from quadriga.monitor.evaluation.objects.matching import CORRECT, INCORRECT, RankedPredictions
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
+IOU_THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
 RECALLS: Float64Array = np.linspace(0, 1, 101)
-AREAS: Float64Array = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
+AREA_RANGES: Float64Array = np.array(
+    [(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64
+)
 """All, small, medium and large, in square pixels, both ends included."""
 
-MOST = (1, 10, 100)
+MAX_DETECTIONS = (1, 10, 100)
 """Predictions of an image and a label that count."""
 
 
-class Curves(NamedTuple):
+class PrecisionCurves(NamedTuple):
     """Precision over recall, per label (K) and threshold (T)."""
 
     precision: Float64Array
@@ -34,55 +36,57 @@ class Curves(NamedTuple):
     """(K, T) in the end."""
 
 
-def curves(ranking: Ranking) -> Curves:
+def precision_recall_curves(ranking: RankedPredictions) -> PrecisionCurves:
     """Draw precision over recall for each label, at all thresholds, in the first range of area."""
     labels = len(ranking.bounds) - 1
     shape = labels, len(ranking.outcome)
     precision = np.full((*shape, len(RECALLS)), np.nan)
     scores = np.full_like(precision, np.nan)
     recall = np.full(shape, np.nan)
-    to_find = ranking.to_find.sum(axis=1)[:labels].astype(np.int64)
-    for at in np.flatnonzero(to_find).tolist():
-        of = ranking.of_labels(at, at + 1)
-        outcome = ranking.outcome[:, 0, of]
-        precision[at], scores[at], recall[at] = _curve(
-            outcome == RIGHT, outcome == WRONG, ranking.score[of], int(to_find[at])
+    actual_counts = ranking.actual_counts.sum(axis=1)[:labels].astype(np.int64)
+    for label in np.flatnonzero(actual_counts).tolist():
+        span = ranking.label_span(label, label + 1)
+        outcome = ranking.outcome[:, 0, span]
+        precision[label], scores[label], recall[label] = _curve(
+            outcome == CORRECT, outcome == INCORRECT, ranking.score[span], int(actual_counts[label])
         )
-    return Curves(precision, scores, recall)
+    return PrecisionCurves(precision, scores, recall)
 
 
 def _curve(
-    right: BoolArray, wrong: BoolArray, score: Float64Array, to_find: int
+    is_correct: BoolArray, is_incorrect: BoolArray, score: Float64Array, actual_count: int
 ) -> tuple[Float64Array, Float64Array, Float64Array | float]:
     """Return precision (T, R), score (T, R) and the last recall (T,) of predictions by falling score.
 
     The best precision from some prediction on is that of one that is right, so only those are looked at.
     """
-    thresholds, count = right.shape
+    thresholds, count = is_correct.shape
     precision = np.zeros((thresholds, len(RECALLS)))
     scores = np.zeros_like(precision)
     if not count:
         return precision, scores, 0.0
-    found = right.sum(axis=1)
-    row, at = np.nonzero(right)
-    right_before = nth(found)
-    position = np.zeros((thresholds, found.max() + 1), np.int64)  # of the n-th that is right
-    position[row, right_before] = at
+    correct_counts = is_correct.sum(axis=1)
+    row, columns = np.nonzero(is_correct)
+    correct_before = index_within_groups(correct_counts)
+    position = np.zeros(
+        (thresholds, correct_counts.max() + 1), np.int64
+    )  # of the n-th that is right
+    position[row, correct_before] = columns
     best = np.zeros(position.shape)
-    wrongs = np.cumsum(wrong, axis=1)
-    hits = right_before + 1
-    best[row, right_before] = hits / (hits + wrongs[row, at] + np.spacing(1))
+    incorrect_before = np.cumsum(is_incorrect, axis=1)
+    hits = correct_before + 1
+    best[row, correct_before] = hits / (hits + incorrect_before[row, columns] + np.spacing(1))
     best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
-    needed = np.searchsorted(np.arange(to_find + 1) / to_find, RECALLS, "left")
-    reached = needed <= found[:, None]
-    which = np.minimum(np.maximum(needed - 1, 0), found.max())
-    precision[reached] = best[:, which][reached]
-    scores[reached] = np.where(needed, score[position[:, which]], score[0])[reached]
-    return precision, scores, found / to_find
+    needed = np.searchsorted(np.arange(actual_count + 1) / actual_count, RECALLS, "left")
+    reached = needed <= correct_counts[:, None]
+    nth_correct = np.minimum(np.maximum(needed - 1, 0), correct_counts.max())
+    precision[reached] = best[:, nth_correct][reached]
+    scores[reached] = np.where(needed, score[position[:, nth_correct]], score[0])[reached]
+    return precision, scores, correct_counts / actual_count
 
 
 def average_precisions(
-    label: Int64Array, score: Float64Array, right: BoolArray, to_find: Int64Array
+    label: Int64Array, score: Float64Array, is_correct: BoolArray, actual_counts: Int64Array
 ) -> Float64Array:
     """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
 
@@ -93,80 +97,96 @@ def average_precisions(
         to_find: (K,) objects of each label.
     """
     order = np.lexsort((-score, label))
-    bounds = np.searchsorted(label[order], np.arange(len(to_find) + 1))
-    averages = np.full(len(to_find), np.nan)
-    for one in np.flatnonzero(to_find):
-        of = order[bounds[one] : bounds[one + 1]]
-        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[one]))
-        averages[one] = precision.mean()
+    bounds = np.searchsorted(label[order], np.arange(len(actual_counts) + 1))
+    averages = np.full(len(actual_counts), np.nan)
+    for label_index in np.flatnonzero(actual_counts):
+        indices = order[bounds[label_index] : bounds[label_index + 1]]
+        precision, *_ = _curve(
+            is_correct[None, indices],
+            ~is_correct[None, indices],
+            score[indices],
+            int(actual_counts[label_index]),
+        )
+        averages[label_index] = precision.mean()
     return averages
 
 
 AREA_NAMES = ("all", "small", "medium", "large")
 """Of `AREAS`."""
 
-AVERAGED = "0.50:0.95"
+MEAN_IOU = "0.50:0.95"
 """How COCO writes the mean over its ten thresholds."""
 
 _LABEL_IOUS = (0.5, 0.75)
 """Thresholds that each label's curve is drawn at."""
 
 
-def twelve() -> list[tuple[str, dict[str, Any]]]:
+def coco_parameters() -> list[tuple[str, dict[str, Any]]]:
     """Return the type and the parameters of COCO's twelve numbers, in its order."""
-    sizes, most = AREA_NAMES[1:], MOST[-1]
-    asked: list[tuple[str, str | float, str, int]] = [
-        *(("AP", iou, "all", most) for iou in (AVERAGED, 0.5, 0.75)),
-        *(("AP", AVERAGED, area, most) for area in sizes),
-        *(("AR", AVERAGED, "all", few) for few in MOST),
-        *(("AR", AVERAGED, area, most) for area in sizes),
+    sizes, max_count = AREA_NAMES[1:], MAX_DETECTIONS[-1]
+    rows: list[tuple[str, str | float, str, int]] = [
+        *(("AP", iou, "all", max_count) for iou in (MEAN_IOU, 0.5, 0.75)),
+        *(("AP", MEAN_IOU, area, max_count) for area in sizes),
+        *(("AR", MEAN_IOU, "all", max_detections) for max_detections in MAX_DETECTIONS),
+        *(("AR", MEAN_IOU, area, max_count) for area in sizes),
     ]
-    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in asked]
+    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in rows]
 
 
 def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
     """Return the parameters of a label's number."""
-    return {**_parameters(iou, "all", MOST[-1], label), "n": "objects"}
+    return {**_parameters(iou, "all", MAX_DETECTIONS[-1], label), "n": "objects"}
 
 
-def _parameters(iou: str | float, area: str, most: int, label: str | None) -> dict[str, Any]:
-    return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
+def _parameters(
+    iou: str | float, area: str, max_detections: int, label: str | None
+) -> dict[str, Any]:
+    return {"rule": "COCO", "iou": iou, "area": area, "max_dets": max_detections, "label": label}
 
 
-def label_metrics(drawn: Curves, labels: list[str], to_find: Int64Array) -> list[Metric]:
+def label_precision_metrics(
+    precision_curves: PrecisionCurves, labels: list[str], actual_counts: Int64Array
+) -> list[Metric]:
     """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
-    precision = drawn.precision.mean(axis=2)  # (K, T)
-    values: list[tuple[str, str | float, Float64Array]] = [("AP", AVERAGED, precision.mean(axis=1))]
+    precision = precision_curves.precision.mean(axis=2)  # (K, T)
+    values: list[tuple[str, str | float, Float64Array]] = [("AP", MEAN_IOU, precision.mean(axis=1))]
     values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
-    values += [("AR", AVERAGED, drawn.recall.mean(axis=1))]
+    values += [("AR", MEAN_IOU, precision_curves.recall.mean(axis=1))]
     return [
-        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
-        for kind, iou, of in values
-        for at, label in enumerate(labels)
+        Metric(
+            kind,
+            finite_or_none(precisions[index]),
+            label_parameters(iou, label),
+            n=int(actual_counts[index]),
+        )
+        for kind, iou, precisions in values
+        for index, label in enumerate(labels)
     ]
 
 
-def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
+def precision_curve_rows(
+    precision_curves: PrecisionCurves, labels: list[str]
+) -> list[dict[str, Any]]:
     """Return precision over recall with its scores: the mean at each threshold, each label at two.
 
     A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
     """
-    known = np.flatnonzero(~np.isnan(drawn.recall[:, 0]))
-    if not known.size:
+    labels_present = np.flatnonzero(~np.isnan(precision_curves.recall[:, 0]))
+    if not labels_present.size:
         return []
-    precision = drawn.precision[known]
-    reached = (drawn.recall[known, :, None] >= RECALLS) & (precision > 0)
-    score = np.where(reached, drawn.scores[known], np.nan)
-    mean = mean_known(np.stack([*score], axis=-1))
-    found = [
-        _drawn(None, float(iou), precision[:, at].mean(axis=0), mean[at])
-        for at, iou in enumerate(THRESHOLDS.round(2))
+    precision = precision_curves.precision[labels_present]
+    reached = (precision_curves.recall[labels_present, :, None] >= RECALLS) & (precision > 0)
+    score = np.where(reached, precision_curves.scores[labels_present], np.nan)
+    mean = nan_mean(np.stack([*score], axis=-1))
+    rows = [
+        _drawn(None, float(iou), precision[:, index].mean(axis=0), mean[index])
+        for index, iou in enumerate(IOU_THRESHOLDS.round(2))
     ]
-    for at, label in enumerate(known):
+    for index, label in enumerate(labels_present):
         for iou in _LABEL_IOUS:
-            of = at, _nearest(iou)
-            found.append(_drawn(labels[label], iou, precision[of], score[of]))
-    return found
+            label_and_iou = index, _nearest(iou)
+            rows.append(_drawn(labels[label], iou, precision[label_and_iou], score[label_and_iou]))
+    return rows
 
 
 def _drawn(
@@ -177,9 +197,9 @@ def _drawn(
         "iou": iou,
         "recall": RECALLS.round(2).tolist(),
         "precision": precision.tolist(),
-        "score": [number(one) for one in score],
+        "score": [finite_or_none(value) for value in score],
     }
 
 
 def _nearest(iou: float) -> int:
-    return int(np.abs(THRESHOLDS - iou).argmin())
+    return int(np.abs(IOU_THRESHOLDS - iou).argmin())

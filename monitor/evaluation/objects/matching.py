@@ -13,14 +13,20 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from quadriga.monitor.evaluation.arrays import held, joined, ranges, starts, within
+from quadriga.monitor.evaluation.arrays import (
+    expand_ranges,
+    find_keys,
+    index_within_runs,
+    joint_key,
+    run_starts,
+)
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 
-Overlap = Callable[[Int64Array, Int64Array], Float64Array]
+OverlapFunction = Callable[[Int64Array, Int64Array], Float64Array]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
 
-WRONG, RIGHT, IGNORED = np.arange(3, dtype=np.uint8)
+INCORRECT, CORRECT, IGNORED = np.arange(3, dtype=np.uint8)
 """Outcomes of a prediction; the ignored ones are neither right nor wrong."""
 
 _ALMOST_ONE = 1 - 1e-10
@@ -28,7 +34,7 @@ _AT_ONCE = 1 << 17
 """Pairs looked at together: as many as caches hold."""
 
 
-class Ranking(NamedTuple):
+class RankedPredictions(NamedTuple):
     """What became of predictions and objects, per threshold (T) and range of area (A).
 
     Of the predictions only those that count (D,): by label, then by falling score, then by image.
@@ -45,63 +51,65 @@ class Ranking(NamedTuple):
     """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
     outside: BoolArray
     """(A, D) whether the prediction's own area is outside of each range."""
-    truth: Int64Array
+    matched_object: Int64Array
     """Position of the object taken at the first threshold and range, -1 for none."""
-    truth_ignored: BoolArray
+    object_ignored: BoolArray
     """(A, M) whether the object is neither found nor missed."""
     bounds: Int64Array
     """(K + 1,) where each label begins and ends."""
-    to_find: sparse.csr_array
+    actual_counts: sparse.csr_array
     """(A * K, I) objects that count, by range of area and label, in each image."""
 
-    def of_labels(self, first: int, after: int) -> slice:
+    def label_span(self, start_label: int, stop_label: int) -> slice:
         """Return the places of the predictions of some labels."""
-        return slice(int(self.bounds[first]), int(self.bounds[after]))
+        return slice(int(self.bounds[start_label]), int(self.bounds[stop_label]))
 
 
-class Pairs(NamedTuple):
+class OverlapPairs(NamedTuple):
     """Predictions and objects that overlap (P,), by their positions."""
 
     prediction: Int64Array
     truth: Int64Array
     overlap: Float64Array
 
-    def of(self, which: Int64Array | BoolArray) -> "Pairs":
+    def select(self, selection: Int64Array | BoolArray) -> "OverlapPairs":
         """Return some of them."""
-        return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+        return OverlapPairs(
+            self.prediction[selection], self.truth[selection], self.overlap[selection]
+        )
 
-    def last(self, count: int) -> tuple[Float64Array, Int64Array]:
+    def last_of_each(self, count: int) -> tuple[Float64Array, Int64Array]:
         """Return the last overlap of each prediction (D,), 0 for none, and its object, -1 for none."""
-        overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
+        overlap, matched_object = np.zeros(count), np.full(count, -1, np.int64)
         overlap[self.prediction] = self.overlap
-        truth[self.prediction] = self.truth
-        return overlap, truth
+        matched_object[self.prediction] = self.truth
+        return overlap, matched_object
 
-    def overlaps(self) -> Overlap:
+    def overlaps(self) -> OverlapFunction:
         """Return what looks overlaps up: 0 for a pair that is not among these."""
         width = int(self.truth.max(initial=-1)) + 1
         keys = self.prediction * width + self.truth
         order = np.argsort(keys, kind="stable")
-        keys, known = np.append(keys[order], -1), np.append(self.overlap[order], 0)
+        keys, overlaps = np.append(keys[order], -1), np.append(self.overlap[order], 0)
 
         def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
-            asked = np.where(truth < width, prediction * width + truth, -2)
-            at = np.searchsorted(keys[:-1], asked)
-            return np.where(keys[at] == asked, known[at], 0)
+            query = np.where(truth < width, prediction * width + truth, -2)
+            position = np.searchsorted(keys[:-1], query)
+            return np.where(keys[position] == query, overlaps[position], 0)
 
         return overlap
 
 
-def match(
+def match_objects(
     predictions: Table,
     truths: Table,
-    overlap: Overlap,
+    overlap: OverlapFunction,
     *,
     thresholds: Float64Array,
     areas: Float64Array,
-    most: int,
+    max_detections: int,
     shape: tuple[int, int],
-) -> Ranking:
+) -> RankedPredictions:
     """Match predictions with objects.
 
     Args:
@@ -115,39 +123,48 @@ def match(
         most: Predictions of an image and a label that count, those with the highest scores.
         shape: How many labels (K) and images (I) there are.
     """
-    order, rank, by_label = _ranked(predictions, most)
-    groups = joined(truths["image"], truths["label"])
-    by_group = np.argsort(groups, kind="stable")
-    asked = joined(predictions["image"], predictions["label"])[order]
-    first, counts = held(groups[by_group], asked)
-    truth_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
-    least = np.minimum(thresholds, _ALMOST_ONE)
+    order, rank, by_label = _ranked(predictions, max_detections)
+    groups = joint_key(truths["image"], truths["label"])
+    objects_by_group = np.argsort(groups, kind="stable")
+    prediction_groups = joint_key(predictions["image"], predictions["label"])[order]
+    first_candidate, candidate_counts = find_keys(groups[objects_by_group], prediction_groups)
+    object_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
+    minimum_overlaps = np.minimum(thresholds, _ALMOST_ONE)
     outside = _outside(predictions["area"][order], areas)
-    outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
-    outcome[:] = np.where(outside, IGNORED, WRONG)
-    taken = np.full(len(order), -1, np.int64)
-    for low, high in _chunks(asked, counts):
-        some = by_group[first[low] : first[high - 1] + counts[high - 1]]
-        prediction, truth = ranges(first[low:high] - first[low], counts[low:high])
-        overlaps = overlap(order[low:high][prediction], some[truth])
-        pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
-        found = _take(
-            pairs,
-            rank[low:high],
-            (truths["crowd"][some], truth_ignored[:, some]),
-            least,
-            outcome[:, :, low:high],
+    outcome = np.empty((len(minimum_overlaps), len(areas), len(order)), np.uint8)
+    outcome[:] = np.where(outside, IGNORED, INCORRECT)
+    matched_objects = np.full(len(order), -1, np.int64)
+    for start, stop in _chunks(prediction_groups, candidate_counts):
+        chunk_objects = objects_by_group[
+            first_candidate[start] : first_candidate[stop - 1] + candidate_counts[stop - 1]
+        ]
+        prediction, truth = expand_ranges(
+            first_candidate[start:stop] - first_candidate[start], candidate_counts[start:stop]
         )
-        taken[low:high] = np.append(some, -1)[found]
+        overlaps = overlap(order[start:stop][prediction], chunk_objects[truth])
+        pairs = OverlapPairs(prediction, truth, overlaps).select(
+            overlaps >= minimum_overlaps.min(initial=_ALMOST_ONE)
+        )
+        chosen = _take(
+            pairs,
+            rank[start:stop],
+            (truths["crowd"][chunk_objects], object_ignored[:, chunk_objects]),
+            minimum_overlaps,
+            outcome[:, :, start:stop],
+        )
+        matched_objects[start:stop] = np.append(chunk_objects, -1)[chosen]
     row = order[by_label]
     labels, images = shape
-    area, which = np.nonzero(~truth_ignored)
-    to_find = sparse.csr_array(
-        (np.ones(len(which)), (area * labels + truths["label"][which], truths["image"][which])),
+    area, objects = np.nonzero(~object_ignored)
+    actual_counts = sparse.csr_array(
+        (
+            np.ones(len(objects)),
+            (area * labels + truths["label"][objects], truths["image"][objects]),
+        ),
         shape=(len(areas) * labels, images),
     )
     label = predictions["label"][row]
-    return Ranking(
+    return RankedPredictions(
         row,
         predictions["image"][row],
         label,
@@ -155,33 +172,35 @@ def match(
         rank[by_label],
         outcome[:, :, by_label],
         outside[:, by_label],
-        taken[by_label],
-        truth_ignored,
+        matched_objects[by_label],
+        object_ignored,
         np.searchsorted(label, np.arange(labels + 1)),
-        to_find,
+        actual_counts,
     )
 
 
-def near_pairs(predictions: Table, truths: Table, overlap: Overlap, least: float) -> Pairs:
+def near_pairs(
+    predictions: Table, truths: Table, overlap: OverlapFunction, min_overlap: float
+) -> OverlapPairs:
     """Return the pairs within an image, of any labels, that overlap at least so much."""
     order = np.argsort(predictions["image"], kind="stable")
     by_image = np.argsort(truths["image"], kind="stable")
-    asked, images = predictions["image"][order], truths["image"][by_image]
-    first, counts = held(images, asked)
-    found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
-    for low, high in _chunks(asked, counts):
-        prediction, truth = ranges(first[low:high], counts[low:high])
-        prediction, truth = order[low:high][prediction], by_image[truth]
+    prediction_images, images = predictions["image"][order], truths["image"][by_image]
+    first_candidate, candidate_counts = find_keys(images, prediction_images)
+    chunks = [OverlapPairs(order[:0], by_image[:0], np.zeros(0))]
+    for start, stop in _chunks(prediction_images, candidate_counts):
+        prediction, truth = expand_ranges(first_candidate[start:stop], candidate_counts[start:stop])
+        prediction, truth = order[start:stop][prediction], by_image[truth]
         overlaps = overlap(prediction, truth)
-        found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
-    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        chunks.append(OverlapPairs(prediction, truth, overlaps).select(overlaps >= min_overlap))
+    return OverlapPairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 
 def _take(
-    pairs: Pairs,
+    pairs: OverlapPairs,
     rank: Int64Array,
     truths: tuple[BoolArray, BoolArray],
-    least: Float64Array,
+    minimum_overlaps: Float64Array,
     outcome: UInt8Array,
 ) -> Int64Array:
     """Let predictions (D,) choose, write what became of them; return what each took first, or -1.
@@ -194,55 +213,59 @@ def _take(
         outcome: (T, A, D) what becomes of those that take nothing; written to.
     """
     crowd, ignored = truths
-    verdict = np.where(ignored, IGNORED, RIGHT)
-    first = np.full(len(rank), -1, np.int64)
-    alone = (np.bincount(pairs.prediction)[pairs.prediction] == 1) & (
+    verdict = np.where(ignored, IGNORED, CORRECT)
+    first_match = np.full(len(rank), -1, np.int64)
+    is_sole_pair = (np.bincount(pairs.prediction)[pairs.prediction] == 1) & (
         np.bincount(pairs.truth)[pairs.truth] == 1
     )
-    prediction, truth, overlaps = pairs.of(alone)
-    takes = overlaps >= least[:, None]
+    prediction, truth, overlaps = pairs.select(is_sole_pair)
+    is_match = overlaps >= minimum_overlaps[:, None]
     outcome[:, :, prediction] = np.where(
-        takes[:, None], verdict[:, truth], outcome[:, :, prediction]
+        is_match[:, None], verdict[:, truth], outcome[:, :, prediction]
     )
-    first[prediction[takes[0]]] = truth[takes[0]]
+    first_match[prediction[is_match[0]]] = truth[is_match[0]]
 
-    pairs = pairs.of(~alone)
-    free = np.ones((len(least), len(ignored), len(crowd)), bool)
+    pairs = pairs.select(~is_sole_pair)
+    is_free = np.ones((len(minimum_overlaps), len(ignored), len(crowd)), bool)
     # Of a prediction's objects the last that may be taken: by overlap, then position.
-    prediction, truth, overlaps = pairs.of(
+    prediction, truth, overlaps = pairs.select(
         np.lexsort((pairs.truth, pairs.overlap, pairs.prediction, rank[pairs.prediction]))
     )
-    begin = starts(prediction)
-    ends = np.append(begin[1:], len(prediction))
-    steps = np.searchsorted(
-        rank[prediction[begin]], np.arange(rank[prediction].max(initial=-1) + 2)
+    group_starts = run_starts(prediction)
+    group_ends = np.append(group_starts[1:], len(prediction))
+    rank_bounds = np.searchsorted(
+        rank[prediction[group_starts]], np.arange(rank[prediction].max(initial=-1) + 2)
     )
-    for start, after in pairwise(steps):
-        if start == after:
+    for start, stop in pairwise(rank_bounds):
+        if start == stop:
             continue
-        low, high = begin[start], ends[after - 1]
-        objects, of = truth[low:high], prediction[begin[start:after]]
-        may = (overlaps[low:high] >= least[:, None])[:, None] & free[:, :, objects]
-        wanted = np.arange(1, high - low + 1) + np.where(ignored[:, objects], 0, high - low)
-        best = np.maximum.reduceat(np.where(may, wanted, 0), begin[start:after] - low, axis=2)
-        threshold, area, which = np.nonzero(best)
-        found = objects[(best[threshold, area, which] - 1) % (high - low)]
-        outcome[threshold, area, of[which]] = verdict[area, found]
-        free[threshold, area, found] = crowd[found]
-        here = (threshold == 0) & (area == 0)
-        first[of[which[here]]] = found[here]
-    return first
+        low, high = group_starts[start], group_ends[stop - 1]
+        objects, predictions = truth[low:high], prediction[group_starts[start:stop]]
+        may_match = (overlaps[low:high] >= minimum_overlaps[:, None])[:, None] & is_free[
+            :, :, objects
+        ]
+        preference = np.arange(1, high - low + 1) + np.where(ignored[:, objects], 0, high - low)
+        best = np.maximum.reduceat(
+            np.where(may_match, preference, 0), group_starts[start:stop] - low, axis=2
+        )
+        threshold, area, group_index = np.nonzero(best)
+        matched = objects[(best[threshold, area, group_index] - 1) % (high - low)]
+        outcome[threshold, area, predictions[group_index]] = verdict[area, matched]
+        is_free[threshold, area, matched] = crowd[matched]
+        is_first_setting = (threshold == 0) & (area == 0)
+        first_match[predictions[group_index[is_first_setting]]] = matched[is_first_setting]
+    return first_match
 
 
 def _chunks(groups: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
     """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
-    begin = starts(groups)
-    before = (np.cumsum(pairs + 8) - pairs)[begin]
-    cuts = begin[starts(before // _AT_ONCE)]
+    group_starts = run_starts(groups)
+    work_before = (np.cumsum(pairs + 8) - pairs)[group_starts]
+    cuts = group_starts[run_starts(work_before // _AT_ONCE)]
     return pairwise([*cuts.tolist(), len(groups)])
 
 
-def _ranked(predictions: Table, most: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _ranked(predictions: Table, max_detections: int) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Sort predictions, and cut each image and label to its first ones.
 
     Returns:
@@ -253,12 +276,12 @@ def _ranked(predictions: Table, most: int) -> tuple[Int64Array, Int64Array, Int6
     by_score = by_image[np.argsort(-predictions["score"][by_image], kind="stable")]
     by_label = _sorted(by_score, predictions["label"])
     order = _sorted(by_label, predictions["image"])
-    rank = within(joined(predictions["image"], predictions["label"])[order])
-    kept = rank < most
-    place = np.empty(len(order), np.int64)
-    place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
-    by_label = place[by_label]
-    return order[kept], rank[kept], by_label[by_label >= 0]
+    rank = index_within_runs(joint_key(predictions["image"], predictions["label"])[order])
+    is_kept = rank < max_detections
+    new_position = np.empty(len(order), np.int64)
+    new_position[order] = np.where(is_kept, np.cumsum(is_kept) - 1, -1)
+    by_label = new_position[by_label]
+    return order[is_kept], rank[is_kept], by_label[by_label >= 0]
 
 
 def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:

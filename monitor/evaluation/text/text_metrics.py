@@ -29,20 +29,20 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Lower the case, drop ASCII punctuation and English articles, and leave single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
     """Return 1 if the answer is one of the references, both normalised, or 0."""
-    return float(normalised(answer) in map(normalised, references))
+    return float(normalise_text(answer) in map(normalise_text, references))
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Return the best F1 of normalised words with a reference; two empty texts agree."""
-    words = normalised(answer).split()
-    return max(_f1(words, normalised(one).split()) for one in references)
+    words = normalise_text(answer).split()
+    return max(_f1(words, normalise_text(reference).split()) for reference in references)
 
 
 def _f1(words: list[str], reference: list[str]) -> float:
@@ -62,50 +62,50 @@ def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
     """
     if len(references) < 2:
         return float("nan")
-    said = normalised(answer)
-    same = [normalised(one) == said for one in references]
+    normalised = normalise_text(answer)
+    same = [normalise_text(reference) == normalised for reference in references]
     agreeing = sum(same)
-    return sum(min((agreeing - one) / 3, 1) for one in same) / len(same)
+    return sum(min((agreeing - reference) / 3, 1) for reference in same) / len(same)
 
 
 def anls(answer: str, references: Sequence[str]) -> float:
     """Return the best likeness in letters, in lower case and single spaces: 1 less the share that differs."""
-    said = " ".join(answer.lower().split())
-    return max(_likeness(said, " ".join(one.lower().split())) for one in references)
+    lowered = " ".join(answer.lower().split())
+    return max(_likeness(lowered, " ".join(reference.lower().split())) for reference in references)
 
 
-def _likeness(one: str, other: str) -> float:
-    longest = max(len(one), len(other))
+def _likeness(first: str, second: str) -> float:
+    longest = max(len(first), len(second))
     if not longest:
         return 1.0
-    if abs(len(one) - len(other)) / longest >= TAU:
+    if abs(len(first) - len(second)) / longest >= TAU:
         return 0.0
-    differs = levenshtein(one, other) / longest
-    return 1 - differs if differs < TAU else 0.0
+    distance_ratio = levenshtein(first, second) / longest
+    return 1 - distance_ratio if distance_ratio < TAU else 0.0
 
 
-def levenshtein(one: str, other: str) -> int:
+def levenshtein(first: str, second: str) -> int:
     """Count the letters to put in, to drop and to change that make one text of another.
 
     A column of the table of distances is two whole numbers: where it rises and where it falls.
 
     Source: Myers, "A Fast Bit-Vector Algorithm for Approximate String Matching", as Hyyrö has it.
     """
-    if not one:
-        return len(other)
-    places: dict[str, int] = {}
-    for at, letter in enumerate(one):
-        places[letter] = places.get(letter, 0) | 1 << at
-    every, last = (1 << len(one)) - 1, 1 << (len(one) - 1)
-    rises, falls, distance = every, 0, len(one)
-    for letter in other:
-        same = places.get(letter, 0)
+    if not first:
+        return len(second)
+    position_bits: dict[str, int] = {}
+    for index, letter in enumerate(first):
+        position_bits[letter] = position_bits.get(letter, 0) | 1 << index
+    all_bits, last_bit = (1 << len(first)) - 1, 1 << (len(first) - 1)
+    rises, falls, distance = all_bits, 0, len(first)
+    for letter in second:
+        same = position_bits.get(letter, 0)
         diagonal = (((same & rises) + rises) ^ rises) | same | falls
-        right, left = falls | ~(diagonal | rises), rises & diagonal
-        distance += bool(right & last) - bool(left & last)
-        right = right << 1 | 1
-        rises = (left << 1 | ~(diagonal | right)) & every
-        falls = right & diagonal & every
+        horizontal_rises, horizontal_falls = falls | ~(diagonal | rises), rises & diagonal
+        distance += bool(horizontal_rises & last_bit) - bool(horizontal_falls & last_bit)
+        horizontal_rises = horizontal_rises << 1 | 1
+        rises = (horizontal_falls << 1 | ~(diagonal | horizontal_rises)) & all_bits
+        falls = horizontal_rises & diagonal & all_bits
     return distance
 
 
@@ -118,7 +118,7 @@ def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
     return [score.sys_len, score.ref_len, *score.counts, *score.totals]
 
 
-def bleu_of(counts: Sequence[float]) -> float:
+def bleu_score(counts: Sequence[float]) -> float:
     """Return BLEU, 0 to 100, of added counts; NaN without sacrebleu."""
     bleu = _bleu()
     if bleu is None or any(map(math.isnan, counts)):
@@ -180,24 +180,31 @@ def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Float6
     There is one reference at least to each. How rare words are is counted here: in how many of the N
     references they stand.
     """
-    counts = [[_counts(one) for one in some] for some in references]
-    frequency = Counter(run for some in counts for run in set().union(*some))
-    whole = math.log(max(len(answers), 1))
-    rarity = {run: whole - math.log(count) for run, count in frequency.items()}
+    counts = [
+        [_counts(reference) for reference in reference_counts] for reference_counts in references
+    ]
+    frequency = Counter(
+        run for reference_counts in counts for run in set().union(*reference_counts)
+    )
+    log_count = math.log(max(len(answers), 1))
+    rarity = {run: log_count - math.log(count) for run, count in frequency.items()}
     scores = np.zeros(len(answers))
-    for at, (answer, some) in enumerate(zip(answers, counts, strict=True)):
-        said = _vector(_counts(answer), rarity, whole)
-        likeness = sum(_cosine(said, _vector(one, rarity, whole)) for one in some)
-        scores[at] = 10 * likeness / _LONGEST / len(some)
+    for index, (answer, reference_counts) in enumerate(zip(answers, counts, strict=True)):
+        answer_vector = _vector(_counts(answer), rarity, log_count)
+        likeness = sum(
+            _cosine(answer_vector, _vector(reference, rarity, log_count))
+            for reference in reference_counts
+        )
+        scores[index] = 10 * likeness / _LONGEST / len(reference_counts)
     return scores
 
 
 def _counts(text: str) -> _Counts:
-    row = words(text)
+    text_words = words(text)
     return Counter(
-        tuple(row[at : at + count])
+        tuple(text_words[start : start + count])
         for count in range(1, _LONGEST + 1)
-        for at in range(len(row) - count + 1)
+        for start in range(len(text_words) - count + 1)
     )
 
 
@@ -207,18 +214,20 @@ def _vector(counts: _Counts, rarity: dict[tuple[str, ...], float], unseen: float
     for run, weight in weights.items():
         squares[len(run) - 1] += weight**2
     length = sum(count for run, count in counts.items() if len(run) == 2)
-    return _Vector(weights, [math.sqrt(one) for one in squares], length)
+    return _Vector(weights, [math.sqrt(square) for square in squares], length)
 
 
-def _cosine(said: _Vector, reference: _Vector) -> float:
+def _cosine(answer: _Vector, reference: _Vector) -> float:
     """Return the sum over 1 to 4 words of the clipped cosine."""
     common = [0.0] * _LONGEST
-    for run, weight in said.weights.items():
-        other = reference.weights.get(run, 0.0)
-        common[len(run) - 1] += min(weight, other) * other
+    for run, weight in answer.weights.items():
+        reference_weight = reference.weights.get(run, 0.0)
+        common[len(run) - 1] += min(weight, reference_weight) * reference_weight
     cosine = sum(
-        one / (norm * other)
-        for one, norm, other in zip(common, said.norms, reference.norms, strict=True)
-        if norm and other
+        cosine_part / (norm * reference_weight)
+        for cosine_part, norm, reference_weight in zip(
+            common, answer.norms, reference.norms, strict=True
+        )
+        if norm and reference_weight
     )
-    return cosine * math.exp(-((said.length - reference.length) ** 2) / (2 * _SIGMA**2))
+    return cosine * math.exp(-((answer.length - reference.length) ** 2) / (2 * _SIGMA**2))

@@ -14,7 +14,9 @@ from quadriga.engine.commands.drift import drift_command
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
-PAGE = Path(__file__).parents[3] / "docs" / "drift.md"
+DOCS = Path(__file__).parents[3] / "docs"
+GUIDE = DOCS / "drift.md"
+REFERENCE = DOCS / "drift-reference.md"
 HOSTILE = "[red]<b>$x\x1b[31m"
 
 
@@ -136,10 +138,10 @@ def test_what_is_wrong_is_named(write, tmp_path) -> None:
 
 
 def test_options_are_described() -> None:
-    text = PAGE.read_text("utf-8")
+    text = REFERENCE.read_text("utf-8")
     sections = "".join(
         text.partition(f"## {title}\n")[2].partition("\n## ")[0]
-        for title in ("Drift of files", "Drift of what is stored")
+        for title in ("Drift of files", "Drift of stored inferences")
     )
     for parameter in drift_command.params:
         assert f"`{parameter.opts[0]}`" in sections, parameter.opts[0]
@@ -150,7 +152,7 @@ def test_options_are_described() -> None:
 
 
 def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
-    section = PAGE.read_text("utf-8").partition("## Drift of files\n")[2]
+    section = GUIDE.read_text("utf-8").partition("## Compare two files\n")[2]
     assert "quadriga drift --baseline march.csv --current april.csv" in section
     monkeypatch.chdir(tmp_path)
     shown = section.partition("```csv\n")[2].partition("```")[0]

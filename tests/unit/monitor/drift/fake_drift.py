@@ -3,10 +3,10 @@
 import msgspec
 
 from quadriga.monitor.drift.parameters import DriftParameters
-from quadriga.monitor.drift.watch.history import note, with_history
+from quadriga.monitor.drift.watch.history import record_window, with_history
 from quadriga.monitor.report.saved import REPORT
 from quadriga.store.jobs import JobRun
-from tests.unit.monitor.drift.drift_windows import report
+from tests.unit.monitor.drift.window_reports import report
 
 
 def run_drift(run: JobRun) -> str:
@@ -16,5 +16,5 @@ def run_drift(run: JobRun) -> str:
     made = msgspec.structs.replace(report(0, alarms="a"), id=run.job.id)
     made = with_history(directory, made, asked)
     (run.directory / REPORT).write_bytes(msgspec.json.encode(made))
-    note(directory, made, asked)
+    record_window(directory, made, asked)
     return REPORT

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quadriga.monitor.drift.files.compare_files import Asked, compare_files
+from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
 from quadriga.monitor.drift.files.tables import read_table
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.store.exchange.parquet import SCHEMA
@@ -69,7 +69,7 @@ def write(tmp_path):
 
 
 def compared(baseline, current, **asked):
-    report = compare_files(baseline, current, Asked(**asked))
+    report = compare_files(baseline, current, ColumnOptions(**asked))
     return report, {one.name: one for one in report.signals}
 
 

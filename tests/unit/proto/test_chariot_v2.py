@@ -53,7 +53,7 @@ def test_any_other_type_is_the_image_itself(kind):
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind", "expected_text"),
     [
         (b"", None, "a body in JSON"),
         (b"[]", None, "a JSON object"),
@@ -67,8 +67,8 @@ def test_any_other_type_is_the_image_itself(kind):
         (b'{"input":' + b"[" * 100_000, None, "nested"),
     ],
 )
-def test_what_is_wrong_is_named(body, kind, said):
-    with pytest.raises(InvalidRequest, match=said):
+def test_what_is_wrong_is_named(body, kind, expected_text):
+    with pytest.raises(InvalidRequest, match=expected_text):
         parsed(body, kind)
 
 
@@ -85,5 +85,5 @@ PIECES = st.sampled_from([ONE, b'{"input"', b':"', b"\n", b"\r", b"{}", b"null",
 def test_any_bytes_are_images_or_a_clear_error(body, kind, header):
     headers = {} if header is None else {PARAMETERS_HEADER.decode(): header}
     with suppress(InvalidRequest):
-        found = parsed(body, kind, **headers)
-        assert found is None or all(isinstance(tensor.data[0], str | bytes) for tensor in found)
+        tensors = parsed(body, kind, **headers)
+        assert tensors is None or all(isinstance(tensor.data[0], str | bytes) for tensor in tensors)

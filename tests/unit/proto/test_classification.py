@@ -20,11 +20,22 @@ class Answers:
         return InferResponse(request.model, "1", request.id, [self.tensor])
 
     def model_info(self, name, version):
-        return ModelInfo(name, version, [version], "test", "TENSOR", [], [], ["a", "b"])
+        return ModelInfo(
+            name,
+            version,
+            [version],
+            platform="test",
+            task="TENSOR",
+            inputs=[],
+            outputs=[],
+            labels=["a", "b"],
+        )
 
 
 def asking(count):
-    return InferRequest("m", None, "7", [], [RequestedOutput("y", {"classification": count})])
+    return InferRequest(
+        "m", None, "7", [], requested_outputs=[RequestedOutput("y", {"classification": count})]
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,8 +51,8 @@ def asking(count):
     ],
 )
 def test_the_best_classes_of_each_row(array, count, shape, elements):
-    (found,) = infer_and_classify(Answers(array.astype(np.float32)), asking(count)).outputs
-    assert (found.datatype, found.shape, found.data) == ("BYTES", shape, elements)
+    (output,) = infer_and_classify(Answers(array.astype(np.float32)), asking(count)).outputs
+    assert (output.datatype, output.shape, output.data) == ("BYTES", shape, elements)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "1", [1]])

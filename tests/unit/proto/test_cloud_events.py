@@ -66,11 +66,11 @@ def test_binary_is_answered_in_headers():
 def test_structured_is_answered_in_json(headers, further, media_type):
     answered, _ = ask({**EVENT, **further, "data": {"a": [1.50]}}, headers)
     assert answered.media_type == media_type
-    found = json.loads(answered.body)
-    assert found["data"] == {"got": {"a": [1.5]}}
-    assert found["datacontenttype"] == "application/json"
-    assert (found["specversion"], found["type"]) == ("1.0", "io.kserve.inference.response")
-    assert found["id"] not in ("", "7")
+    event = json.loads(answered.body)
+    assert event["data"] == {"got": {"a": [1.5]}}
+    assert event["datacontenttype"] == "application/json"
+    assert (event["specversion"], event["type"]) == ("1.0", "io.kserve.inference.response")
+    assert event["id"] not in ("", "7")
 
 
 def test_data_may_be_base64_and_hold_nan():
@@ -95,8 +95,8 @@ def test_type_source_and_what_is_kept_are_settings():
     assert sent["ce-subject"] == "%C3%A4%20b"
     assert not {"ce-datacontenttype", "ce-o-dd"} & set(sent)
     body = {**EVENT, "subject": "ä", "flag": True, "data": {}}
-    found = json.loads(ask(body, STRUCTURED, **options)[0].body)
-    assert (found["subject"], found["flag"], found["source"]) == ("ä", "true", "/här 100%")
+    event = json.loads(ask(body, STRUCTURED, **options)[0].body)
+    assert (event["subject"], event["flag"], event["source"]) == ("ä", "true", "/här 100%")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -109,7 +109,7 @@ def test_any_attribute_goes_in_a_header(text):
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "said"),
+    ("body", "headers", "expected_text"),
     [
         ({}, {**HEADERS, "ce-specversion": "2.0"}, "expected specversion to be one of 0.3, 1.0"),
         ({}, {**HEADERS, "ce-id": ""}, "'id' of a CloudEvent"),
@@ -126,10 +126,10 @@ def test_any_attribute_goes_in_a_header(text):
         (b'{"id": "\\ud800", "data": NaN}', STRUCTURED, "expected attribute 'id' in JSON"),
     ],
 )
-def test_what_is_no_event(body, headers, said):
+def test_what_is_no_event(body, headers, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         ask(body, headers)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 @given(st.binary() | st.binary().map(lambda raw: b'{"specversion":"1.0","data":' + raw))

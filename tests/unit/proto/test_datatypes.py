@@ -37,7 +37,7 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
 
 
 @pytest.mark.parametrize(
-    ("data", "datatype", "shape", "said"),
+    ("data", "datatype", "shape", "expected_text"),
     [
         ([1.5], "INT32", [1], "1.5"),
         ([1.0], "INT32", [1], "1.0"),
@@ -80,10 +80,10 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([1], "BF16", [1], "datatype"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(data, datatype, shape, said):
+def test_values_that_do_not_fit_are_refused(data, datatype, shape, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         array_from_json(data, datatype, shape, "inputs[3]")
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
     assert str(caught.value).startswith("inputs[3]: expected")
 
 

@@ -78,18 +78,18 @@ def test_a_request_that_came_as_an_event_says_so():
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("part", [":", "a:", "/a:", "/versions/a", ":predict", "-pred"])
+@pytest.mark.parametrize("unit", [":", "a:", "/a:", "/versions/a", ":predict", "-pred"])
 @pytest.mark.parametrize("start", ["/v1/", "/v1/models/", "/v2/models/", "/api/serve/serve-model-"])
-def test_a_path_as_long_as_headers_may_be_is_soon_found_to_be_none(start, part):
-    found = Dispatcher(None, list(all_operations(None, WireOptions(server_version="0"))), 1)
-    path = start + part * (60_000 // len(part)) + "/a"
+def test_a_path_as_long_as_headers_may_be_is_soon_found_to_be_none(start, unit):
+    dispatcher = Dispatcher(None, list(all_operations(None, WireOptions(server_version="0"))), 1)
+    path = start + unit * (60_000 // len(unit)) + "/a"
     for method in ("GET", "POST", "PUT"):
-        found.match(path, method)
+        dispatcher.match(path, method)
 
 
 def test_fixed_parts_match_in_any_case_where_they_may():
-    found = path_pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
-    assert found["name"] == "Half"
+    path_match = path_pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
+    assert path_match["name"] == "Half"
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_short_answers_stay_as_they_are():
 
 
 def test_an_iterator_is_sent_part_by_part():
-    parts = Operation("POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream")
-    status, headers, body = ask(parts)
+    operation = Operation("POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream")
+    status, headers, body = ask(operation)
     assert (status, body) == (200, b"ab")
     assert b"content-length" not in headers
 
@@ -250,8 +250,8 @@ ROWS = [
     ],
 )
 def test_the_first_row_that_knows_the_verb_is_found(method, path, verbs):
-    found = Dispatcher(None, ROWS, 1).match(path, method)
-    assert (found and set(found[0])) == verbs
+    path_match = Dispatcher(None, ROWS, 1).match(path, method)
+    assert (path_match and set(path_match[0])) == verbs
 
 
 def test_rows_without_a_summary_are_not_described():

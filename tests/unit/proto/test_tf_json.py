@@ -141,7 +141,7 @@ def test_documents(body, document):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_text"),
     [
         (b"", "JSON Parse error: The document is empty"),
         (b" \n", "JSON Parse error: The document is empty"),
@@ -156,10 +156,10 @@ def test_documents(body, document):
         (b"7", "Is not object"),
     ],
 )
-def test_what_is_no_document(body, said):
+def test_what_is_no_document(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_document(body)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 @given(
@@ -173,9 +173,11 @@ def test_any_bytes_are_read_or_refused(body):
     for inputs in (ONE, TWO, [TensorInfo("x", "BYTES", (-1,))], [TensorInfo("x", "UINT8", (-1,))]):
         try:
             document = parse_document(body)
-            given = document.get("instances")
-            tensors_from_columns(given, inputs)
-            tensors_from_rows(given if isinstance(given, list) and given else [1], inputs)
+            instances = document.get("instances")
+            tensors_from_columns(instances, inputs)
+            tensors_from_rows(
+                instances if isinstance(instances, list) and instances else [1], inputs
+            )
         except InvalidRequest:
             continue
 
@@ -242,10 +244,10 @@ BAD_ROWS = {
 
 @pytest.mark.parametrize("name", BAD_ROWS)
 def test_bad_rows(name):
-    instances, inputs, said = BAD_ROWS[name]
+    instances, inputs, expected_text = BAD_ROWS[name]
     with pytest.raises(InvalidRequest) as caught:
         tensors_from_rows(instances, inputs)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 BAD_COLUMNS = {
@@ -257,10 +259,10 @@ BAD_COLUMNS = {
 
 @pytest.mark.parametrize("name", BAD_COLUMNS)
 def test_bad_columns(name):
-    value, inputs, said = BAD_COLUMNS[name]
+    value, inputs, expected_text = BAD_COLUMNS[name]
     with pytest.raises(InvalidRequest) as caught:
         tensors_from_columns(value, inputs)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 def test_columns_have_their_own_sizes_and_rows_are_stacked():

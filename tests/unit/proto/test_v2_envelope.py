@@ -47,7 +47,7 @@ def test_null_is_absent(name):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_text"),
     [
         (b"", "JSON"),
         (b"\xff", "JSON"),
@@ -64,15 +64,17 @@ def test_null_is_absent(name):
         (b'{"inputs": [{"name":"x","shape":[1],"datatype":"TEXT","data":[1]}]}', "'TEXT'"),
     ],
 )
-def test_errors_name_the_place(body, said):
+def test_errors_name_the_place(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_infer(body, "m", None, None)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 def test_a_response_is_rendered_flat_with_its_shape():
     array = np.arange(6, dtype=np.int64).reshape(2, 3)
-    predictions = Tensor("image", "BYTES", (1,), [[{"label": "a"}]], {"action": "predict"})
+    predictions = Tensor(
+        "image", "BYTES", (1,), [[{"label": "a"}]], parameters={"action": "predict"}
+    )
     response = InferResponse("m", "1", "7", [Tensor("y", "INT64", (2, 3), array), predictions])
     body, json_bytes = render_infer(parse({"inputs": [INPUT]}), response)
     assert json_bytes is None

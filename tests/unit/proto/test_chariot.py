@@ -45,7 +45,7 @@ def entry(key="a", type="str", value="x"):  # noqa: A002 - the wire's own word
         ),
     ],
 )
-def test_every_form_is_read(value, expected):
+def test_every_form_of_metadata_is_read(value, expected):
     for sent in (value, json.dumps(value)):
         if isinstance(value, str) and sent is not value:
             continue
@@ -78,7 +78,7 @@ def test_every_form_is_read(value, expected):
         ([entry("s", "str", 1)], "parses as str"),
     ],
 )
-def test_what_does_not_parse_as_its_type_is_refused(value, expected_text):
+def test_metadata_that_does_not_parse_as_its_type_is_refused(value, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_metadata({"metadata": value}, "inputs[2]")
     assert expected_text in str(caught.value)
@@ -135,7 +135,7 @@ def test_images_of_every_form_become_bytes(element, parameters):
     [("@@", {}), (TEXT[:-1], {}), (IMAGE, {"content_type": "base64"})],
     ids=["no-base64", "cut-short", "bytes-marked-as-base64"],
 )
-def test_what_is_no_base64_is_named_by_its_place(element, parameters):
+def test_error_of_bad_base64_names_its_location(element, parameters):
     with pytest.raises(InvalidRequest) as raised:
         list(images_of(TEXT, element, **parameters)[0].images)
     text = "inputs[0] ('image'): data[1]: expected a base64-encoded image, got: "

@@ -91,12 +91,12 @@ async def test_an_error_after_the_first_event_is_the_last_event(error, expected_
     assert expected_text in events[-1]["error"]
 
 
-async def test_only_what_is_not_kept_says_so():
+async def test_only_inferences_not_stored_are_marked():
     _, events = await ask(Talker("a", InferChunk("m", "1", "r", "b", stored=False)))
     assert [event.get("stored") for event in events] == [None, False]
 
 
-async def test_an_error_before_it_has_its_status():
+async def test_an_error_before_the_first_event_has_its_status():
     assert await ask(Talker(InternalError("no"))) == (500, [{"error": "no"}])
 
 

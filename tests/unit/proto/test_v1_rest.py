@@ -133,7 +133,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answers(name):
+def test_requests_are_answered_as_documented(name):
     path, body, expected = ANSWERS[name]
     assert post(path, body) == (200, expected)
 
@@ -158,7 +158,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images_come_as(name):
+def test_image_is_read_in_every_form(name):
     echo = EchoV1()
     body = {"instances": [IMAGES[name]], "parameters": {"score_threshold": 0.5}}
     assert post("boxes:predict", body, echo=echo)[0] == 200
@@ -204,7 +204,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_bad_request_is_refused(name):
     path, body, expected_text = REFUSED[name]
     status, answer = post(path, body)
     assert (status, list(answer)) == (400, ["error"])
@@ -272,7 +272,7 @@ def test_a_model_s_state_is_kserve_s_and_tf_serving_s():
     assert json.loads(ask("GET", "/")[1]) == {"status": "alive"}
 
 
-def test_metadata():
+def test_metadata_describes_signatures():
     metadata = json.loads(ask("GET", "/v1/models/half/metadata")[1])
     assert metadata["model_spec"] == {"name": "half", "signature_name": "", "version": "2"}
     described = metadata["metadata"]["signature_def"]["signature_def"]

@@ -17,7 +17,7 @@ def parse(body, header_id=None):
     return parse_infer(json.dumps(body).encode(), "m", None, header_id)
 
 
-def test_a_request_is_read_whole():
+def test_all_fields_of_a_request_are_read():
     request = parse(
         {
             "id": "7",
@@ -42,7 +42,7 @@ def test_the_id_is_the_body_s_then_the_header_s_then_a_new_one():
 
 
 @pytest.mark.parametrize("name", ["parameters", "outputs", "id"])
-def test_null_is_absent(name):
+def test_null_counts_as_absent(name):
     assert parse({"inputs": [{**INPUT, "parameters": None}], name: None}).inputs
 
 
@@ -64,7 +64,7 @@ def test_null_is_absent(name):
         (b'{"inputs": [{"name":"x","shape":[1],"datatype":"TEXT","data":[1]}]}', "'TEXT'"),
     ],
 )
-def test_errors_name_the_place(body, expected_text):
+def test_errors_name_the_location(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_infer(body, "m", None, None)
     assert expected_text in str(caught.value)
@@ -95,7 +95,7 @@ def test_a_response_is_rendered_flat_with_its_shape():
     }
 
 
-def test_bytes_that_are_no_text_are_no_json():
+def test_bytes_other_than_utf8_cannot_be_sent_as_json():
     request = parse(
         {"inputs": [INPUT], "outputs": [{"name": "y", "parameters": {"binary_data": False}}]}
     )

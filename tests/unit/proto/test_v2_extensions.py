@@ -77,7 +77,7 @@ def test_the_index_lists_what_is_ready():
         ),
     ],
 )
-def test_a_load_hands_on_what_it_brings(body, config, files):
+def test_load_passes_on_configuration_and_files(body, config, files):
     serving = Repository()
     answer = ask(serving, "POST", "/v2/repository/models/a/load", body)
     assert answer == {"name": "a", "load": True}
@@ -104,7 +104,7 @@ def test_a_load_hands_on_what_it_brings(body, config, files):
         ("unload", b'{"parameters": {"all": true}}'),
     ],
 )
-def test_what_a_load_and_an_unload_do_not_take_is_refused(action, body):
+def test_unknown_parameters_of_load_and_unload_are_refused(action, body):
     serving = Repository()
     with pytest.raises(InvalidRequest, match="expected"):
         ask(serving, "POST", f"/v2/repository/models/a/{action}", body)
@@ -150,12 +150,12 @@ def test_an_unload_takes_triton_s_parameter(body):
         ("POST", "/v2/systemsharedmemory/region/r/unregister", "shared memory"),
     ],
 )
-def test_what_is_not_offered_says_so(method, path, expected_text):
+def test_unsupported_endpoint_is_501_with_the_reason(method, path, expected_text):
     with pytest.raises(Unsupported, match=expected_text):
         ask(Repository(), method, path)
 
 
-def test_statistics_in_triton_s_words():
+def test_statistics_have_triton_s_form():
     done = Duration(2, 30)
     batch = BatchStatistics(batch_size=4, compute_input=done)
     written = json.loads(

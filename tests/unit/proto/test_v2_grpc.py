@@ -118,7 +118,7 @@ def test_any_bytes_come_back_as_they_were(elements):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(request_, expected_text):
+def test_contents_that_do_not_fit_the_tensor_are_refused(request_, expected_text):
     with pytest.raises(InvalidRequest) as refused:
         parse_infer(request_)
     assert expected_text in str(refused.value)
@@ -142,7 +142,7 @@ def test_shared_memory_is_not_offered():
         parse_infer(asked(parameters={"shared_memory_region": ("string_param", "a")}))
 
 
-def test_one_output_without_typed_contents_makes_all_raw():
+def test_outputs_are_raw_if_one_has_no_typed_contents():
     half, single = np.ones(2, np.float16), np.ones(3, np.float32)
     answer = rendered(Tensor("a", "FP32", (3,), single), Tensor("b", "FP16", (2,), half), raw=False)
     assert list(answer.raw_output_contents) == [single.tobytes(), half.tobytes()]
@@ -307,7 +307,7 @@ def test_the_configuration_has_whole_shapes():
     assert kinds == [("x", 13, [-1]), ("y", 10, [2, 3])]
 
 
-def test_the_index_speaks_of_states_that_clients_know():
+def test_index_has_states_that_clients_know():
     index = called("RepositoryIndex", message_class("RepositoryIndexRequest")())
     assert [(model.name, model.state, model.reason) for model in index.models] == [
         ("ready", "READY", ""),
@@ -380,12 +380,12 @@ def test_long_errors_are_cut():
     assert text.endswith("é...")
 
 
-def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+def test_json_nested_too_deeply_for_its_handler_is_refused():
     code, text = grpc_service._status(RecursionError())
     assert (code.name, text) == ("INVALID_ARGUMENT", "expected JSON that is nested less deeply")
 
 
-def test_a_fault_of_the_server_is_logged_and_not_told(caplog):
+def test_fault_of_the_server_is_logged_without_details_to_the_client(caplog):
     code, text = grpc_service._status(ValueError("a secret"))
     assert code.name == "INTERNAL"
     assert "secret" not in text

@@ -131,7 +131,7 @@ def test_what_is_wrong_is_named(write, tmp_path) -> None:
         (("--model", "a", "--server", "x", "--data", "d"), "expected no --data with --server"),
         (("--model", "a", "--baseline", "x", "--baseline-to", "now"), "got both"),
         (("--model", "a", "--from", "x", "--data", tmp_path), "to be a moment such as"),
-        (("--model", "a", "--data", tmp_path), "expected 'default' to be a baseline of 'a', got none"),
+        (("--model", "a", "--data", tmp_path), "baseline not found: 'default' of 'a'"),
     ]  # fmt: skip
     for arguments, said in cases:
         assert said in run(*arguments, code=2).output
@@ -186,5 +186,5 @@ def test_what_is_stored_is_compared_here(tmp_path) -> None:
     (tmp_path / "baselines").mkdir()
     where = ("--where", "meta.x=1", "--output", tmp_path / "r.html")
     said = run(*asked, *where, "--baseline-from", "2025-01-01T00:00:00Z", code=2).output
-    assert "expected inferences of 'shapes-detector' in the baseline, got none" in said
+    assert "the model 'shapes-detector' has no inferences in the baseline" in said
     assert not (tmp_path / "r.html").exists()

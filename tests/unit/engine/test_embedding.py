@@ -146,7 +146,7 @@ def test_model_toml_names_a_tensor(tmp_path, tensor, length):
 )
 def test_model_toml_says_none_or_another_model_s(tmp_path, name, written, other):
     model = open_model(copied(tmp_path, name, f'embedding = "{written}"'))
-    assert (model.embedding.tensor, model.embedding.other) == (None, other)
+    assert (model.embedding.tensor, model.embedding.other_model) == (None, other)
     assert model.embedding_space is None
     assert model.embed(decode(SCENES[0].read_bytes())) is None
     (item,) = answered(model, SCENES[:1], **({"prompt": "a"} if "text" in name else {}))

@@ -78,16 +78,23 @@ def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
     assert "image.brightness" in page
 
 
-def commands(title: str) -> list[str]:
-    section = (ROOT / "docs" / "drift.md").read_text().partition(f"\n## {title}\n")[2]
+def commands(page: str, title: str) -> list[str]:
+    section = (ROOT / "docs" / page).read_text().partition(f"\n## {title}\n")[2]
     blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     return re.findall(r"^\S(?:.*\n)(?:  .*\n)*", "".join(blocks), re.MULTILINE)
 
 
-@pytest.mark.parametrize("title", ["Baselines", "Drift of what is stored"])
-def test_commands_of_the_page_are_answered(server, title: str) -> None:
-    page_commands = [*commands(title)]
-    assert len(page_commands) >= 3
+@pytest.mark.parametrize(
+    ("page", "title", "count"),
+    [
+        ("drift.md", "Compare stored inferences", 2),
+        ("drift-reference.md", "Baselines", 4),
+        ("drift-reference.md", "Drift of stored inferences", 3),
+    ],
+)
+def test_commands_of_the_pages_are_answered(server, page: str, title: str, count: int) -> None:
+    page_commands = commands(page, title)
+    assert len(page_commands) == count
     for command in page_commands:
         finished = subprocess.run(
             ["bash", "-c", COMMANDS + command.replace("localhost:8080", server.host)],

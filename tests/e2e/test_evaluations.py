@@ -97,7 +97,7 @@ def test_what_was_answered_is_evaluated_against_what_is_true(server) -> None:
 
 
 def test_the_command_of_the_page_submits_a_job(server) -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text()
+    page = (ROOT / "docs" / "evaluation-reference.md").read_text()
     (block,) = (
         block
         for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)

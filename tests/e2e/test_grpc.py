@@ -361,7 +361,7 @@ def test_reflection_describes_every_service(client):
 
 
 def test_the_program_in_the_documents_runs(speaking, tmp_path):
-    page = (ROOT / "docs" / "protocols.md").read_text().partition("\n## gRPC\n")[2]
+    page = (ROOT / "docs" / "protocols-reference.md").read_text().partition("\n## gRPC\n")[2]
     compile_, program = re.findall(r"```(?:sh|python)\n(.*?)```", page, re.DOTALL)[:2]
     for name in ("proto", "sample_models"):
         (tmp_path / name).symlink_to(ROOT / name)

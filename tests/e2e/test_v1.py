@@ -295,7 +295,7 @@ def test_an_image_model_without_images_is_refused(server: ServerProcess):
 
 def test_the_page_s_lines_run(server: ServerProcess):
     page = (
-        (ROOT / "docs" / "protocols.md")
+        (ROOT / "docs" / "protocols-reference.md")
         .read_text()
         .partition("\n## Under /v1")[2]
         .partition("\n## ")[0]

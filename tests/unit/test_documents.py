@@ -113,7 +113,7 @@ def test_every_parameter_of_prompts_is_described():
 def check_row(row, task):
     noting = Noting()
     task.options(noting)
-    text = (ROOT / "docs" / "protocols.md").read_text()
+    text = (ROOT / "docs" / "protocols-reference.md").read_text()
     (known,) = re.findall(rf"^\| {row} \| .* \| (.*) \|$", text, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", known)) | {"action"}
     if row == "oriented detection":
@@ -125,8 +125,8 @@ def check_row(row, task):
 
 
 def first_column(heading):
-    """Give what stands in code marks in the first cells of the tables of protocols.md under a heading."""
-    text = (ROOT / "docs" / "protocols.md").read_text().replace(r"\|", "\0")
+    """Give what stands in code marks in the first cells of the tables of protocols-reference.md under a heading."""
+    text = (ROOT / "docs" / "protocols-reference.md").read_text().replace(r"\|", "\0")
     rows = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     cells = re.findall(r"^\|([^|]*)\|", "".join(rows), re.MULTILINE)
     return [name.replace("\0", "|") for cell in cells for name in re.findall("`([^`]+)`", cell)]
@@ -201,6 +201,20 @@ def test_every_field_and_operator_of_a_query_is_described():
     assert numbers in text.replace("\n", " ")
     assert f"3 to {MAX_CORNERS} corners" in text
     assert f"{Budget().unbounded_rows:,} inferences" in text.replace("\n", " ")
+
+
+def test_messages_of_the_first_hour_are_those_of_the_code():
+    text = (ROOT / "docs" / "first-hour.md").read_text().partition("## When it does not work")[2]
+    code = "".join(
+        path.read_text()
+        for package in ("engine", "monitor", "proto", "store", "tasks")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    first_cells = "".join(re.findall(r"^\|([^|]*)\|", text, re.MULTILINE))
+    for message in re.findall("`([^`]+)`", first_cells):
+        own_text = message.removesuffix(": Address already in use")  # the system says so
+        for part in own_text.split("…"):
+            assert part.strip(" ,.:") in code, message
 
 
 def anchors(page: Path) -> set[str]:

@@ -1,6 +1,6 @@
 """Detectors that tell when the level of a series changed, one value per window: ADWIN and Page-Hinkley.
 
-How often they are wrong is measured in docs/drift.md. They raise no alarm of a report.
+How often they are wrong is measured in docs/drift-reference.md. They raise no alarm of a report.
 """
 
 import math

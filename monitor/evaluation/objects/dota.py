@@ -1,4 +1,4 @@
-"""Average precision of oriented boxes as DOTA's development kit has it, beside COCO's; see docs/evaluation.md.
+"""Average precision of oriented boxes as DOTA's development kit has it, beside COCO's; see docs/evaluation-reference.md.
 
 The kit first leaves out pairs whose upright frames, a pixel wider, lie apart: these overlap by 0, so it
 changes nothing. Equal scores, which it leaves open, come in the order of the images and predictions.

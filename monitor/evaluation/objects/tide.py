@@ -1,6 +1,6 @@
 """Why predictions are wrong and objects missed, and what mending each kind would be worth.
 
-The kinds are those of docs/evaluation.md; of a prediction the first that holds.
+The kinds are those of docs/evaluation-reference.md; of a prediction the first that holds.
 
 Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
 """

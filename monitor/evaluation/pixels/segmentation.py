@@ -1,4 +1,4 @@
-"""Segmentation as a label for each pixel: regions are painted one over the other, see docs/evaluation.md."""
+"""Segmentation as a label for each pixel: regions are painted one over the other, see docs/evaluation-reference.md."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -24,9 +24,9 @@ def ask(body, headers=(), answer=None, **options):
     echo = answer or (
         lambda call: HttpResponse(b'{"got":%b}' % call.body, headers=[(b"x-own", b"1")])
     )
-    answered = with_cloud_events(echo, WireOptions(server_version="1", **options), unnamed=True)(
-        HttpRequest({"name": "m"}, raw, body)
-    )
+    answered = with_cloud_events(
+        echo, WireOptions(server_version="1", **options), any_content_type=True
+    )(HttpRequest({"name": "m"}, raw, body))
     sent = {name.decode(): value.decode() for name, value in answered.headers}
     return answered, sent
 

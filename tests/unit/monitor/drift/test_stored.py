@@ -262,7 +262,7 @@ def test_a_quiet_window_is_insufficient(place):
 
 
 def test_what_is_wrong_is_named(place):
-    with pytest.raises(DriftError, match="expected inferences of 'one', got none"):
+    with pytest.raises(DriftError, match="the model 'one' has no inferences"):
         compared(place)
     fill(place, range(MIDDLE, MIDDLE + 9))
     with pytest.raises(DriftError, match="in the baseline, got none"):
@@ -270,7 +270,7 @@ def test_what_is_wrong_is_named(place):
     fill(place, range(1, 9))
     with pytest.raises(DriftError, match=r"expected a signal among area, .*, got 'scor'"):
         compared(place, signals=["scor"])
-    with pytest.raises(DriftError, match="expected the baseline 'x' to be at hand"):
+    with pytest.raises(DriftError, match="expected the summary of the baseline 'x'"):
         compared(place, baseline="x")
 
 

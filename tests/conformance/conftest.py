@@ -70,8 +70,8 @@ def served_parts(paths: list[str]) -> set[str]:
         "v1": lambda path: path.lower().startswith("/v1/models"),
         "generate": lambda path: path.endswith("/generate"),
     }
-    found = {part for part, holds in ends.items() if any(map(holds, paths))}
-    return found | ({"grpc"} & {name.removesuffix("_port") for name in Settings.__struct_fields__})
+    served = {part for part, holds in ends.items() if any(map(holds, paths))}
+    return served | ({"grpc"} & {name.removesuffix("_port") for name in Settings.__struct_fields__})
 
 
 @pytest.fixture(scope="session")
@@ -97,11 +97,11 @@ def server(
 def graph(model: str) -> dict[str, Any]:
     """Describe the graph of a sample model as its tensors, with a batch of one."""
     session = Session(SAMPLE_MODELS / model / "model.onnx")
-    (given,) = session.inputs
+    (graph_input,) = session.inputs
     labels = (SAMPLE_MODELS / model / "labels.txt").read_text().split("\n")
     return {
-        "input": given.name,
-        "shape": [1, *given.shape[1:]],
+        "input": graph_input.name,
+        "shape": [1, *graph_input.shape[1:]],
         "outputs": [output.name for output in session.outputs],
         "labels": labels,
     }
@@ -110,10 +110,10 @@ def graph(model: str) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def described(server: ServerProcess, models: Path, grpc_address: str) -> dict[str, Any]:
     """Say what a client's script is told: addresses, parts, images and their predictions."""
-    asked = {task: model for task, model in MODELS.items() if task != "image-text"}
-    images = {task: IMAGES / task / "scene_01.jpg" for task in asked}
+    model_by_task = {task: model for task, model in MODELS.items() if task != "image-text"}
+    images = {task: IMAGES / task / "scene_01.jpg" for task in model_by_task}
     predictions = {}
-    for task, model in asked.items():
+    for task, model in model_by_task.items():
         (predictions[task],) = server.infer(model, images[task].read_bytes())["data"]
     status, document = server.call("GET", "/schema/openapi.json")
     assert status == 200
@@ -123,7 +123,7 @@ def described(server: ServerProcess, models: Path, grpc_address: str) -> dict[st
         "parts": sorted(served_parts(list(document["paths"]))),
         "images": {task: str(path) for task, path in images.items()},
         "max_body_bytes": Settings().max_body_bytes,
-        "models": asked,
+        "models": model_by_task,
         "predictions": predictions,
         "classifier": graph("shapes-classifier"),
         "detector": graph("shapes-detector"),

@@ -55,29 +55,35 @@ def flat(box):
     return np.ndim(box) == 1 and (box[2] <= box[0] or box[3] <= box[1])
 
 
-def paired(rows, found):
+def paired(rows, predictions):
     """Give each row of the library with the answer of its label and the nearest score.
 
     The library also answers boxes without area.
     """
     rows = [row for row in rows if not flat(row[2])]
-    assert len(rows) == len(found)
-    left = list(found)
+    assert len(rows) == len(predictions)
+    remaining = list(predictions)
     for row in rows:
         nearest = min(
-            (each for each in left if each.label == row[0]), key=lambda p: abs(p.score - row[1])
+            (prediction for prediction in remaining if prediction.label == row[0]),
+            key=lambda p: abs(p.score - row[1]),
         )
-        left.remove(nearest)
+        remaining.remove(nearest)
         yield row, nearest
 
 
 @pytest.mark.parametrize("model", DETECTORS)
 def test_boxes_are_those_of_the_library(exports, model):
     apart, scores = [], []
-    for _, _, answer, found in cases(exports / model):
-        for (_, score, box), each in paired(answer["boxes"], found):
-            apart.append(np.abs([each.xmin, each.ymin, each.xmax, each.ymax] - np.array(box)).max())
-            scores.append(abs(each.score - score))
+    for _, _, answer, predictions in cases(exports / model):
+        for (_, score, box), prediction in paired(answer["boxes"], predictions):
+            apart.append(
+                np.abs(
+                    [prediction.xmin, prediction.ymin, prediction.xmax, prediction.ymax]
+                    - np.array(box)
+                ).max()
+            )
+            scores.append(abs(prediction.score - score))
     print(f"{model}: {len(apart)} boxes, {max(apart):.1e} px, score {max(scores):.1e}")  # noqa: T201 - shown by -s
     assert len(apart) > 20
     assert max(apart) < 0.05
@@ -87,11 +93,18 @@ def test_boxes_are_those_of_the_library(exports, model):
 @pytest.mark.parametrize("model", ORIENTED)
 def test_rotated_boxes_are_those_of_the_library(exports, model):
     apart, scores = [], []
-    for _, image, answer, found in cases(exports / model):
+    for _, image, answer, predictions in cases(exports / model):
         sides = np.array([image.width, image.height])
-        for (_, score, corners), each in paired(answer["boxes"], found):
-            box = [*(np.array([each.cx, each.cy, each.w, each.h]).reshape(2, 2) * sides).ravel()]
-            ours = xywhr_to_corners(np.array([[*box, each.r]]))[0]
+        for (_, score, corners), prediction in paired(answer["boxes"], predictions):
+            box = [
+                *(
+                    np.array([prediction.cx, prediction.cy, prediction.w, prediction.h]).reshape(
+                        2, 2
+                    )
+                    * sides
+                ).ravel()
+            ]
+            ours = xywhr_to_corners(np.array([[*box, prediction.r]]))[0]
             # the same rectangle, whichever corner is named first
             turns = [
                 np.abs(np.roll(ours[::way], turn, axis=0) - corners).max()
@@ -99,7 +112,7 @@ def test_rotated_boxes_are_those_of_the_library(exports, model):
                 for way in (1, -1)
             ]
             apart.append(min(turns))
-            scores.append(abs(each.score - score))
+            scores.append(abs(prediction.score - score))
     print(f"{model}: {len(apart)} boxes, {max(apart):.1e} px, score {max(scores):.1e}")  # noqa: T201 - shown by -s
     assert len(apart) > 20
     assert max(apart) < 0.05
@@ -109,14 +122,14 @@ def test_rotated_boxes_are_those_of_the_library(exports, model):
 @pytest.mark.parametrize("model", SEGMENTERS)
 def test_masks_are_those_of_the_library(exports, model):
     shares, scores = [], []
-    for name, image, answer, found in cases(exports / model):
+    for name, image, answer, predictions in cases(exports / model):
         stem = name.removesuffix(".png")
         rows = [[*row, number] for number, row in enumerate(answer["boxes"])]
-        for (_, score, _, number), each in paired(rows, found):
+        for (_, score, _, number), prediction in paired(rows, predictions):
             drawn = decode((exports / model / f"{stem}-{number}.png").read_bytes())
-            filled = fill(to_rings(each.contour), image.width, image.height) > 0
+            filled = fill(to_rings(prediction.contour), image.width, image.height) > 0
             shares.append(float((filled == (drawn.pixels[..., 0] > 0)).mean()))
-            scores.append(abs(each.score - score))
+            scores.append(abs(prediction.score - score))
     print(f"{model}: {len(shares)} masks, equal {min(shares):.5f}, score {max(scores):.1e}")  # noqa: T201 - shown by -s
     assert len(shares) > 20
     assert min(shares) >= 0.999
@@ -125,9 +138,9 @@ def test_masks_are_those_of_the_library(exports, model):
 
 def test_probabilities_are_those_of_the_library(exports):
     apart = [
-        abs(each.score - answer["scores"][each.label])
-        for _, _, answer, found in cases(exports / "classify")
-        for each in found
+        abs(prediction.score - answer["scores"][prediction.label])
+        for _, _, answer, predictions in cases(exports / "classify")
+        for prediction in predictions
     ]
     print(f"classify: largest difference {max(apart):.1e}")  # noqa: T201 - shown by -s
     assert len(apart) == 21

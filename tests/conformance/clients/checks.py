@@ -88,10 +88,10 @@ class Checks:
             print(json.dumps(line), flush=True)
 
 
-def equal(found: object, expected: object) -> None:
+def equal(actual: object, expected: object) -> None:
     """Demand the same type of elements, shape and values; NaN equals NaN."""
     if isinstance(expected, np.ndarray):
-        array = np.asarray(found)
+        array = np.asarray(actual)
         if expected.dtype == object:
             texts = [x.decode() if isinstance(x, bytes) else x for x in array.ravel()]
             assert texts == expected.ravel().tolist(), f"expected {expected}, got {array}"
@@ -100,7 +100,7 @@ def equal(found: object, expected: object) -> None:
             np.testing.assert_array_equal(array, expected)
         assert array.shape == expected.shape, f"expected {expected.shape}, got {array.shape}"
     else:
-        assert found == expected, f"expected {expected!r:.200}, got {found!r:.200}"
+        assert actual == expected, f"expected {expected!r:.200}, got {actual!r:.200}"
 
 
 def within(condition: Callable[[], Any], seconds: float = 10) -> None:

@@ -22,8 +22,8 @@ def send(
 ) -> tuple[int, dict[str, str], bytes]:
     connection = HTTPConnection(SERVER["http"], timeout=60)
     try:
-        given = FORM if body is not None and headers is None else headers or {}
-        connection.request(method, path, body, given)
+        request_headers = FORM if body is not None and headers is None else headers or {}
+        connection.request(method, path, body, request_headers)
         response = connection.getresponse()
         received = {name.lower(): value for name, value in response.getheaders()}
         return response.status, received, response.read()
@@ -40,8 +40,8 @@ def answered(method: str, path: str, body: Any, expected: Any) -> None:
 
 def refused(method: str, path: str, body: Any, status: int, text: str) -> None:
     written = body if body is None or isinstance(body, str) else json.dumps(body)
-    found, headers, answer = send(method, path, written)
-    equal(found, status)
+    actual_status, headers, answer = send(method, path, written)
+    equal(actual_status, status)
     equal(headers["content-type"], "application/json")
     error = json.loads(answer)
     equal(list(error), ["error"])
@@ -89,11 +89,11 @@ def numbers() -> None:
     body = '{"instances": [NaN, Infinity, -Infinity, 17999994, 1435774380, 0.4]}'
     status, _, answer = send("POST", f"{THREE}:predict", body)
     assert status == 200, answer
-    found = json.loads(answer)["predictions"]
-    assert found[0] != found[0], found
-    equal(found[1:3], [float("inf"), float("-inf")])
-    equal(found[3], 9e6)
-    equal(found[5], 3.2)
+    predictions = json.loads(answer)["predictions"]
+    assert predictions[0] != predictions[0], predictions
+    equal(predictions[1:3], [float("inf"), float("-inf")])
+    equal(predictions[3], 9e6)
+    equal(predictions[5], 3.2)
     text = answer.decode().replace(" ", "").replace("\n", "")
     assert "NaN,Infinity,-Infinity,9e+06," in text, text
 
@@ -102,16 +102,19 @@ def numbers() -> None:
 def status_and_metadata() -> None:
     status, _, answer = send("GET", THREE)
     equal(status, 200)
-    found = json.loads(answer)
-    equal((found["name"], found["ready"]), ("half_plus_three", True))
-    (version,) = found["model_version_status"]
+    document = json.loads(answer)
+    equal((document["name"], document["ready"]), ("half_plus_three", True))
+    (version,) = document["model_version_status"]
     equal((version["version"], version["state"]), ("1", "AVAILABLE"))
     equal(version["status"], {"error_code": "OK", "error_message": ""})
     status, _, answer = send("GET", f"{THREE}/metadata")
     equal(status, 200)
-    found = json.loads(answer)
-    equal((found["model_spec"]["name"], found["model_spec"]["version"]), ("half_plus_three", "1"))
-    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    document = json.loads(answer)
+    equal(
+        (document["model_spec"]["name"], document["model_spec"]["version"]),
+        ("half_plus_three", "1"),
+    )
+    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
     equal(signature["inputs"]["x"]["dtype"], "DT_FLOAT")
     equal(signature["inputs"]["x"]["tensor_shape"]["dim"][0]["size"], "-1")
     equal(signature["method_name"], "tensorflow/serving/predict")
@@ -302,10 +305,10 @@ def statistics() -> None:
 def config() -> None:
     status, _, answer = send("GET", "/v2/models/sum/config")
     equal(status, 200)
-    found = json.loads(answer)
-    equal(found["name"], "sum")
-    equal([row["data_type"] for row in found["input"]], ["TYPE_FP32", "TYPE_FP32"])
-    assert "max_batch_size" in found, found
+    document = json.loads(answer)
+    equal(document["name"], "sum")
+    equal([row["data_type"] for row in document["input"]], ["TYPE_FP32", "TYPE_FP32"])
+    assert "max_batch_size" in document, document
 
 
 @checks("v2: generate", "generate")
@@ -316,9 +319,9 @@ def generate() -> None:
     )
     status, headers, answer = send("POST", "/v2/models/shapes-image-text/generate", body)
     assert status == 200, answer
-    found = json.loads(answer)
-    equal(found["model_name"], "shapes-image-text")
-    assert isinstance(found["text_output"], str), found
+    document = json.loads(answer)
+    equal(document["model_name"], "shapes-image-text")
+    assert isinstance(document["text_output"], str), document
     status, headers, answer = send("POST", "/v2/models/shapes-image-text/generate_stream", body)
     assert status == 200, answer
     assert headers["content-type"].startswith("text/event-stream"), headers

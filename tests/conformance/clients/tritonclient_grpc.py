@@ -32,17 +32,17 @@ def add_grpc(wire: Wire) -> None:
     """Add what gRPC alone has."""
 
     def compression(algorithm: str) -> None:
-        given = [wire.input("x", LARGE[:, :4096], "FP32")]
-        result = wire.client.infer("identity-fp32", given, compression_algorithm=algorithm)
+        inputs = [wire.input("x", LARGE[:, :4096], "FP32")]
+        result = wire.client.infer("identity-fp32", inputs, compression_algorithm=algorithm)
         equal(result.as_numpy("y"), LARGE[:, :4096])
 
     for algorithm in ("gzip", "deflate"):
         checks.add(f"{wire.name}: {algorithm}", lambda a=algorithm: compression(a), "grpc")
 
 
-for each in (grpc, grpc_aio):
-    add_common(each)
-    add_grpc(each)
+for grpc_wire in (grpc, grpc_aio):
+    add_common(grpc_wire)
+    add_grpc(grpc_wire)
 
 
 @checks("grpc: async_infer", "grpc")
@@ -64,17 +64,17 @@ def stream() -> None:
     grpc.client.start_stream(callback=lambda result, error: answers.put((result, error)))
     try:
         for n in range(5):
-            given = [grpc.input("a", A * n, "FP32"), grpc.input("b", B, "FP32")]
-            grpc.client.async_stream_infer("sum", given, request_id=str(n))
+            inputs = [grpc.input("a", A * n, "FP32"), grpc.input("b", B, "FP32")]
+            grpc.client.async_stream_infer("sum", inputs, request_id=str(n))
         for n in range(5):
             result, error = answers.get(timeout=20)
             assert error is None, error
             equal(result.get_response().id, str(n))
             equal(result.as_numpy("total"), A * n + B)
-        grpc.client.async_stream_infer("none", given)
+        grpc.client.async_stream_infer("none", inputs)
         result, error = answers.get(timeout=20)
         assert "none" in str(error), f"expected an error that names the model, got {error}"
-        grpc.client.async_stream_infer("sum", given)  # an error ends its request alone
+        grpc.client.async_stream_infer("sum", inputs)  # an error ends its request alone
         result, error = answers.get(timeout=20)
         assert error is None, error
     finally:
@@ -88,11 +88,11 @@ def aio_stream() -> None:
             for n in range(3):
                 yield {"model_name": "sum", "request_id": str(n), "inputs": [grpc.input("a", A * n, "FP32"), grpc.input("b", B, "FP32")]}  # fmt: skip
 
-        found = []
+        responses = []
         async for result, error in grpc_aio.client._client.stream_infer(requests()):
             assert error is None, error
-            found.append(result)
-        return found
+            responses.append(result)
+        return responses
 
     results = LOOP.run_until_complete(ask())
     equal([result.get_response().id for result in results], ["0", "1", "2"])

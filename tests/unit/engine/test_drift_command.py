@@ -129,7 +129,7 @@ def test_what_is_wrong_is_named(write, tmp_path) -> None:
         (("--baseline", fine, "--current", fine, "--from", "-1h"), "--from cannot be used with --current"),
         (("--model", "a", "--numeric", "x"), "--numeric cannot be used with --model"),
         (("--model", "a", "--server", "x", "--data", "d"), "--data cannot be used with --server"),
-        (("--model", "a", "--baseline", "x", "--baseline-to", "now"), "got both"),
+        (("--model", "a", "--baseline", "x", "--baseline-to", "now"), "--baseline cannot be used with"),
         (("--model", "a", "--from", "x", "--data", tmp_path), "to be a moment such as"),
         (("--model", "a", "--data", tmp_path), "baseline not found: 'default' of 'a'"),
     ]  # fmt: skip

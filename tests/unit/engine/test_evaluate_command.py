@@ -66,7 +66,7 @@ def test_times_are_shown_in_order_and_what_is_cut_is_said(tmp_path) -> None:
 def test_an_empty_file_is_insufficient(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text("")
     output = run("--task", "detection", "--records", tmp_path / "a.jsonl").stdout
-    assert output.strip() == "0 images, too few to say anything"
+    assert output.strip() == "0 images, too few to draw conclusions"
 
 
 def test_reports_are_written(records, tmp_path, photo_png) -> None:

@@ -30,5 +30,5 @@ class LocalExecutor:
     def map(
         self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
     ) -> Iterator[_Shard]:
-        """As `ShardExecutor.map`."""
+        """Read shards; see `ShardExecutor.map`."""
         return (read(self._reader, item) for item in items)

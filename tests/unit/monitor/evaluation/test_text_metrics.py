@@ -14,8 +14,8 @@ from sacrebleu.metrics import BLEU
 from quadriga.monitor.evaluation.text import text_metrics as answers
 from quadriga.monitor.evaluation.text.text_metrics import (
     anls,
-    bleu_score,
     bleu_counts,
+    bleu_score,
     cider,
     exact_match,
     levenshtein,

@@ -16,8 +16,8 @@ import drift_worlds as worlds
 import numpy as np
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.samples import sample
-from quadriga.monitor.drift.significance.decision import Settings
+from quadriga.monitor.drift.samples import build_sample
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.report.schema import Signal
 
 World = Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]]
@@ -45,8 +45,8 @@ def one(world: World, baseline: int, n: int, seed: int) -> tuple[Signal, bool, b
     before, after = world if isinstance(world, tuple) else (world, world)
     made = [before(rng, baseline), after(rng, n)]
     made = [side if isinstance(side, tuple) else (side, None) for side in made]
-    sides = [sample({"x": values}, sources=sources) for values, sources in made]
-    found = compare(sides[0], sides[1], Settings(seed=seed)).signals[0]
+    sides = [build_sample({"x": values}, sources=sources) for values, sources in made]
+    found = compare(sides[0], sides[1], ComparisonSettings(seed=seed)).signals[0]
     before, now = (np.asarray(values) for values, _ in made)
     return found, worlds.evidently(before, now), worlds.evidently(before[:1000], now)
 
@@ -54,12 +54,14 @@ def one(world: World, baseline: int, n: int, seed: int) -> tuple[Signal, bool, b
 def day(baseline: int, n: int, windows: int, seed: int) -> tuple[bool, bool, bool]:
     """Tell whether a quiet day has a window with a p-value below alpha, adjusted or not, or an alarm."""
     rng = np.random.default_rng(seed)
-    before = sample(worlds.quiet(rng, baseline, 10))
+    before = build_sample(worlds.quiet(rng, baseline, 10))
     found = [
         signal
         for _ in range(windows)
         for signal in compare(
-            before, sample(worlds.quiet(rng, n, 10)), Settings(windows=windows, seed=seed)
+            before,
+            build_sample(worlds.quiet(rng, n, 10)),
+            ComparisonSettings(windows=windows, seed=seed),
         ).signals
     ]
     return (

@@ -16,8 +16,8 @@ import drift_worlds as worlds
 import numpy as np
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.samples import sample
-from quadriga.monitor.drift.significance.decision import Settings
+from quadriga.monitor.drift.samples import build_sample
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
 
 ROW = "| {:44} | {:>5} | {:>8} | {:>16} | {:>9} | {:>15} |"
 
@@ -109,10 +109,10 @@ def one(change: Change, baseline: int, seed: int) -> tuple[bool, bool, bool, boo
     made = [change.before(rng, baseline), change.after(rng, change.n)]
     made = [side if isinstance(side, tuple) else (side, None) for side in made]
     sides = [
-        sample({"x": values} | worlds.quiet(rng, len(values), 9), sources=sources)
+        build_sample({"x": values} | worlds.quiet(rng, len(values), 9), sources=sources)
         for values, sources in made
     ]
-    settings = Settings(windows=24, seed=seed)
+    settings = ComparisonSettings(windows=24, seed=seed)
     found = compare(sides[0], sides[1], settings).signals[0]
     alone = (
         found.status != "insufficient"

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from store_records import build, databases, records
 
-from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines
+from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, BaselineStore
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
 from quadriga.monitor.drift.windows import WindowSummary, read_window
@@ -47,12 +47,12 @@ def frozen(inferences: InferenceReader, folder: Path) -> WindowSummary:
     """Freeze the first days, and read what was frozen."""
     window = StoredWindow(end=EARLY)
     asked = current_window_query(inferences, DriftParameters(MODEL.name))
-    asked = msgspec.structs.replace(asked, window=window, rows=BASELINE_ROWS)
+    asked = msgspec.structs.replace(asked, window=window, max_rows=BASELINE_ROWS)
     found = read_window(inferences, asked, lambda *_: None, LocalExecutor(inferences))
-    baselines = Baselines(folder / "baselines")
+    baselines = BaselineStore(folder / "baselines")
     name = BaselineRequest().name
-    baselines.finish(Baseline(name, MODEL.name, "building", ""), found)
-    return baselines.read(MODEL.name, name)
+    baselines.save_ready(Baseline(name, MODEL.name, "building", ""), found)
+    return baselines.read_summary(MODEL.name, name)
 
 
 def timed(

@@ -21,7 +21,7 @@ from request_cost import Load
 from scipy import stats
 
 from quadriga.engine.model import Model
-from quadriga.monitor.drift.similarity import MOST, References, write
+from quadriga.monitor.drift.similarity import MAX_REFERENCES, References, write_references
 from quadriga.tasks.image import Image
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 from tests.unseen_scenes import DRAWN
@@ -60,7 +60,7 @@ def baseline(folder: Path, model: Model, embeddings: npt.NDArray[np.floating]) -
     """Write references where a server looks for them."""
     path = folder / "baselines" / model.name / "default.similarity"
     path.parent.mkdir(parents=True)
-    write(path, embeddings, np.arange(len(embeddings)), model.embedding_space or "")
+    write_references(path, embeddings, np.arange(len(embeddings)), model.embedding_space or "")
     return path
 
 
@@ -74,7 +74,7 @@ def score() -> None:
         embeddings = np.maximum(rng.normal(size=(count, size)), 0)
         with tempfile.TemporaryDirectory() as folder:
             begun = time.thread_time()
-            write(Path(folder) / "s", embeddings, np.arange(count), "")
+            write_references(Path(folder) / "s", embeddings, np.arange(count), "")
             write_s = time.thread_time() - begun
             references = References.read(Path(folder) / "s")
         times = []
@@ -121,7 +121,7 @@ def requests(name: str, count: int, rounds: int) -> None:
     model = model_of(name)
     images = [path.read_bytes() for path in sorted((IMAGES / MODELS[name]).glob("*.jpg"))]
     size = len(model.embed(Image(np.zeros((64, 64, 3), np.uint8))))
-    embeddings = np.maximum(np.random.default_rng(SEED).normal(size=(MOST, size)), 0)
+    embeddings = np.maximum(np.random.default_rng(SEED).normal(size=(MAX_REFERENCES, size)), 0)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         baseline(root / "with", model, embeddings)
@@ -135,7 +135,9 @@ def requests(name: str, count: int, rounds: int) -> None:
             assert "quadriga-semantic-score" in headers
     plain, scored = (statistics.median(column) for column in zip(*rows, strict=True))
     ratio = statistics.median(b / a for a, b in rows)
-    print(f"{name}: CPU ms a request {plain:.2f} without, {scored:.2f} with {MOST:,} x {size}")
+    print(
+        f"{name}: CPU ms a request {plain:.2f} without, {scored:.2f} with {MAX_REFERENCES:,} x {size}"
+    )
     print(
         f"  ratio {ratio:.3f}, {min(b / a for a, b in rows):.3f}..{max(b / a for a, b in rows):.3f}"
     )

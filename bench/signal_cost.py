@@ -17,7 +17,7 @@ from store_records import Clock, databases, percentile, records
 from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
-from quadriga.monitor.signals import picture
+from quadriga.monitor.image_statistics import measure_image
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -54,7 +54,8 @@ def making() -> None:
     print("making signals of an image, CPU ms p50")
     for width, height in SIZES_WH:
         pixels = noise.integers(0, 256, (height, width, 3), np.uint8)
-        print(f"  {f'{width} x {height}':20}{cpu_us(lambda: picture(pixels), 30) / 1000:8.2f}")  # noqa: B023 - called at once
+        cost_ms = cpu_us(lambda: measure_image(pixels), 30) / 1000  # noqa: B023 - called at once
+        print(f"  {f'{width} x {height}':20}{cost_ms:8.2f}")
 
 
 def answering(folder: Path, rounds: int) -> None:

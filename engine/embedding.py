@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.embedding_finder import AVERAGE, TOKENS, Embedding, EmbeddingFinder
-from quadriga.engine.onnx_file import Graph, OnnxFileError, read_onnx, with_output
+from quadriga.engine.onnx_file import Graph, OnnxFileError, add_output, read_onnx
 from quadriga.engine.recognition.model_toml import ModelToml
 from quadriga.engine.session import LoadError, Session
 from quadriga.engine.stopwatch import Stopwatch
@@ -63,10 +63,10 @@ def load_session(
     output = average or found.tensor
     changed, hidden = None, ""
     if output not in graph.outputs:
-        changed, hidden = with_output(path.read_bytes(), found.tensor, average), output
+        changed, hidden = add_output(path.read_bytes(), found.tensor, average), output
     try:
-        loaded = session(changed=changed, hidden=hidden)
-        info = loaded.hidden or next(each for each in loaded.outputs if each.name == output)
+        loaded = session(modified_model=changed, hidden_output=hidden)
+        info = loaded.hidden_output or next(each for each in loaded.outputs if each.name == output)
         reason = _unfit(info, (4,) if average else (2, 3, 4))
     except LoadError as error:
         reason = f"onnxruntime refuses it as an output: {error}"

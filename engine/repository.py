@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.image_text.generation import is_text_package
+from quadriga.engine.image_text.generation import describe_text_package
 from quadriga.engine.model import ONNX_SUBFOLDER, Model, model_folder
 from quadriga.engine.overrides import Override, read_config
 from quadriga.engine.session import LoadError
@@ -225,7 +225,7 @@ def find_model(folder: Path) -> Path | None:
     """Find the model of a folder: model.onnx, a package of several, `onnx/model.onnx`, the only ONNX file."""
     if (folder / "model.onnx").is_file():
         return folder / "model.onnx"
-    if is_text_package(folder) is not None:
+    if describe_text_package(folder) is not None:
         return folder
     if (folder / ONNX_SUBFOLDER / "model.onnx").is_file():
         return folder / ONNX_SUBFOLDER / "model.onnx"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.journal_capacity import OutcomeCounters
-from quadriga.monitor.signals import picture
+from quadriga.monitor.image_statistics import measure_image
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -170,7 +170,7 @@ class SignalRecorder:
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
                 self._log_once(f"no embedding by {task.other_model!r}", task, error)
         try:
-            numbers = picture(task.image.pixels, task.image.bit_depth).astype("<f4").tobytes()
+            numbers = measure_image(task.image.pixels, task.image.bit_depth).astype("<f4").tobytes()
         except Exception as error:  # noqa: BLE001 - as above, the signals
             self.counts.add("signals_dropped")
             self._log_once("no signals", task, error)

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from quadriga.engine.commands.datasets import model_of
+from quadriga.engine.commands.datasets import resolve_model
 from quadriga.engine.commands.server_client import ServerClient, ServerError, own_server
 from quadriga.tasks.drawing import draw
 from quadriga.tasks.image import decode
@@ -124,7 +124,7 @@ def server(console: Console, data: Path) -> Iterator[ServerClient]:
             client = ServerClient(url)
             with console.status("Loading the models"):
                 for name in MODELS.values():
-                    model_of(client, name, None)
+                    resolve_model(client, name, None)
             yield client
     except ServerError as error:
         raise SystemExit(f"{error}; see {log.name}") from error
@@ -179,13 +179,13 @@ def run_queries(console: Console, client: ServerClient) -> None:
     """Find what was stored again, by filters of growing difficulty."""
     started = time.perf_counter()
     body: dict[str, Any] = {"limit": 1, "count": "exact", "consistency": "journal"}
-    page = client.call("POST", "/api/inferences/query", body)
+    page = client.request_json("POST", "/api/inferences/query", body)
     elapsed_ms = (time.perf_counter() - started) * 1000
     console.print(f"{page['count']} inferences stored, {elapsed_ms:.0f} ms after the last answer\n")
     for title, where in QUERIES:
         body = {"where": where, "limit": 3, "count": "exact"}
         started = time.perf_counter()
-        page = client.call("POST", "/api/inferences/query", body)
+        page = client.request_json("POST", "/api/inferences/query", body)
         elapsed_ms = (time.perf_counter() - started) * 1000
         if not page["inferences"]:
             raise SystemExit(f"expected matches of {where}, got {page}")

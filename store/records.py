@@ -127,9 +127,7 @@ class ImageSignals(msgspec.Struct, frozen=True, omit_defaults=True):
     """What drift is told by and no row tells, of one image; what is empty says nothing."""
 
     seq: int
-    picture: bytes = (
-        b""  # float32, little-endian, in the order of `quadriga.monitor.signals.PICTURE`
-    )
+    picture: bytes = b""  # float32, little-endian, in the order of `quadriga.monitor.image_statistics.IMAGE_STATISTICS`
     embedding: bytes = b""  # float16, little-endian
     space: str = ""  # tells which embeddings may be compared: 16 hexadecimal digits
 

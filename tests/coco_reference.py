@@ -30,12 +30,12 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
         truth.dataset = dataset
         truth.createIndex()
         if results:
-            found = truth.loadRes(results)
+            detections = truth.loadRes(results)
         else:  # it cannot read an empty list
-            found = COCO()
-            found.dataset = {**dataset, "annotations": []}
-            found.createIndex()
-        evaluation = COCOeval(truth, found, kind)
+            detections = COCO()
+            detections.dataset = {**dataset, "annotations": []}
+            detections.createIndex()
+        evaluation = COCOeval(truth, detections, kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -63,18 +63,18 @@ def curves_of(ranking: RankedPredictions) -> tuple[Float64Array, Float64Array, F
         for area in ranges
     ]
     precision, scores, recall = (
-        np.array([[one[at] for one in row] for row in drawn]) for at in range(3)
+        np.array([[curve[at] for curve in row] for row in drawn]) for at in range(3)
     )
-    precision, scores = (one.transpose(3, 4, 2, 0, 1) for one in (precision, scores))
+    precision, scores = (curve.transpose(3, 4, 2, 0, 1) for curve in (precision, scores))
     return precision, recall.transpose(3, 2, 0, 1), scores
 
 
 def narrowed(ranking: RankedPredictions, area: int, most: int) -> RankedPredictions:
     """Return what matters to curves of one range of area and the first predictions of each image."""
-    kept, labels = ranking.rank < most, len(ranking.bounds) - 1
+    keep, labels = ranking.rank < most, len(ranking.bounds) - 1
     return ranking._replace(
-        score=ranking.score[kept],
-        outcome=ranking.outcome[:, area : area + 1, kept],
-        bounds=np.append(0, np.cumsum(kept))[ranking.bounds],
-        actual_counts=ranking.actual_counts[area * labels : (area + 1) * labels],
+        score=ranking.score[keep],
+        outcome=ranking.outcome[:, area : area + 1, keep],
+        bounds=np.append(0, np.cumsum(keep))[ranking.bounds],
+        to_find=ranking.to_find[area * labels : (area + 1) * labels],
     )

@@ -1,4 +1,4 @@
-"""Has anything changed? A window against a baseline, column by column, as a report."""
+"""Comparison of a window with a baseline, column by column, as a report."""
 
 import sys
 import zlib
@@ -7,93 +7,123 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
+from quadriga.monitor.drift.samples import (
+    Column,
+    DriftError,
+    Kind,
+    Sample,
+    kind_conflict,
+    merge_names,
+)
 from quadriga.monitor.drift.significance import kernels, two_samples
-from quadriga.monitor.drift.significance.decision import Settings, decide, most_permutations, status
-from quadriga.monitor.drift.significance.exchangeable_units import Origin, Units, units
+from quadriga.monitor.drift.significance.decision import (
+    ComparisonSettings,
+    decide,
+    max_permutations,
+    power_status,
+)
+from quadriga.monitor.drift.significance.exchangeable_units import (
+    ExchangeableUnits,
+    Origin,
+    exchangeable_units,
+)
 from quadriga.monitor.drift.significance.permutation import (
-    Effort,
+    PermutationBudget,
     chi_square,
-    counts_of,
-    dealing,
-    fitted,
-    largest_distance,
-    permuted,
+    count_table,
+    fitted_p_value,
+    ks_statistic,
+    permutation_p_value,
+    permute_units,
 )
 from quadriga.monitor.drift.summary import Summary, summarise
 from quadriga.monitor.report.schema import Data, Effect, Histogram, Report, Signal, Window
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
-GRID = 128
-"""Values, at most, at which permutations compare distribution functions."""
-BINS = 40
-"""Of a histogram in a report."""
+MAX_GRID_VALUES = 128
+"""Maximum number of values at which permutations compare distribution functions."""
+HISTOGRAM_BINS = 40
+"""Number of bins of a histogram in a report."""
 PSI_BINS = 10
-"""Each with an equal share of the baseline."""
-_SCORED_LABELS = 32
-"""The most frequent labels: by them rows are found alike."""
-_TIED = 0.9
-"""Share of distinct values below which numbers are tied too often for the p-value of KS."""
+"""Number of bins of PSI for numbers, each with an equal share of the baseline."""
+_MAX_SCORED_LABELS = 32
+"""Number of the most frequent labels that the correlation of rows is measured by."""
+_MIN_DISTINCT_SHARE = 0.9
+"""Share of distinct values below which ties make the analytic p-value of KS too large."""
 _TESTS: dict[Kind, tuple[str, str]] = {
     "numeric": ("ks", "wasserstein_iqr"),
     "count": ("chi_square", "wasserstein_iqr"),
     "categorical": ("chi_square", "total_variation"),
 }
+"""Names of the test and the effect by kind, as reports have them; embeddings are tested with the kernel."""
 
 
-class _Pair(NamedTuple):
+class _ColumnPair(NamedTuple):
     """A column on both sides."""
 
     kind: Kind
     baseline: Column
     current: Column
     origins: tuple[Origin, Origin]
-    """Of the values."""
+    """Origins of the values of baseline and current."""
 
 
-class _Found(NamedTuple):
-    """What came out for a column that has values on both sides."""
+class _ColumnResult(NamedTuple):
+    """Result for a column that has values on both sides."""
 
-    test: two_samples.Test
+    test: two_samples.TestResult
     effect: float
-    units: Units
+    units: ExchangeableUnits
     histogram: Histogram = Histogram()
     table: Float64Array | None = None
-    """(2, C) counts that PSI and its kin are taken from."""
+    """(2, C) counts that PSI and the Jensen-Shannon distance are computed from; None for embeddings."""
 
 
 def compare(
     baseline: Summary | Sample,
     current: Summary | Sample,
-    settings: Settings | None = None,
+    settings: ComparisonSettings | None = None,
     *,
     task: str = "",
 ) -> Report:
-    """Compare each column that the baseline has; one that is not current is insufficient.
+    """Compare each column of the baseline; a column without current values is insufficient.
 
-    Of a sample with more rows than `settings.rows`, as many are drawn.
+    Samples with more rows than `settings.rows` are reduced to that many.
 
     Raises:
         DriftError: A column is of another kind, or its embeddings are of another length.
     """
-    settings = settings or Settings()
-    before, now = bounded(baseline, settings), bounded(current, settings)
-    _, codes = alike([(one.sample.source_names, one.sample.sources) for one in (before, now)])
-    count = len(before.sample.columns)
-    effort = Effort(most_permutations(settings, count), settings.seed)
+    settings = settings or ComparisonSettings()
+    baseline_summary = as_summary(baseline, settings)
+    current_summary = as_summary(current, settings)
+    samples = baseline_summary.sample, current_summary.sample
+    _, codes = merge_names([(sample.source_names, sample.sources) for sample in samples])
+    signal_count = len(baseline_summary.sample.columns)
+    budget = PermutationBudget(max_permutations(settings, signal_count), settings.seed)
     signals = []
-    for column in before.sample.columns:
-        nothing = Column(column.name, column.kind, column.rows[:0], column.values[:0])
-        other = now.sample.column(column.name) or nothing
-        origins = _origin(before, codes[0], column), _origin(now, codes[1], other)
-        pair = _Pair(_common_kind(column, other), column, other, origins)
-        new = now.labels.get(column.name, {}).keys() - before.labels.get(column.name, {}).keys()
-        signals.append(_signal(pair, settings, effort, sorted(new), count))
-    return _report(decide(signals, settings), before, now, settings, task)
+    for column in baseline_summary.sample.columns:
+        empty = Column(column.name, column.kind, column.rows[:0], column.values[:0])
+        current_column = current_summary.sample.column(column.name) or empty
+        origins = (
+            _value_origin(baseline_summary, codes[0], column),
+            _value_origin(current_summary, codes[1], current_column),
+        )
+        pair = _ColumnPair(_common_kind(column, current_column), column, current_column, origins)
+        new_labels = (
+            current_summary.labels.get(column.name, {}).keys()
+            - baseline_summary.labels.get(column.name, {}).keys()
+        )
+        signals.append(
+            _compare_column(
+                pair, settings, budget, new_labels=sorted(new_labels), signal_count=signal_count
+            )
+        )
+    sides = baseline_summary, current_summary
+    return _build_report(decide(signals, settings), sides, settings, task)
 
 
-def bounded(side: Summary | Sample, settings: Settings) -> Summary:
-    """Return a sample as a summary of no more rows than are compared; a summary as it is."""
+def as_summary(side: Summary | Sample, settings: ComparisonSettings) -> Summary:
+    """Return a summary as it is, and a sample as a summary with the number of rows that are compared."""
     if isinstance(side, Summary):
         return side
     return summarise(
@@ -101,145 +131,184 @@ def bounded(side: Summary | Sample, settings: Settings) -> Summary:
     )
 
 
-def _signal(
-    pair: _Pair, settings: Settings, effort: Effort, new: list[str], signals: int
+def _compare_column(
+    pair: _ColumnPair,
+    settings: ComparisonSettings,
+    budget: PermutationBudget,
+    *,
+    new_labels: list[str],
+    signal_count: int,
 ) -> Signal:
+    """Test one column; its p-value is adjusted later, with those of the other signals."""
     n = (len(pair.baseline.rows), len(pair.current.rows))
     name, kind = pair.baseline.name, pair.kind
     kernel = (settings.kernel, f"{settings.kernel}_coefficient")
     test, effect = _TESTS.get(kind, kernel)
     if not min(n):
         reason = f"expected values on each side, got {n[0]} and {n[1]}"
-        missing = Effect(effect, None, 0.0)
-        return Signal(name, kind, test, missing, n, status="insufficient", reason=reason)
-    effort = effort._replace(seed=zlib.crc32(name.encode(), settings.seed))
+        return Signal(
+            name=name,
+            kind=kind,
+            test=test,
+            effect=Effect(effect, None, 0.0),
+            n=n,
+            status="insufficient",
+            reason=reason,
+        )
+    budget = budget._replace(seed=zlib.crc32(name.encode(), settings.seed))
     if kind == "embedding":
-        found, least = _embedding(pair, settings, effort), settings.least_distance
+        result, minimum = _compare_embeddings(pair, settings, budget), settings.min_distance
     elif kind == "categorical":
-        found, least = _category(pair, effort), settings.least_share
+        result, minimum = _compare_categories(pair, budget), settings.min_share
     else:
-        found, least = _number(pair, effort), settings.least_shift
-    enough, reason = status(found.units, settings, signals)
+        result, minimum = _compare_numbers(pair, budget), settings.min_shift
+    status, reason = power_status(result.units, settings, signal_count)
     return Signal(
-        name,
-        kind,
-        test,
-        Effect(effect, found.effect, least),
-        n,
-        *found.test,
-        status=enough,
+        name=name,
+        kind=kind,
+        test=test,
+        effect=Effect(effect, result.effect, minimum),
+        n=n,
+        statistic=result.test.statistic,
+        p=result.test.p,
+        status=status,
         reason=reason,
-        n_eff=found.units.n_eff,
-        units=found.units.kind,
-        histogram=found.histogram,
-        new_labels=new,
-        psi=None if found.table is None else two_samples.psi(found.table),
-        js=None if found.table is None else two_samples.jensen_shannon(found.table),
+        n_eff=result.units.n_eff,
+        units=result.units.kind,
+        histogram=result.histogram,
+        new_labels=new_labels,
+        psi=None if result.table is None else two_samples.psi(result.table),
+        js=None if result.table is None else two_samples.jensen_shannon(result.table),
     )
 
 
-def _common_kind(before: Column, now: Column) -> Kind:
-    found = differ(before, now)
-    if found is not None:
-        wanted = f"expected {before.name} to be {found[0]} as in the baseline"
-        raise DriftError(f"{wanted}, got {found[1]}")
-    if not len(before.rows):
-        return now.kind
-    return before.kind if before.kind == now.kind or not len(now.rows) else "numeric"
+def _common_kind(baseline: Column, current: Column) -> Kind:
+    """Return the kind by which two columns are compared.
+
+    Raises:
+        DriftError: The columns cannot be compared.
+    """
+    kinds = kind_conflict(baseline, current)
+    if kinds is not None:
+        expected = f"expected {baseline.name} to be {kinds[0]} as in the baseline"
+        raise DriftError(f"{expected}, got {kinds[1]}")
+    if not len(baseline.rows):
+        return current.kind
+    return baseline.kind if baseline.kind == current.kind or not len(current.rows) else "numeric"
 
 
-def _origin(side: Summary, sources: Int64Array, column: Column) -> Origin:
-    drawn = side.drawn(column.kind)
+def _value_origin(side: Summary, sources: Int64Array, column: Column) -> Origin:
+    is_sampled = side.is_sampled(column.kind)
     order = side.sample.order[column.rows]
-    runs = order // side.run if drawn else np.zeros_like(order)
-    return Origin(sources[column.rows], runs, bool(side.sample.source_names), drawn)
+    runs = order // side.run if is_sampled else np.zeros_like(order)
+    return Origin(sources[column.rows], runs, bool(side.sample.source_names), is_sampled)
 
 
-def _report(
-    signals: list[Signal], before: Summary, now: Summary, settings: Settings, task: str
+def _build_report(
+    signals: list[Signal],
+    sides: tuple[Summary, Summary],
+    settings: ComparisonSettings,
+    task: str,
 ) -> Report:
-    judged = [one for one in signals if one.status != "insufficient"]
-    alarm = any(one.alarm for one in signals)
-    least = [min((one.n_eff[side] for one in judged), default=None) for side in (0, 1)]
-    told = {"correction": "bh", "spending": f"bonferroni/{settings.windows}"}
+    baseline, current = sides
+    judged = [signal for signal in signals if signal.status != "insufficient"]
+    alarm = any(signal.alarm for signal in signals)
+    min_n_eff = [min((signal.n_eff[side] for signal in judged), default=None) for side in (0, 1)]
+    spending = {"correction": "bh", "spending": f"bonferroni/{settings.windows}"}
     return Report(
         kind="drift",
         task=task,
-        data=Data(Window(n=now.n, n_eff=least[1]), Window(n=before.n, n_eff=least[0])),
+        data=Data(
+            Window(n=current.n, n_eff=min_n_eff[1]), Window(n=baseline.n, n_eff=min_n_eff[0])
+        ),
         status="drift" if alarm else "ok" if judged else "insufficient",
-        parameters=msgspec.to_builtins(settings) | told,
+        parameters=msgspec.to_builtins(settings) | spending,
         signals=signals,
     )
 
 
-def _number(pair: _Pair, effort: Effort) -> _Found:
-    """Compare numbers by Kolmogorov-Smirnov, counts by chi-square; the effect is the same."""
-    before, now = pair.baseline.values, pair.current.values
-    n = len(before)
-    both = np.concatenate([before, now])
-    distinct = np.unique(both)
+def _compare_numbers(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnResult:
+    """Compare numbers by Kolmogorov-Smirnov, and counts by chi-square; the effect is the Wasserstein distance."""
+    baseline, current = pair.baseline.values, pair.current.values
+    n = len(baseline)
+    pooled = np.concatenate([baseline, current])
+    distinct = np.unique(pooled)
     values = distinct
-    if len(distinct) > GRID:
-        values = np.unique(np.quantile(both, np.linspace(0, 1, GRID), method="higher"))
-    codes = np.searchsorted(values, both)
+    if len(distinct) > MAX_GRID_VALUES:
+        values = np.unique(np.quantile(pooled, np.linspace(0, 1, MAX_GRID_VALUES), method="higher"))
+    codes = np.searchsorted(values, pooled)
     scores = (codes / len(values)).astype(np.float32)[:, None]
-    exchanged = units((scores[:n], scores[n:]), pair.origins)
+    units = exchangeable_units((scores[:n], scores[n:]), pair.origins)
     if pair.kind == "count":
-        cells = two_samples.pooling(counts_of(codes, n, len(values)), ordered=True)
-        found = chi_square(cells[codes], exchanged, n, effort)
+        cells = two_samples.pool_cells(count_table(codes, n, len(values)), ordered=True)
+        test = chi_square(cells[codes], units, n, budget=budget)
     else:
-        found = two_samples.ks(before, now)
-        if len(distinct) < len(both) * _TIED or exchanged.kind != "rows":
-            found = found._replace(p=permuted(largest_distance, codes, exchanged, n, effort))
-    effect = two_samples.wasserstein(before, now) / two_samples.spread(before, now)
+        test = two_samples.ks(baseline, current)
+        if len(distinct) < len(pooled) * _MIN_DISTINCT_SHARE or units.kind != "rows":
+            p = permutation_p_value(ks_statistic, codes, units, n=n, budget=budget)
+            test = test._replace(p=p)
+    effect = two_samples.wasserstein(baseline, current) / two_samples.spread(baseline, current)
     effect = min(effect, sys.float_info.max)  # values near the limits of a double overflow
-    edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
-    table = counts_of(np.searchsorted(edges, both, "right"), n, len(edges) + 1)
-    return _Found(found, effect, exchanged, histogram(before, now), table)
+    edges = np.unique(np.quantile(baseline, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
+    table = count_table(np.searchsorted(edges, pooled, "right"), n, len(edges) + 1)
+    return _ColumnResult(test, effect, units, histogram=histogram(baseline, current), table=table)
 
 
-def _category(pair: _Pair, effort: Effort) -> _Found:
-    """Compare labels by chi-square, the rare ones put together."""
-    labels, both = alike([(one.labels, one.values) for one in (pair.baseline, pair.current)])
-    codes, n = np.concatenate(both), len(both[0])
-    table = counts_of(codes, n, len(labels))
-    frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_SCORED_LABELS]
+def _compare_categories(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnResult:
+    """Compare labels by chi-square, with rare labels pooled."""
+    labels, codes_by_side = merge_names(
+        [(column.labels, column.values) for column in (pair.baseline, pair.current)]
+    )
+    codes, n = np.concatenate(codes_by_side), len(codes_by_side[0])
+    table = count_table(codes, n, len(labels))
+    frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_MAX_SCORED_LABELS]
     scores = (codes[:, None] == frequent).astype(np.float32)
-    exchanged = units((scores[:n], scores[n:]), pair.origins)
-    found = chi_square(two_samples.pooling(table, ordered=False)[codes], exchanged, n, effort)
-    shown = Histogram(list(labels), *table.astype(np.int64).tolist())
-    effect = two_samples.total_variation(table)
-    return _Found(found, effect, exchanged, shown, table[:, table.sum(axis=0) > 0])
+    units = exchangeable_units((scores[:n], scores[n:]), pair.origins)
+    cells = two_samples.pool_cells(table, ordered=False)
+    test = chi_square(cells[codes], units, n, budget=budget)
+    return _ColumnResult(
+        test,
+        two_samples.total_variation(table),
+        units,
+        histogram=Histogram(list(labels), *table.astype(np.int64).tolist()),
+        table=table[:, table.sum(axis=0) > 0],
+    )
 
 
-def _embedding(pair: _Pair, settings: Settings, effort: Effort) -> _Found:
+def _compare_embeddings(
+    pair: _ColumnPair, settings: ComparisonSettings, budget: PermutationBudget
+) -> _ColumnResult:
     """Compare embeddings by energy distance or MMD, with permutations.
 
-    The effect is the distance, less what permutations have on average, as a share of what it would be if the
-    sides were two points: at most 1.
+    The effect is the distance minus its mean over permutations, as a share of the distance if each side were a
+    single point: at most 1.
     """
-    scores = [one.values.astype(np.float32) for one in (pair.baseline, pair.current)]
-    exchanged = units((scores[0], scores[1]), pair.origins)
-    apart = kernels.distances(np.concatenate(scores))
-    current = np.arange(len(apart)) >= len(scores[0])
-    kernel = kernels.kernel_of(apart, settings.kernel)
-    scale = 2 * float(kernel.diagonal().mean() - kernel[np.ix_(current, ~current)].mean())
-    kernel = kernels.centred(kernel)
-    statistic = kernels.between(kernel, current)
-    chances = dealing(kernels.quadratic(kernel, exchanged), exchanged)
-    p, usual = fitted(chances, effort._replace(most=settings.permutations))
-    effect = (chances.there - usual) / scale if scale > 0 else 0.0
-    return _Found(two_samples.Test(statistic, p), effect, exchanged)
+    scores = [column.values.astype(np.float32) for column in (pair.baseline, pair.current)]
+    units = exchangeable_units((scores[0], scores[1]), pair.origins)
+    distances = kernels.pairwise_distances(np.concatenate(scores))
+    is_current = np.arange(len(distances)) >= len(scores[0])
+    kernel = kernels.kernel_matrix(distances, settings.kernel)
+    scale = 2 * float(kernel.diagonal().mean() - kernel[np.ix_(is_current, ~is_current)].mean())
+    kernel = kernels.centre_kernel(kernel)
+    statistic = kernels.squared_distance(kernel, is_current)
+    permutations = permute_units(kernels.permutation_statistic(kernel, units), units)
+    p, null_mean = fitted_p_value(
+        permutations, budget._replace(max_permutations=settings.permutations)
+    )
+    effect = (permutations.observed - null_mean) / scale if scale > 0 else 0.0
+    return _ColumnResult(two_samples.TestResult(statistic, p), effect, units)
 
 
-def histogram(before: Float64Array, now: Float64Array, bins: int = BINS) -> Histogram:
-    """Return counts in bins of equal width; what is far out (0.1 % at each end) is in the outer ones."""
-    low, high = np.quantile(np.concatenate([before, now]), [0.001, 0.999])
+def histogram(
+    baseline: Float64Array, current: Float64Array, bins: int = HISTOGRAM_BINS
+) -> Histogram:
+    """Count values in bins of equal width; the outer bins include the 0.1 % farthest out at each end."""
+    low, high = np.quantile(np.concatenate([baseline, current]), [0.001, 0.999])
     edges = np.unique(np.linspace(low, high, bins + 1))
     if len(edges) == 1:
         edges = np.array([low - 0.5, low + 0.5])
     counts = (
         np.bincount(np.searchsorted(edges[1:-1], side, "right"), minlength=len(edges) - 1).tolist()
-        for side in (before, now)
+        for side in (baseline, current)
     )
     return Histogram(edges.tolist(), *counts)

@@ -180,7 +180,7 @@ def _metric(
     """Estimate by one method, from the baseline's confidence, its correctness, and the current confidence."""
     order = np.argsort(sides[0], kind="stable")
     baseline, correct, current = sides[0][order], sides[1][order], np.sort(sides[2])
-    ones = np.ones(len(baseline), np.int64), np.ones(len(current), np.int64)
+    unit_weights = np.ones(len(baseline), np.int64), np.ones(len(current), np.int64)
     estimates = [
         estimate(
             baseline,
@@ -193,7 +193,7 @@ def _metric(
     ]
     low, high = np.quantile(estimates, [0.025, 0.975]).tolist() if estimates else (None, None)
     parameters = {"method": name, "valid": VALID, "n_baseline": len(baseline)}
-    value = estimate(baseline, correct, current, *ones)
+    value = estimate(baseline, correct, current, *unit_weights)
     return Metric(METRIC_TYPE, value, parameters, (low, high) if estimates else None, len(current))
 
 

@@ -3,12 +3,12 @@
 import msgspec
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines
+from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, BaselineStore
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.samples import DriftError
-from quadriga.monitor.drift.similarity import MOST
+from quadriga.monitor.drift.similarity import MAX_REFERENCES
 from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
-from quadriga.monitor.drift.watch.history import note, note_failure, with_history
+from quadriga.monitor.drift.watch.history import record_failure, record_window, with_history
 from quadriga.monitor.drift.windows import read_window
 from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.saved import save_report
@@ -31,30 +31,30 @@ def run_drift(run: JobRun) -> str:
     """Compare a window with its baseline; the report has the id of the job.
 
     Raises:
-        StoreError: There is nothing to compare, or nothing to compare it with.
+        StoreError: There are no inferences to compare, or no baseline.
     """
     parameters = msgspec.convert(run.job.parameters, DriftParameters)
     is_scheduled = parameters.schedule is not None
     history_directory = run.directory.parent.parent / "drift"
     try:
         baselines = _baselines(run)
-        parameters = baselines.resolved(parameters)
+        parameters = baselines.resolve_rolling(parameters)
         name = parameters.baseline
-        baseline = baselines.read(parameters.model, name) if isinstance(name, str) else None
+        baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
         now_us = _submitted_us(run)
         report = compare_stored(
             run.inferences, parameters, baseline, run.report_progress, now_us=now_us
         )
     except (DriftError, StoreError) as error:
         if is_scheduled:
-            note_failure(history_directory, run.job.id, parameters, str(error))
+            record_failure(history_directory, run.job.id, parameters, str(error))
         raise StoreError(str(error)) from error
     report = replace(report, id=run.job.id)
     if is_scheduled:
         report = with_history(history_directory, report, parameters)
     file_name = save_report(run, report)
     if is_scheduled:
-        note(history_directory, report, parameters)
+        record_window(history_directory, report, parameters)
     run.log(f"{report.data.current.n} images compared: {report.status}")
     return file_name
 
@@ -69,11 +69,13 @@ def run_baseline(run: JobRun) -> str:
     request = job.request
     parameters = DriftParameters(job.model, source_keys=request.source_keys)
     query = current_window_query(run.inferences, parameters, now_us=_submitted_us(run))
-    query = replace(query, window=request.window, rows=BASELINE_ROWS, embeddings=MOST)
+    query = replace(
+        query, window=request.window, max_rows=BASELINE_ROWS, max_embeddings=MAX_REFERENCES
+    )
     window = read_window(run.inferences, query, run.report_progress, LocalExecutor(run.inferences))
     n = window.info.window.n
     if not n:
-        raise QueryError(f"expected inferences of {job.model!r:.80} in the baseline, got none")
+        raise QueryError(f"the model {job.model!r:.80} has no inferences in the baseline")
     run.report_progress(n, n)
     pending = Baseline(
         name=request.name,
@@ -83,7 +85,7 @@ def run_baseline(run: JobRun) -> str:
         window=Window(request.start, request.end, filter=request.window.where),
         job=run.job.id,
     )
-    saved = _baselines(run).finish(pending, window)
+    saved = _baselines(run).save_ready(pending, window)
     run.log(
         "a newer baseline replaced this one"
         if saved is None
@@ -93,9 +95,9 @@ def run_baseline(run: JobRun) -> str:
     return BASELINE_FILE
 
 
-def _baselines(run: JobRun) -> Baselines:
+def _baselines(run: JobRun) -> BaselineStore:
     """Return the baselines of the job's data folder."""
-    return Baselines(run.directory.parent.parent / "baselines")
+    return BaselineStore(run.directory.parent.parent / "baselines")
 
 
 def _submitted_us(run: JobRun) -> int:

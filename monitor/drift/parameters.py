@@ -1,4 +1,4 @@
-"""What is asked of a drift report over stored inferences."""
+"""Parameters of a drift report over stored inferences."""
 
 import re
 from typing import Annotated, Any
@@ -14,120 +14,123 @@ from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
-MOST_BY = 20
+MAX_SLICE_KEYS = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
-DEFAULT = "default"
-"""Name of the baseline that is meant where none is named."""
+DEFAULT_BASELINE = "default"
+"""Name of the baseline that is used if none is named."""
 
 DAY_S = 86_400
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
-_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
+_SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
 
 class StoredWindow(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}
 ):
-    """Inferences of a model within a time."""
+    """Inferences of a model within a span of time."""
 
     start: str | None = None
-    """The first moment that counts, RFC 3339 or as `-24h`; None for no limit."""
+    """Start of the window, included: RFC 3339 or relative as `-24h`; None: no limit."""
     end: str | None = None
-    """The first moment that does not."""
+    """End of the window, excluded; None: no limit."""
     version: str | None = None
-    """None: all of them together."""
+    """Version of the model; None: all versions together."""
     where: Any = None
-    """A filter, as of a query."""
+    """Filter that inferences must match, as in a query."""
 
 
 class DriftParameters(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}
 ):
-    """What to compare, and how."""
+    """Parameters of a drift report: which window to compare with what, and how."""
 
     model: str
     version: str | None = None
     where: Any = None
     start: str | None = None
     end: str | None = None
-    baseline: str | StoredWindow = DEFAULT
-    """The name of one that was made of the model, or a window of the same model."""
+    baseline: str | StoredWindow = DEFAULT_BASELINE
+    """Name of a saved baseline of the model, or a window of the same model."""
     signals: list[str] = []
-    """Names; none for all that there are."""
+    """Names of the signals to compare; empty: all."""
     ignore: list[str] = []
-    """Names of those that are left out."""
+    """Names of signals to leave out."""
     source_keys: list[str] = msgspec.field(default_factory=SOURCE_KEYS.copy)
-    """Keys of the metadata; the first that any inference has tells sources apart."""
-    by: Annotated[list[str], msgspec.Meta(max_length=MOST_BY)] = []
-    """Keys of the metadata in whose values an alarm is looked for; none for all with few values."""
+    """Metadata keys; the first that any inference has is the source."""
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
+    """Metadata keys to slice by where there is an alarm; empty: those with the fewest values."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     windows: Annotated[int, msgspec.Meta(ge=1, le=1440)] = 1
-    """Windows of a day, which share alpha."""
+    """Number of windows per day, which share alpha."""
     kernel: Kernel = "energy"
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
     schedule: str | None = None
-    """How often the schedule that asked for this does so, such as `1h`; its windows are the model's history."""
+    """Interval of the schedule that submitted this report, such as `1h`; its windows form the model's history."""
 
     @property
     def current(self) -> StoredWindow:
-        """What is compared with the baseline."""
+        """The window that is compared with the baseline."""
         return StoredWindow(self.start, self.end, self.version, self.where)
 
 
 def decode_parameters(body: bytes) -> DriftParameters:
-    """Read the parameters of a drift report from JSON; `absolute` sees that they mean something.
+    """Decode the parameters of a drift report from JSON; `resolve_times` checks filters and times.
 
     Raises:
-        QueryError: They are none.
+        QueryError: The body cannot be decoded.
     """
     parameters = decode_body(body, DriftParameters)
     if parameters.schedule is not None:
-        raise QueryError("expected no schedule, which the model has, got one")
+        raise QueryError("expected no schedule: PUT it on the model's /drift-schedule instead")
     return parameters
 
 
-def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
-    """Say at which moments windows begin and end, by what `now` means; the current one ends then at the latest.
+def resolve_times(parameters: DriftParameters, now_us: int) -> DriftParameters:
+    """Replace relative times by moments; without an end, the current window ends now.
 
     Raises:
-        QueryError: A filter or a time means nothing, or a window begins after its end.
+        QueryError: A filter or a time is invalid, or a window does not start before its end.
     """
     current = replace(parameters.current, end=parameters.end or "now")
-    current = fixed(parameters.model, current, now_us)
+    current = fixed_window(parameters.model, current, now_us)
     baseline = parameters.baseline
     if isinstance(baseline, StoredWindow):
         try:
-            baseline = fixed(parameters.model, baseline, now_us)
+            baseline = fixed_window(parameters.model, baseline, now_us)
         except QueryError as error:
             raise QueryError(f"baseline: {error}") from error
     return replace(parameters, start=current.start, end=current.end, baseline=baseline)
 
 
-def fixed(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
-    """Say at which moments a window of a model begins and ends, to the millisecond, as ids are.
+def fixed_window(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
+    """Replace the relative times of a window by moments, in milliseconds as in ids.
 
     Raises:
-        QueryError: Its filter or a time means nothing, or it begins after its end.
+        QueryError: The filter or a time is invalid, or the window does not start before its end.
     """
     parse(window.where, 0)
-    given = {"from": window.start, "to": window.end}
-    moments = (moment_us(text, now_us, name) for name, text in given.items())
+    limits = {"from": window.start, "to": window.end}
+    moments_us = (moment_us(text, now_us, name) for name, text in limits.items())
     try:
-        start, end = (None if at is None else timestamp_text(-(-at // 1000)) for at in moments)
+        start, end = (
+            None if limit_us is None else timestamp_text(-(-limit_us // 1000))
+            for limit_us in moments_us
+        )
     except OverflowError as error:
         got = f"{window.start} and {window.end}"
         raise QueryError(f"expected from and to in UTC's years 1 to 9999, got {got}") from error
-    made = replace(window, start=start, end=end)
-    parse(where_of(model, made), 0)
+    resolved = replace(window, start=start, end=end)
+    parse(window_filter(model, resolved), 0)
     if start is not None and end is not None and start >= end:
         raise QueryError(f"expected from to be before to, got {start} and {end}")
-    return made
+    return resolved
 
 
 def moment_us(text: str | None, now_us: int, name: str) -> int | None:
-    """Return a moment, if there is one, in microseconds since 1970.
+    """Return a moment in microseconds since 1970; None of None.
 
     Raises:
-        QueryError: The text is none; the message names it.
+        QueryError: The text is not a moment; the message has its name.
     """
     try:
         return None if text is None else parse_moment_us(text, now_us)
@@ -135,29 +138,29 @@ def moment_us(text: str | None, now_us: int, name: str) -> int | None:
         raise unexpected_value(name, EXPECTED_MOMENT, text) from error
 
 
-def span_s(text: str, name: str = "") -> int:
+def parse_span_s(text: str, name: str = "") -> int:
     """Return the seconds of a span such as `15m`.
 
     Raises:
-        QueryError: The text is none.
+        QueryError: The text is not a span.
     """
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN_PATTERN.fullmatch(text)
+    if match is None:
         raise QueryError(
             f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
         )
-    return int(found[1]) * _UNITS_S[found[2]]
+    return int(match[1]) * _SECONDS_BY_UNIT[match[2]]
 
 
-def where_of(model: str, window: StoredWindow) -> dict[str, Any]:
+def window_filter(model: str, window: StoredWindow) -> dict[str, Any]:
     """Return the filter that finds a window of a model."""
-    time = {"ge": window.start, "lt": window.end}
-    asked = [
+    limits = {"ge": window.start, "lt": window.end}
+    conditions = [
         {"model": {"eq": model}},
         None if window.version is None else {"version": {"eq": window.version}},
-        {"ts": {op: at for op, at in time.items() if at is not None}}
-        if any(time.values())
+        {"ts": {op: moment for op, moment in limits.items() if moment is not None}}
+        if any(limits.values())
         else None,
         window.where,
     ]
-    return {"and": [one for one in asked if one is not None]}
+    return {"and": [condition for condition in conditions if condition is not None]}

@@ -11,113 +11,123 @@ from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.predictions import AnyPrediction
 from quadriga.tasks.shapes import Shape, directed_area, shape_of
 
-Value = str | float | bool
-META = "meta."
-"""Before the path of a key of the metadata."""
+SignalValue = str | float | bool
+METADATA_PREFIX = "meta."
+"""Prefix of signals that are metadata keys."""
 
-KINDS: dict[str, Kind] = {
+SIGNAL_KINDS: dict[str, Kind] = {
     "label": "categorical", "score": "numeric", "margin": "numeric", "entropy": "numeric",
     "area": "numeric", "aspect": "numeric", "x": "numeric", "y": "numeric", "angle": "numeric",
     "mask_share": "numeric", "latency_ms": "numeric", "bytes_per_pixel": "numeric",
 }  # fmt: skip
-"""Of signals; all others are told by their values."""
+"""Kinds of signals by name; those of all others are inferred from their values."""
 
 COORDINATES = ("latitude", "longitude")
-"""Keys of the metadata, also below others, that are numbers even where there are few."""
+"""Metadata keys, nested ones too, that are numeric even if they have few distinct values."""
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_HASH_FACTOR = 0x9E3779B97F4A7C15
+"""Factor of Fibonacci hashing: 2**64 over the golden ratio."""
 
 
-class Answered(NamedTuple):
-    """What is known of an inference."""
+class InferenceRow(NamedTuple):
+    """Stored fields of an inference that signals are derived from."""
 
     id: int
     task: str
     predictions: str
-    """JSON, as it went over the wire."""
+    """Predictions as JSON, in their wire form."""
     metadata: str
-    """JSON, path to value: see `quadriga.store.metadata.index_paths`. Of texts the beginning counts."""
+    """Metadata as JSON, path to value: see `quadriga.store.metadata.index_paths`. Long texts are cut."""
     latency_ms: float
     width: int | None = None
-    """Pixels."""
+    """Width of the image in pixels."""
     height: int | None = None
     bytes: int | None = None
     """Size of the input as received."""
 
 
-_PLACED = ("area", "aspect", "x", "y")
-"""What is told of where a prediction is: shares of the image, and width over height, both in pixels."""
+_BOX_SIGNALS = ("area", "aspect", "x", "y")
+"""Signals of the boxes of predictions: area and centre as shares of the image, aspect as width over height in pixels."""
 
 _decoder = msgspec.json.Decoder(list[AnyPrediction])
 _flat_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def derived(of: Answered) -> dict[str, Value]:
-    """Return the signals of an inference by name; what it has not is not among them."""
-    found: dict[str, Value] = {"latency_ms": of.latency_ms}
-    wh = (of.width, of.height) if of.width and of.height else None
+def derive_signals(row: InferenceRow) -> dict[str, SignalValue]:
+    """Return the signals of an inference by name, without those that it does not have."""
+    signals: dict[str, SignalValue] = {"latency_ms": row.latency_ms}
+    wh = (row.width, row.height) if row.width and row.height else None
     if wh is not None:
-        found |= {"width": float(wh[0]), "height": float(wh[1])}
-        if of.bytes is not None:
-            found["bytes_per_pixel"] = of.bytes / (wh[0] * wh[1])
+        signals |= {"width": float(wh[0]), "height": float(wh[1])}
+        if row.bytes is not None:
+            signals["bytes_per_pixel"] = row.bytes / (wh[0] * wh[1])
     try:
-        predictions = _decoder.decode(of.predictions)
-    except msgspec.MsgspecError:  # raw tensors, or what an import brought
+        predictions = _decoder.decode(row.predictions)
+    except msgspec.MsgspecError:  # raw tensors, or imported in another form
         predictions = None
     if predictions is not None:
-        found |= _predicted(of, predictions, wh)
-    for path, value in _flat_decoder.decode(of.metadata).items():
+        signals |= _prediction_signals(row, predictions, wh)
+    for path, value in _flat_decoder.decode(row.metadata).items():
         if not isinstance(value, dict | list):
-            found[META + path] = value[:INDEXED_CHARACTERS] if isinstance(value, str) else value
-    return found
+            signals[METADATA_PREFIX + path] = (
+                value[:INDEXED_CHARACTERS] if isinstance(value, str) else value
+            )
+    return signals
 
 
-def _predicted(
-    of: Answered, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
-) -> dict[str, Value]:
-    if of.task == "IMAGE_TEXT_TO_TEXT":
-        return _mean("answer_length", [float(len(one.answer or "")) for one in predictions])
-    found: dict[str, Value] = {}
-    scores = sorted((one.score for one in predictions if one.score is not None), reverse=True)
+def _prediction_signals(
+    row: InferenceRow, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
+) -> dict[str, SignalValue]:
+    if row.task == "IMAGE_TEXT_TO_TEXT":
+        lengths = [float(len(prediction.answer or "")) for prediction in predictions]
+        return _mean_signal("answer_length", lengths)
+    signals: dict[str, SignalValue] = {}
+    scores = sorted(
+        (prediction.score for prediction in predictions if prediction.score is not None),
+        reverse=True,
+    )
     if scores:
-        found["score"] = scores[0]
-    if of.task == "IMAGE_CLASSIFICATION":
+        signals["score"] = scores[0]
+    if row.task == "IMAGE_CLASSIFICATION":
         if len(scores) > 1:
-            found["margin"] = scores[0] - scores[1]
-            found["entropy"] = -sum(one * math.log(one) for one in scores if one > 0)
-        return found | _label(max(predictions, key=lambda one: one.score or 0.0, default=None))
-    found["predictions"] = float(len(predictions))
-    chosen = predictions[_chosen(of.id, len(predictions))] if predictions else None
-    found |= _label(chosen)
+            signals["margin"] = scores[0] - scores[1]
+            signals["entropy"] = -sum(score * math.log(score) for score in scores if score > 0)
+        best = max(predictions, key=lambda prediction: prediction.score or 0.0, default=None)
+        return signals | _label_signal(best)
+    signals["predictions"] = float(len(predictions))
+    # One label per image: several labels of an image would not be independent.
+    chosen = predictions[_choose_index(row.id, len(predictions))] if predictions else None
+    signals |= _label_signal(chosen)
     if wh is None:
-        return found
+        return signals
     if chosen is not None and chosen.cx is not None:
-        found["angle"] = chosen.r % math.pi
+        signals["angle"] = chosen.r % math.pi
     shapes = [shape_of(prediction) for prediction in predictions]
-    boxes = [box for shape in shapes if (box := _box(shape, *wh)) is not None]
-    for at, name in enumerate(_PLACED):
-        found |= _mean(name, [box[at] for box in boxes])
-    if of.task == "IMAGE_SEGMENTATION":
+    boxes = [box for shape in shapes if (box := _relative_box(shape, *wh)) is not None]
+    for position, name in enumerate(_BOX_SIGNALS):
+        signals |= _mean_signal(name, [box[position] for box in boxes])
+    if row.task == "IMAGE_SEGMENTATION":
         covered = sum(directed_area(shape.rings or ()) for shape in shapes)
-        found["mask_share"] = covered / (wh[0] * wh[1])
-    return found
+        signals["mask_share"] = covered / (wh[0] * wh[1])
+    return signals
 
 
-def _label(one: AnyPrediction | None) -> dict[str, Value]:
-    return {} if one is None or one.label is None else {"label": one.label[:INDEXED_CHARACTERS]}
+def _label_signal(prediction: AnyPrediction | None) -> dict[str, SignalValue]:
+    label = None if prediction is None else prediction.label
+    return {} if label is None else {"label": label[:INDEXED_CHARACTERS]}
 
 
-def _chosen(inference_id: int, count: int) -> int:
-    """Choose one of several by chance, the same each time."""
-    return (inference_id * _GOLDEN % 2**64 >> 32) % count
+def _choose_index(inference_id: int, count: int) -> int:
+    """Choose one of `count` predictions pseudo-randomly, the same at each reading."""
+    return (inference_id * _HASH_FACTOR % 2**64 >> 32) % count
 
 
-def _mean(name: str, values: Sequence[float]) -> dict[str, Value]:
+def _mean_signal(name: str, values: Sequence[float]) -> dict[str, SignalValue]:
     return {name: sum(values) / len(values)} if values else {}
 
 
-def _box(shape: Shape, width: int, height: int) -> tuple[float, ...] | None:
-    """Return where a prediction is, as `_PLACED` has it; None where it is nowhere."""
+def _relative_box(shape: Shape, width: int, height: int) -> tuple[float, ...] | None:
+    """Return the values of `_BOX_SIGNALS` for one shape; None if it has no area."""
     box = shape.relative_box(width, height)
     if box is None:
         return None

@@ -5,9 +5,14 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
+from quadriga.monitor.drift.baselines import (
+    Baseline,
+    BaselineRequest,
+    BaselineStore,
+    decode_baseline,
+)
 from quadriga.monitor.drift.job import BaselineJob
-from quadriga.monitor.drift.parameters import absolute, decode_parameters
+from quadriga.monitor.drift.parameters import decode_parameters, resolve_times
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.inferences import InferenceReader
@@ -23,15 +28,15 @@ class DriftService:
     `NotFoundError` if there is no such baseline.
     """
 
-    def __init__(self, jobs: Jobs, inferences: InferenceReader, baselines: Baselines) -> None:
+    def __init__(self, jobs: Jobs, inferences: InferenceReader, baselines: BaselineStore) -> None:
         self._jobs = jobs
         self._inferences = inferences
         self._baselines = baselines
 
     def submit(self, body: bytes) -> Job:
         """Submit the comparison of a window with its baseline."""
-        parameters = absolute(decode_parameters(body), time.time_ns() // 1000)
-        parameters = self._baselines.resolved(parameters)
+        parameters = resolve_times(decode_parameters(body), time.time_ns() // 1000)
+        parameters = self._baselines.resolve_rolling(parameters)
         if isinstance(parameters.baseline, str):
             baseline = self._baselines.get(parameters.model, parameters.baseline)
             baseline = current_state(baseline, self._jobs)
@@ -76,10 +81,12 @@ class DriftService:
         )
         if request.rolling is None:
             job = self._jobs.submit("baseline", BaselineJob(model, request))
-            return self._baselines.begin(replace(baseline, created=job.created_at, job=job.id))
-        now = timestamp_text(time.time_ns() // 1_000_000)
-        return self._baselines.begin(
-            replace(baseline, state="ready", created=now, rolling=request.rolling)
+            return self._baselines.save_pending(
+                replace(baseline, created=job.created_at, job=job.id)
+            )
+        created = timestamp_text(time.time_ns() // 1_000_000)
+        return self._baselines.save_pending(
+            replace(baseline, state="ready", created=created, rolling=request.rolling)
         )
 
     def _cancel(self, baseline: Baseline) -> None:
@@ -90,9 +97,9 @@ class DriftService:
 
     def _newest_sha256(self, model: str) -> str:
         """Return the hash of the model file of the newest inference, or an empty text if unknown."""
-        where = {"model": {"eq": model}}
+        filter_tree = {"model": {"eq": model}}
         with suppress(StoreError):  # while the store is unavailable, no baseline counts as stale
-            page = self._inferences.query(QueryRequest(where=where, limit=1))
+            page = self._inferences.query(QueryRequest(where=filter_tree, limit=1))
             return page.inferences[0].model.sha256 if page.inferences else ""
         return ""
 

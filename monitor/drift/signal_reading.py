@@ -7,9 +7,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.drift.row_signals import META, Answered, Value, derived
-from quadriga.monitor.drift.samples import label_of, used
-from quadriga.monitor.signals import PICTURE
+from quadriga.monitor.drift.row_signals import (
+    METADATA_PREFIX,
+    InferenceRow,
+    SignalValue,
+    derive_signals,
+)
+from quadriga.monitor.drift.samples import drop_unused_names, value_label
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.columns import labelled_ids, scan, source_values
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, StoredSignals
@@ -17,10 +22,10 @@ from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
 
 SHARD_SIZE = 1000
-"""Inferences that are read at once."""
+"""Number of inferences that are read at once."""
 
 RARE_KEY_RATIO = 100
-"""A metadata key that fewer than one of so many inferences have is no signal."""
+"""A metadata key is a signal if at least one of so many inferences has it."""
 
 _NO_SIGNALS = StoredSignals(None, None, None)
 
@@ -50,7 +55,7 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
     excluded = Counter(deleted=len(ids) - len(rows))
     stored_signals = reader.signals(ids)
     counted_ids: list[int] = []
-    signal_rows: list[dict[str, Value]] = []
+    signal_rows: list[dict[str, SignalValue]] = []
     embedding_spaces: list[str | None] = []
     models: dict[ModelReference, None] = {}
     for inference_id, model, row_task, status, latency_us, *size, predictions, metadata in rows:
@@ -59,21 +64,37 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
             continue
         models[model] = None
         stored = stored_signals.get(inference_id, _NO_SIGNALS)
-        row = Answered(inference_id, task, predictions, metadata, latency_us / 1000, *size)
-        signal_rows.append(derived(row) | _pixel_signals(stored.picture))
+        width, height, bytes_ = size
+        row = InferenceRow(
+            id=inference_id,
+            task=task,
+            predictions=predictions,
+            metadata=metadata,
+            latency_ms=latency_us / 1000,
+            width=width,
+            height=height,
+            bytes=bytes_,
+        )
+        signal_rows.append(derive_signals(row) | _pixel_signals(stored.picture))
         embedding_spaces.append(stored.space if stored.embedding else None)
         counted_ids.append(inference_id)
     counts = Counter(name for row in signal_rows for name in row)
     signals = {
         name: [row.get(name) for row in signal_rows]
         for name, count in counts.items()
-        if count * RARE_KEY_RATIO >= len(counted_ids) or not name.startswith(META)
+        if count * RARE_KEY_RATIO >= len(counted_ids) or not name.startswith(METADATA_PREFIX)
     }
-    return SignalShard(counted_ids, signals, embedding_spaces, list(models), dict(+excluded))
+    return SignalShard(
+        counted_ids,
+        signals,
+        embedding_spaces,
+        models=list(models),
+        excluded=dict(+excluded),
+    )
 
 
 def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
-    """Put shards together, in their order."""
+    """Merge shards, in their order."""
     names = dict.fromkeys(name for shard in shards for name in shard.signals)
     signals = {
         name: [
@@ -87,17 +108,17 @@ def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
         [id_ for shard in shards for id_ in shard.ids],
         signals,
         [space for shard in shards for space in shard.embedding_spaces],
-        list(dict.fromkeys(model for shard in shards for model in shard.models)),
-        sum((Counter(shard.excluded) for shard in shards), Counter()),
+        models=list(dict.fromkeys(model for shard in shards for model in shard.models)),
+        excluded=sum((Counter(shard.excluded) for shard in shards), Counter()),
     )
 
 
-def _pixel_signals(picture: bytes | None) -> dict[str, Value]:
-    """Return what was measured in the pixels of an image."""
-    if picture is None or len(picture) != 4 * len(PICTURE):
+def _pixel_signals(picture: bytes | None) -> dict[str, SignalValue]:
+    """Return the stored image statistics as signals; none if there are none, or they are of another release."""
+    if picture is None or len(picture) != 4 * len(IMAGE_STATISTICS):
         return {}
     numbers = np.frombuffer(picture, "<f4").tolist()
-    return {f"image.{name}": number for name, number in zip(PICTURE, numbers, strict=True)}
+    return {f"image.{name}": number for name, number in zip(IMAGE_STATISTICS, numbers, strict=True)}
 
 
 def read_embeddings(
@@ -136,7 +157,7 @@ def read_sources(
             codes = np.zeros(len(ids), np.int64)
             for name, rows in sources:
                 codes[rows] = codes_by_name[name]
-            return key, *used(names, codes)
+            return key, *drop_unused_names(names, codes)
     return None
 
 
@@ -155,14 +176,14 @@ def _rows_by_source(
 
 def source_name(value: Any) -> str:
     """Return the text of a source, the same for 7 and 7.0."""
-    return (label_of(value) or "")[:INDEXED_CHARACTERS]
+    return (value_label(value) or "")[:INDEXED_CHARACTERS]
 
 
 def count_other_labels(
     reader: InferenceReader,
     model: str,
     ids: Int64Array,
-    known: Iterable[str],
+    known_labels: Iterable[str],
     *,
     best: bool = False,
 ) -> dict[str, int]:
@@ -170,7 +191,9 @@ def count_other_labels(
 
     With `best`, a label counts where none has a larger score.
     """
-    rows = labelled_ids(reader, model, int(ids[0]), int(ids[-1]), exclude=set(known), best=best)
+    rows = labelled_ids(
+        reader, model, int(ids[0]), int(ids[-1]), exclude=set(known_labels), best=best
+    )
     labelled = np.array([id_ for _, id_ in rows], np.int64)
     is_counted = ids[np.minimum(np.searchsorted(ids, labelled), len(ids) - 1)] == labelled
     counts = Counter(label for (label, _), counted in zip(rows, is_counted, strict=True) if counted)

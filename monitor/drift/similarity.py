@@ -1,7 +1,7 @@
-"""How like its model's baseline one image is: a conformal p-value over the nearest embeddings.
+"""The semantic score: how much an image resembles its model's baseline, a conformal p-value over embeddings.
 
-An image is as strange as its mean distance to its `NEAREST` nearest references. Its score is the share of
-all, references and itself, that are at least as strange; see docs/drift.md.
+The nonconformity of an image is its mean distance to its `NEIGHBOURS` nearest references. Its score is the share of
+the references and itself whose mean distance is at least as large; see docs/drift-reference.md.
 
 Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
@@ -20,27 +20,28 @@ from quadriga.monitor.report.schema import Neighbour, Unlike
 from quadriga.store.disk import write_atomically
 from quadriga.tasks.arrays import Float16Array, Float32Array, Int64Array
 
-NEAREST = 5
-"""Neighbours of which the mean distance counts."""
+NEIGHBOURS = 5
+"""Number of nearest references whose mean distance counts."""
 
-LEAST, MOST = 100, 10_000
-"""References; with N of them the least score is 1 / (N + 1)."""
+MIN_REFERENCES, MAX_REFERENCES = 100, 10_000
+"""Limits of the number of references; with N of them the smallest score is 1 / (N + 1)."""
 
-MOST_UNLIKE, SHOWN = 12, 3
-"""Images of a window that a report shows, and neighbours of each."""
+MAX_UNLIKE, MAX_NEIGHBOURS_SHOWN = 12, 3
+"""Maximum number of images of a window in a report, and of neighbours of each."""
 
-_BLOCK = 500
-"""Rows whose distances to all are in memory at once."""
+_BLOCK_ROWS = 500
+"""Number of rows whose distances to all references are in memory at once."""
 
 
 class References:
-    """Embeddings of a baseline; read-only, and so safe to use from many threads.
+    """Embeddings of a baseline; read-only, so safe to use from several threads.
 
     Args:
         embeddings: float16 (N, D), finite.
-        ids: int64 (N,), of their inferences.
-        space: Which embedding this is; those of two spaces are not comparable.
-        apart: float32 (N, NEAREST), the distances of each to its nearest others; measured if not given.
+        ids: int64 (N,), ids of their inferences.
+        space: Embedding space; embeddings of two spaces are not comparable.
+        neighbour_distances: float32 (N, NEIGHBOURS), distances of each reference to its nearest others; None:
+            they are computed.
     """
 
     def __init__(
@@ -48,45 +49,51 @@ class References:
         embeddings: Float16Array,
         ids: Int64Array,
         space: str,
-        apart: Float32Array | None = None,
+        neighbour_distances: Float32Array | None = None,
     ) -> None:
         self.ids = ids
         self.space = space
-        self._units = _unit(embeddings)
-        self.apart = _apart(self._units, self._units, others=True) if apart is None else apart
-        """float32 (N, NEAREST)."""
-        self._strangeness = self.apart.mean(axis=1)
-        self._farthest = self.apart.max(axis=1)
+        self._units = _normalise(embeddings)
+        if neighbour_distances is None:
+            neighbour_distances = _neighbour_distances(self._units, self._units, exclude_self=True)
+        self.neighbour_distances = neighbour_distances
+        """float32 (N, NEIGHBOURS), distances of each reference to its nearest others, unordered."""
+        self._mean_distances = self.neighbour_distances.mean(axis=1)
+        self._farthest = self.neighbour_distances.max(axis=1)
 
     def score(self, embedding: npt.NDArray[np.floating[Any]]) -> float:
-        """Give the conformal p-value of an embedding (D,), in (0, 1]; low is unlike the references.
+        """Return the conformal p-value of an embedding (D,), in (0, 1]; low values are unlike the references.
 
-        It is exact: the references' neighbours are looked for with the new one among them, which counts where
-        it is nearer than the farthest of the old ones.
+        It is exact: the new embedding is a candidate neighbour of each reference, too, and replaces the farthest of
+        the reference's neighbours where it is nearer.
 
         Raises:
-            DriftError: It is not finite in float16, or of another length.
+            DriftError: The embedding is not finite in float16, or of another length.
         """
         distances = self._distances(embedding)
-        own = np.partition(distances, NEAREST - 1)[:NEAREST].mean()
-        nearer = np.minimum(distances - self._farthest, 0)
-        at_least = int(np.count_nonzero(self._strangeness + nearer / NEAREST >= own))
-        return (1 + at_least) / (1 + len(self.ids))
+        own_distance = np.partition(distances, NEIGHBOURS - 1)[:NEIGHBOURS].mean()
+        changes = np.minimum(distances - self._farthest, 0)
+        at_least_as_far = int(
+            np.count_nonzero(self._mean_distances + changes / NEIGHBOURS >= own_distance)
+        )
+        return (1 + at_least_as_far) / (1 + len(self.ids))
 
-    def strangeness(self, embeddings: Float16Array) -> Float32Array:
-        """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
-        return np.asarray(_apart(_unit(embeddings), self._units).mean(axis=1), np.float32)
+    def mean_neighbour_distance(self, embeddings: Float16Array) -> Float32Array:
+        """Return the mean distances (M,) of embeddings (M, D) to their nearest references."""
+        return np.asarray(
+            _neighbour_distances(_normalise(embeddings), self._units).mean(axis=1), np.float32
+        )
 
     def nearest(
         self, embedding: npt.NDArray[np.floating[Any]], count: int
     ) -> tuple[Int64Array, Float32Array]:
-        """Find the references most like an embedding (D,), nearest first.
+        """Find the references nearest to an embedding (D,), nearest first.
 
         Returns:
-            Their ids, int64 (M,), and distances, float32 (M,), from 0 to 2; M is `count` or all there are.
+            Their ids, int64 (M,), and distances, float32 (M,), from 0 to 2; M is at most `count`.
 
         Raises:
-            DriftError: As `score`.
+            DriftError: The embedding is not finite in float16, or of another length.
         """
         distances = self._distances(embedding)
         order = np.argsort(distances, kind="stable")[:count]
@@ -94,11 +101,11 @@ class References:
 
     @classmethod
     def read(cls, path: Path) -> "References":
-        """Read what `write` wrote.
+        """Read what `write_references` wrote.
 
         Raises:
-            DriftError: The file is none of these, or torn.
-            OSError: It cannot be read.
+            DriftError: The file does not hold references, or is incomplete.
+            OSError: The file cannot be read.
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
@@ -106,15 +113,15 @@ class References:
                 space = str(saved["space"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise DriftError(f"{path}: expected references of a baseline, got: {error}") from error
-        if embeddings.ndim != 2 or apart.shape != (len(embeddings), NEAREST):
+        if embeddings.ndim != 2 or apart.shape != (len(embeddings), NEIGHBOURS):
             raise DriftError(
-                f"{path}: expected the {NEAREST} nearest of each embedding, got the shapes "
+                f"{path}: expected the {NEIGHBOURS} nearest of each embedding, got the shapes "
                 f"{embeddings.shape} and {apart.shape}"
             )
         return cls(embeddings, ids, space, apart)
 
     def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Float32Array:
-        """Measure float32 (N,), after the rounding that the references have had."""
+        """Return the distances (N,) of an embedding to the references, rounded to float16 as they are."""
         with np.errstate(over="ignore"):
             rounded = np.asarray(embedding).astype(np.float16)
         beyond = np.count_nonzero(~np.isfinite(rounded))
@@ -124,91 +131,119 @@ class References:
                 f"{rounded.shape} and {beyond} numbers beyond"
             )
         # einsum, not BLAS: that starts threads, which wait for each other where all cores are busy
-        return _from_cosines(np.einsum("nd,d->n", self._units, _unit(rounded)))
+        return _cosines_to_distances(np.einsum("nd,d->n", self._units, _normalise(rounded)))
 
 
-def write(
+def write_references(
     path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Int64Array, space: str
 ) -> int:
-    """Write references; a reader finds the old file or the new one, whole.
+    """Write references atomically: readers see the old file or the new one.
 
-    Embeddings that are not finite are left out, and of equal ones all but the first: an image that came
-    five times would otherwise have itself for a neighbour.
+    Embeddings that are not finite are left out, and of equal ones all but the first: copies of an image would
+    otherwise be its nearest neighbours, at distance 0.
 
     Args:
-        path: Where to; its folder exists.
-        embeddings: (N, D), any float; kept as float16.
-        ids: (N,), of their inferences.
-        space: Which embedding this is.
+        path: Path of the file; its folder exists.
+        embeddings: (N, D), any float type; stored as float16.
+        ids: (N,), ids of their inferences.
+        space: Embedding space.
 
-    Returns how many there are.
+    Returns:
+        The number of references.
 
     Raises:
-        DriftError: They are fewer than `LEAST` or more than `MOST`.
+        DriftError: There are fewer than `MIN_REFERENCES` or more than `MAX_REFERENCES`.
     """
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(embeddings, np.float16)
     rounded = rounded + np.float16(0)  # -0 is 0
     finite = np.flatnonzero(np.isfinite(rounded).all(axis=1))
-    _, first = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
-    kept = finite[np.sort(first)]
-    if not LEAST <= len(kept) <= MOST:
+    _, first_positions = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
+    distinct = finite[np.sort(first_positions)]
+    if not MIN_REFERENCES <= len(distinct) <= MAX_REFERENCES:
         raise DriftError(
-            f"expected {LEAST} to {MOST} different embeddings of a baseline, got {len(kept)}"
+            f"expected {MIN_REFERENCES} to {MAX_REFERENCES} different embeddings of a baseline, got {len(distinct)}"
         )
-    references = References(rounded[kept], np.asarray(ids, np.int64)[kept], space)
+    references = References(rounded[distinct], np.asarray(ids, np.int64)[distinct], space)
     file = BytesIO()
     np.savez(
         file,
-        embeddings=rounded[kept],
+        embeddings=rounded[distinct],
         ids=references.ids,
-        apart=references.apart,
+        apart=references.neighbour_distances,
         space=np.array(space),
     )
     write_atomically(path, file.getvalue(), is_synced=True)
-    return len(kept)
+    return len(distinct)
 
 
-def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
+def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
     """Return the images of a window that are farthest from their neighbours in the baseline.
 
-    Both have embeddings of this space, and inferences as their order; where one has none, there are no images.
+    Args:
+        baseline: Sample with embeddings, ordered by inference id.
+        current: Sample with embeddings, ordered by inference id.
+        space: Embedding space of both.
+
+    Returns:
+        The images, least similar first; none if a side has no embeddings.
     """
-    before, now = (one.column(EMBEDDING) for one in (baseline, current))
-    if before is None or now is None or len(before.rows) <= NEAREST or not len(now.rows):
+    baseline_column, current_column = (side.column(EMBEDDING) for side in (baseline, current))
+    if (
+        baseline_column is None
+        or current_column is None
+        or len(baseline_column.rows) <= NEIGHBOURS
+        or not len(current_column.rows)
+    ):
         return []
-    references = References(before.values.astype(np.float16), baseline.order[before.rows], space)
-    rows, ids = now.values.astype(np.float16), current.order[now.rows]
-    found = []
-    for at in np.argsort(-references.strangeness(rows), kind="stable")[:MOST_UNLIKE].tolist():
-        near = zip(*(each.tolist() for each in references.nearest(rows[at], SHOWN)), strict=True)
-        nearest = [Neighbour(str(one), distance) for one, distance in near]
-        score = float(references.score(rows[at]))
-        found.append(Unlike(str(ids[at]), score, nearest=nearest))
-    return found
+    references = References(
+        baseline_column.values.astype(np.float16), baseline.order[baseline_column.rows], space
+    )
+    embeddings, ids = current_column.values.astype(np.float16), current.order[current_column.rows]
+    farthest = np.argsort(-references.mean_neighbour_distance(embeddings), kind="stable")
+    images = []
+    for row in farthest[:MAX_UNLIKE].tolist():
+        near_ids, distances = references.nearest(embeddings[row], MAX_NEIGHBOURS_SHOWN)
+        nearest = [
+            Neighbour(str(near_id), distance)
+            for near_id, distance in zip(near_ids.tolist(), distances.tolist(), strict=True)
+        ]
+        score = float(references.score(embeddings[row]))
+        images.append(Unlike(str(ids[row]), score, nearest=nearest))
+    return images
 
 
-def _unit(embeddings: Float16Array) -> Float32Array:
-    """Scale embeddings (..., D) to length 1, each by itself; those of length 0 stay."""
-    found = embeddings.astype(np.float32)
-    lengths = np.linalg.norm(found, axis=-1, keepdims=True)
-    np.divide(found, lengths, out=found, where=lengths > 0)
-    return found
+def _normalise(embeddings: Float16Array) -> Float32Array:
+    """Scale each of the embeddings (..., D) to length 1; those of length 0 stay."""
+    units = embeddings.astype(np.float32)
+    lengths = np.linalg.norm(units, axis=-1, keepdims=True)
+    np.divide(units, lengths, out=units, where=lengths > 0)
+    return units
 
 
-def _apart(rows: Float32Array, units: Float32Array, *, others: bool = False) -> Float32Array:
-    """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
-    found = np.empty((len(rows), NEAREST), np.float32)
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
-        distances = _from_cosines(block @ units.T)
-        if others:
-            at = np.arange(len(block))
-            distances[at, start + at] = np.inf
-        found[start : start + _BLOCK] = np.partition(distances, NEAREST - 1)[:, :NEAREST]
-    return found
+def _neighbour_distances(
+    rows: Float32Array, units: Float32Array, *, exclude_self: bool = False
+) -> Float32Array:
+    """Return the distances (M, NEIGHBOURS) of rows to the nearest unit vectors, unordered.
+
+    Args:
+        rows: (M, D), unit vectors.
+        units: (N, D), unit vectors.
+        exclude_self: Whether `rows` are `units`, so that none counts as a neighbour of itself.
+    """
+    nearest = np.empty((len(rows), NEIGHBOURS), np.float32)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
+        distances = _cosines_to_distances(block @ units.T)
+        if exclude_self:
+            positions = np.arange(len(block))
+            distances[positions, start + positions] = np.inf
+        nearest[start : start + _BLOCK_ROWS] = np.partition(distances, NEIGHBOURS - 1)[
+            :, :NEIGHBOURS
+        ]
+    return nearest
 
 
-def _from_cosines(cosines: Float32Array) -> Float32Array:
+def _cosines_to_distances(cosines: Float32Array) -> Float32Array:
     """Turn cosines of unit vectors into their distances, 0 to 2."""
     return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

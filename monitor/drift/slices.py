@@ -1,90 +1,106 @@
-"""Where an alarm comes from: the slices of a window that carry it."""
+"""Slices of a window that carry an alarm."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.comparison import bounded, compare
-from quadriga.monitor.drift.samples import Sample, take
-from quadriga.monitor.drift.significance.decision import Settings, decide
+from quadriga.monitor.drift.comparison import as_summary, compare
+from quadriga.monitor.drift.samples import Sample, take_rows
+from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
 from quadriga.tasks.arrays import Int64Array
 
-MOST_VALUES = 50
-"""Columns with more values than this are no slices."""
+MAX_VALUES = 50
+"""Maximum number of values of a column that slices are made of."""
 
 
-def slices(
+def find_drift_slices(
     baseline: Summary | Sample,
     current: Summary | Sample,
     moved: Sequence[str],
     by: Sequence[str],
-    settings: Settings | None = None,
+    settings: ComparisonSettings | None = None,
 ) -> list[Slice]:
-    """Return the parts of the current rows in which a signal moved, by an alarm of their own, largest first.
+    """Return the slices of the current window in which a signal raises an alarm of its own, largest effect first.
 
-    A part are the rows that have one value of a column. The metrics of a slice are the effects of the signals
-    that moved there, the largest first; their parameters say how far the signal moved in all `other` rows. Of
-    a value that the baseline has not, nothing can be said.
+    A slice holds the rows that share one value of a column. Its metrics are the effects of the signals that
+    moved there, the largest first; their parameters give the effect in all `other` rows. Values that the baseline
+    does not have are not examined.
 
     Args:
-        baseline: As compared.
-        current: As compared.
-        moved: Names of the signals to look at, such as those with an alarm.
-        by: Names of columns with categories.
-        settings: As compared; alpha is dealt out among the slices of one column.
+        baseline: Baseline of the comparison.
+        current: Current window of the comparison.
+        moved: Names of the signals to examine, such as those with an alarm.
+        by: Names of the categorical columns to slice by.
+        settings: Settings of the comparison; the slices of one column share alpha.
     """
-    settings = replace(settings or Settings(), windows=1)
-    sides = bounded(baseline, settings), bounded(current, settings)
-    made = [
-        found
+    settings = replace(settings or ComparisonSettings(), windows=1)
+    sides = as_summary(baseline, settings), as_summary(current, settings)
+    ranked = [
+        ranked_slice
         for name in by
-        for found in _by(sides, [one for one in moved if one != name], name, settings)
+        for ranked_slice in _slices_by_column(
+            sides, [signal for signal in moved if signal != name], name, settings
+        )
     ]
-    return [one for _, one in sorted(made, key=lambda each: -each[0])]
+    return [slice_ for _, slice_ in sorted(ranked, key=lambda ranked_slice: -ranked_slice[0])]
 
 
-def _by(
-    sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: Settings
+def _slices_by_column(
+    sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: ComparisonSettings
 ) -> Iterator[tuple[float, Slice]]:
-    """Yield the slices of a column that moved, each with how many times the least effect."""
-    columns = [one.sample.column(name) for one in sides]
-    found = [one for one in columns if one is not None and one.kind == "categorical"]
-    if not moved or len(found) < 2:
+    """Yield the slices of a column with an alarm, each with its largest effect over the minimum effect."""
+    columns = [
+        column
+        for side in sides
+        if (column := side.sample.column(name)) is not None and column.kind == "categorical"
+    ]
+    if not moved or len(columns) < 2:
         return
-    values = sorted({*found[0].labels} & {*found[1].labels})
-    if len(values) > MOST_VALUES:
+    values = sorted({*columns[0].labels} & {*columns[1].labels})
+    if len(values) > MAX_VALUES:
         return
-    finer = replace(settings, windows=max(len(values), 1))
-    parts = [[one.rows[one.values == one.labels.index(value)] for one in found] for value in values]
+    # A smaller share of alpha asks for more permutations, so that slices can reach smaller p-values.
+    slice_settings = replace(settings, windows=max(len(values), 1))
+    rows_by_value = [
+        [column.rows[column.values == column.labels.index(value)] for column in columns]
+        for value in values
+    ]
 
-    def look(rows: list[Int64Array]) -> list[Signal]:
-        before, now = (_part(*one, moved) for one in zip(sides, rows, strict=True))
-        return compare(before, now, finer).signals
+    def compare_rows(rows: list[Int64Array]) -> list[Signal]:
+        baseline, current = (
+            _slice_summary(side, side_rows, moved)
+            for side, side_rows in zip(sides, rows, strict=True)
+        )
+        return compare(baseline, current, slice_settings).signals
 
-    looks = [look(rows) for rows in parts]
-    decided = iter(decide([one for within in looks for one in within], settings))
-    for value, rows, within in zip(values, parts, looks, strict=True):
-        judged = [next(decided) for _ in within]
-        there = [one for one in sorted_by_effect(judged) if one.alarm]
-        if there:
-            others = [
-                np.setdiff1d(np.arange(len(side.sample.order)), inside)
-                for side, inside in zip(sides, rows, strict=True)
+    signals_by_value = [compare_rows(rows) for rows in rows_by_value]
+    decided = iter(decide([signal for signals in signals_by_value for signal in signals], settings))
+    for value, rows, signals in zip(values, rows_by_value, signals_by_value, strict=True):
+        judged = [next(decided) for _ in signals]
+        alarms = [signal for signal in sorted_by_effect(judged) if signal.alarm]
+        if alarms:
+            remaining_rows = [
+                np.setdiff1d(np.arange(len(side.sample.order)), slice_rows)
+                for side, slice_rows in zip(sides, rows, strict=True)
             ]
-            rest = {one.name: one for one in look(others)}
-            metrics = [_metric(one, rest[one.name]) for one in there]
-            yield effect_ratio(there[0]), Slice(name, value, len(rows[1]), metrics)
+            remaining = {signal.name: signal for signal in compare_rows(remaining_rows)}
+            metrics = [_slice_metric(alarm, remaining[alarm.name]) for alarm in alarms]
+            yield effect_ratio(alarms[0]), Slice(name, value, len(rows[1]), metrics)
 
 
-def _part(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:
-    """Return the signals that moved, of these rows."""
+def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:
+    """Return the signals that moved, restricted to these rows."""
     columns = [column for column in side.sample.columns if column.name in moved]
-    return replace(side, sample=take(side.sample.of(columns), rows), n=len(rows))
+    return replace(side, sample=take_rows(side.sample.with_columns(columns), rows), n=len(rows))
 
 
-def _metric(signal: Signal, other: Signal) -> Metric:
-    about = {"signal": signal.name, "p_adjusted": signal.p_adjusted, "other": other.effect.value}
-    return Metric(signal.effect.name, signal.effect.value, about, n=signal.n[1])
+def _slice_metric(signal: Signal, rest: Signal) -> Metric:
+    parameters = {
+        "signal": signal.name,
+        "p_adjusted": signal.p_adjusted,
+        "other": rest.effect.value,
+    }
+    return Metric(signal.effect.name, signal.effect.value, parameters, n=signal.n[1])

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
-from quadriga.monitor.drift.row_signals import META
-from quadriga.monitor.drift.samples import EMBEDDING, DriftError, differ
-from quadriga.monitor.drift.significance.decision import Settings
-from quadriga.monitor.drift.similarity import least_like
-from quadriga.monitor.drift.slices import slices
+from quadriga.monitor.drift.row_signals import METADATA_PREFIX
+from quadriga.monitor.drift.samples import EMBEDDING, DriftError, kind_conflict
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
+from quadriga.monitor.drift.similarity import least_similar
+from quadriga.monitor.drift.slices import find_drift_slices
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
@@ -62,18 +62,18 @@ def compare_stored(
 
     Args:
         reader: The store.
-        parameters: What to compare, from `absolute`.
+        parameters: What to compare, from `resolve_times`.
         baseline: The baseline that the parameters name; None where they say which window it is.
         on_progress: See `OnProgress`.
         executor: Reads the inferences; None: this process.
         now_us: Time that `now` means, in microseconds since 1970; None: now.
 
     Raises:
-        DriftError: There is nothing to compare, or nothing to compare it with.
+        DriftError: There are no inferences to compare, or no baseline.
         StoreError: The database does not answer.
     """
     started = time.monotonic()
-    settings = msgspec.convert(parameters, Settings, from_attributes=True)
+    settings = msgspec.convert(parameters, ComparisonSettings, from_attributes=True)
     query = current_window_query(reader, parameters, now_us)
     executor = executor or LocalExecutor(reader)
     summarise_window = partial(read_window, reader, on_progress=on_progress, executor=executor)
@@ -85,7 +85,7 @@ def compare_stored(
         )
         if not baseline.info.window.n:
             model = parameters.model
-            raise DriftError(f"expected inferences of {model!r:.80} in the baseline, got none")
+            raise DriftError(f"the model {model!r:.80} has no inferences in the baseline")
     else:
         current = summarise_window(_comparable_query(query, baseline.info))
         _check_model_answered(reader, query, current)
@@ -113,8 +113,8 @@ def compare_stored(
 def current_window_query(
     reader: InferenceReader, parameters: DriftParameters, now_us: int | None = None
 ) -> WindowQuery:
-    """Return the query of the current window, after waiting for the journal if that is short."""
-    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+    """Return the query of the current window, after waiting a short time for the writer to catch up."""
+    with suppress(NotReadyError, QueryTimeoutError):  # what is in the database is enough then
         reader.wait_for_journal()
     return WindowQuery(
         parameters.model,
@@ -133,27 +133,27 @@ def _check_model_answered(
     if not current.info.window.n:
         any_of_model = {"model": {"eq": query.model}}
         if not any(ids for ids in reader.matching_ids(any_of_model, query.now_us)):
-            raise DriftError(f"expected inferences of {query.model!r:.80}, got none")
+            raise DriftError(f"the model {query.model!r:.80} has no inferences")
 
 
-def _comparable_query(query: WindowQuery, other: WindowInfo) -> WindowQuery:
+def _comparable_query(query: WindowQuery, compared: WindowInfo) -> WindowQuery:
     """Restrict a query to what can be compared with another window."""
-    keys = query.source_keys if other.source_key is None else [other.source_key]
-    return replace(query, task=other.task or query.task, space=other.space, source_keys=keys)
+    keys = query.source_keys if compared.source_key is None else [compared.source_key]
+    return replace(query, task=compared.task or query.task, space=compared.space, source_keys=keys)
 
 
 def _baseline_query(parameters: DriftParameters, current: WindowQuery) -> WindowQuery:
     """Return the query of the window that is the baseline."""
     window = parameters.baseline
     if not isinstance(window, StoredWindow):
-        raise DriftError(f"expected the baseline {window!r:.80} to be at hand, got its name alone")
-    return replace(current, window=window, rows=BASELINE_ROWS)
+        raise DriftError(f"expected the summary of the baseline {window!r:.80}, got its name alone")
+    return replace(current, window=window, max_rows=BASELINE_ROWS)
 
 
 def _comparable_signals(
     baseline: WindowSummary, current: WindowSummary, parameters: DriftParameters
 ) -> tuple[tuple[Summary, Summary], dict[str, str]]:
-    """Leave out signals that have another kind on one side; return the reasons why signals are left out, too."""
+    """Drop signals whose kinds differ between the sides; return the reasons why signals are left out, too."""
     sides = baseline.summary, current.summary
     left_out = baseline.info.left_out | current.info.left_out
     names = _signal_names(sides)
@@ -162,11 +162,11 @@ def _comparable_signals(
             listed = ", ".join(sorted(names)[:20]) or "none"
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
     for column in sides[0].sample.columns:
-        other = sides[1].sample.column(column.name)
-        if other is not None and (kinds := differ(column, other)):
+        current_column = sides[1].sample.column(column.name)
+        if current_column is not None and (kinds := kind_conflict(column, current_column)):
             left_out[column.name] = f"{kinds[0]} in the baseline, {kinds[1]} in the window"
     comparable = sides[0].without(left_out), sides[1].without(left_out)
-    reasons = {name: why for name, why in left_out.items() if name not in parameters.ignore}
+    reasons = {name: reason for name, reason in left_out.items() if name not in parameters.ignore}
     return comparable, dict(sorted(reasons.items()))
 
 
@@ -175,8 +175,8 @@ def _selected_signals(
     infos: tuple[WindowInfo, WindowInfo],
     parameters: DriftParameters,
 ) -> tuple[Summary, Summary]:
-    """Leave out the keys of sources, ignored signals, and where signals are named all others."""
-    ignored = {META + info.source_key for info in infos if info.source_key}
+    """Drop the source keys, ignored signals, and, if signals are named, all others."""
+    ignored = {METADATA_PREFIX + info.source_key for info in infos if info.source_key}
     ignored |= {*parameters.ignore}
     if parameters.signals:
         ignored |= _signal_names(sides) - {*parameters.signals}
@@ -191,21 +191,23 @@ def _slices(
     sides: tuple[Summary, Summary],
     moved: list[str],
     parameters: DriftParameters,
-    settings: Settings,
+    settings: ComparisonSettings,
 ) -> list[Slice]:
     """Return the slices by metadata that carry an alarm."""
-    by = [META + key.removeprefix(META) for key in parameters.by]
+    by = [METADATA_PREFIX + key.removeprefix(METADATA_PREFIX) for key in parameters.by]
     if not by:
         columns = [column for column in sides[1].sample.columns if column.kind == "categorical"]
         small = [column for column in columns if 1 < len(column.labels) <= MAX_SLICE_VALUES]
         small.sort(key=lambda column: (len(column.labels), column.name))
-        by = [column.name for column in small if column.name.startswith(META)][:MAX_SLICE_KEYS]
-    return slices(sides[0], sides[1], moved, by, settings)
+        by = [column.name for column in small if column.name.startswith(METADATA_PREFIX)][
+            :MAX_SLICE_KEYS
+        ]
+    return find_drift_slices(sides[0], sides[1], moved, by, settings)
 
 
 def _unlike(reader: InferenceReader, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
     """Return the images least like the baseline, with what is stored of them and of their neighbours."""
-    images = least_like(sides[0].sample, sides[1].sample, space)
+    images = least_similar(sides[0].sample, sides[1].sample, space)
     ids = {image.inference_id for image in images}
     ids |= {neighbour.inference_id for image in images for neighbour in image.nearest}
     records = {record.id: record for record in read_inferences(reader, sorted(map(int, ids)))}
@@ -247,7 +249,7 @@ def _with_sizes(window: Window, compared: Window) -> Window:
 def _reported(
     parameters: DriftParameters, infos: tuple[WindowInfo, WindowInfo], left_out: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the parameters that the report has nowhere else."""
+    """Return the parameters that no other field of the report holds."""
     values = msgspec.to_builtins(parameters)
     reported = {name: values[name] for name in ("signals", "ignore", "by") if values[name]}
     baseline, current = infos

@@ -1,7 +1,7 @@
-"""What is kept of a baseline: rows drawn by chance, small enough to keep, and the labels of all.
+"""Summaries of many rows: a random sample of bounded size, and the counts of all labels.
 
-Rows are drawn by a hash of their source and time, so shards need not know of each other: put together, they
-hold the rows that one would have drawn from the whole, however they were dealt out.
+Rows are drawn by a hash of their source and time, so shards are summarised independently: merged, they hold the
+same rows as a summary of all rows at once.
 """
 
 import zlib
@@ -13,47 +13,58 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.array_packing import pack, unpack
-from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, take, used
+from quadriga.monitor.drift.samples import (
+    Column,
+    DriftError,
+    Kind,
+    Sample,
+    drop_unused_names,
+    merge_names,
+    take_rows,
+)
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
-_RUN_ROWS = 50
-_DENSE, _DENSEST = 10, 0.02
-"""A run has no more times as many rows, but for the densest share of all."""
+_TARGET_RUN_ROWS = 50
+"""Rows of a source in a typical run."""
+_MAX_RUN_RATIO, _DENSEST_SHARE = 10, 0.02
+"""Maximum length of a run in multiples of the target; only in the densest share of the time are runs longer."""
 
 
 class Summary(msgspec.Struct, frozen=True, eq=False):
-    """A baseline, frozen."""
+    """Summary of the rows of a baseline or a window."""
 
     sample: Sample
-    """The rows that are kept; embeddings of fewer of them, as float16."""
+    """Drawn rows; embeddings of fewer of them, as float16."""
     n: int
-    """Rows that there were."""
+    """Number of rows that were summarised."""
     labels: dict[str, dict[str, int]]
-    """How often each label was there, by column."""
+    """Counts of all labels, by column."""
     rows: int = 10_000
-    """Kept, at most."""
+    """Maximum number of rows in the sample."""
     embeddings: int = 2_000
-    """Kept, at most."""
+    """Maximum number of embeddings in the sample."""
     run: int = 1
-    """Rows are drawn together whose order, divided by this, has the same whole number."""
+    """Span of `sample.order` that is drawn as a whole: rows with the same `order // run`."""
     seed: int = 0
+    """Seed of the hash that draws rows."""
     first_left: int | None = None
-    """Smallest key that was left out; None if all rows are kept."""
+    """Smallest row key that was excluded; None if all rows are in the sample."""
     first_embedding_left: int | None = None
+    """Smallest row key whose embedding was excluded; None if all embeddings are in the sample."""
 
-    def drawn(self, kind: Kind) -> bool:
-        """Tell whether values were left out."""
-        left = self.first_embedding_left if kind == "embedding" else self.first_left
-        return left is not None
+    def is_sampled(self, kind: Kind) -> bool:
+        """Check whether values of columns of this kind were excluded."""
+        first_excluded = self.first_embedding_left if kind == "embedding" else self.first_left
+        return first_excluded is not None
 
     def without(self, names: Container[str]) -> "Summary":
-        """Return these rows without some columns."""
-        kept = (one for one in self.sample.columns if one.name not in names)
-        return replace(self, sample=self.sample.of(kept))
+        """Return a summary without some columns."""
+        remaining = (column for column in self.sample.columns if column.name not in names)
+        return replace(self, sample=self.sample.with_columns(remaining))
 
-    def with_embeddings(self, most: int = 2_000) -> "Summary":
-        """Return this with no more embeddings than so many."""
-        return _cut(replace(self, embeddings=min(most, self.embeddings)))
+    def with_max_embeddings(self, max_embeddings: int = 2_000) -> "Summary":
+        """Return a summary with at most that many embeddings."""
+        return _limit_rows(replace(self, embeddings=min(max_embeddings, self.embeddings)))
 
 
 def summarise(
@@ -64,183 +75,225 @@ def summarise(
     run: int | None = None,
     seed: int = 0,
     n: int | None = None,
-    left: tuple[int | None, int | None] = (None, None),
+    first_excluded: tuple[int | None, int | None] = (None, None),
 ) -> Summary:
-    """Keep what a comparison needs.
+    """Summarise rows for a comparison.
 
     Args:
-        sample: The baseline, or a shard of it.
-        rows: Kept, at most.
-        embeddings: As `rows`.
+        sample: All rows, or a shard of them.
+        rows: Maximum number of rows to draw.
+        embeddings: Maximum number of embeddings to draw.
         run: Span of `sample.order` that is drawn as a whole, so that rows that resemble their neighbours, as
-            in a video, stay together. Shards need the same. None: one of about 50 rows of a source.
-        seed: Of the draw.
-        n: Rows that there were, if the sample was drawn of more; its labels are all that are counted then.
-        left: As `drawn` returned it for all rows, and for those that have an embedding.
+            in a video, stay together. It must be the same for all shards. None: about 50 rows of a source.
+        seed: Seed of the hash that draws rows.
+        n: Number of all rows, if `sample` was drawn from more; only labels in `sample` are counted then.
+        first_excluded: Smallest excluded keys, from `draw_rows`, of all rows and of those with an embedding.
 
     Raises:
-        DriftError: The run is none.
+        DriftError: The run is less than 1.
     """
     if run is None:
-        run = usual_run(sample.order, sample.sources)
+        run = typical_run_length(sample.order, sample.sources)
     if run < 1:
         raise DriftError(f"expected run to be 1 or more, got {run}")
     n = len(sample.order) if n is None else n
     labels = {
-        one.name: dict(
+        column.name: dict(
             zip(
-                one.labels, np.bincount(one.values, minlength=len(one.labels)).tolist(), strict=True
+                column.labels,
+                np.bincount(column.values, minlength=len(column.labels)).tolist(),
+                strict=True,
             )
         )
-        for one in sample.columns
-        if one.kind == "categorical"
+        for column in sample.columns
+        if column.kind == "categorical"
     }
-    return _cut(Summary(sample, n, labels, rows, embeddings, run, seed, *left))
+    summary = Summary(
+        sample,
+        n,
+        labels,
+        rows=rows,
+        embeddings=embeddings,
+        run=run,
+        seed=seed,
+        first_left=first_excluded[0],
+        first_embedding_left=first_excluded[1],
+    )
+    return _limit_rows(summary)
 
 
-def usual_run(order: Int64Array, sources: Int64Array) -> int:
-    """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source (N,).
+def typical_run_length(order: Int64Array, sources: Int64Array) -> int:
+    """Return the span of an ascending order (N,) that typically holds about 50 rows of a source (N,).
 
-    Where many came at once it has less: otherwise the most frequent source, or the busiest hour, would come in
-    few long runs, of which a draw holds too many or none.
+    It is shorter where rows are unevenly spread: otherwise the most frequent source, or the busiest hour, would
+    fall into a few long runs, of which a draw includes too many or none.
     """
     sizes = np.bincount(sources).astype(np.float64)
-    together = int(_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))
-    if len(order) <= together:
+    target_rows = int(_TARGET_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))
+    if len(order) <= target_rows:
         return max(int(order[-1]) - int(order[0]), 1) if len(order) else 1
-    span = float(np.median(order[together:] - order[:-together]))
-    dense = _DENSE * together
-    if len(order) > dense:
-        span = min(span, float(np.quantile(order[dense:] - order[:-dense], _DENSEST)))
+    span = float(np.median(order[target_rows:] - order[:-target_rows]))
+    dense_rows = _MAX_RUN_RATIO * target_rows
+    if len(order) > dense_rows:
+        span = min(
+            span, float(np.quantile(order[dense_rows:] - order[:-dense_rows], _DENSEST_SHARE))
+        )
     return max(int(span), 1)
 
 
-def drawn(of: Sample, most: int, *, run: int, seed: int = 0) -> tuple[Int64Array, int | None]:
-    """Draw rows as summaries do, by their order and sources alone.
+def draw_rows(
+    sample: Sample, max_rows: int, *, run: int, seed: int = 0
+) -> tuple[Int64Array, int | None]:
+    """Draw the rows that a summary would, from their order and sources alone.
 
     Returns:
-        Positions of the rows in the order of their draw, and the smallest key that was left out; None if all
-        rows are drawn.
+        Positions of the rows by ascending key, and the smallest key that was excluded; None if all rows are
+        drawn.
     """
-    keys = _keys(of, run, seed)
-    left = _first_left(keys, most, None)
+    keys = _row_keys(sample, run, seed)
+    first_excluded = _first_excluded_key(keys, max_rows, None)
     order = np.argsort(keys, kind="stable")
-    return order[_before(keys[order], left)], left
+    return order[_is_included(keys[order], first_excluded)], first_excluded
 
 
-def merge(summaries: Iterable[Summary]) -> Summary:
-    """Put summaries of shards together, one at least, made with the same settings.
+def merge_summaries(summaries: Iterable[Summary]) -> Summary:
+    """Merge summaries of shards, at least one.
 
     Raises:
-        DriftError: Settings or columns differ, or a row is in two of them.
+        DriftError: Their settings or columns differ, or a row is in two of them.
     """
-    parts = list(summaries)
-    first = parts[0]
+    shards = list(summaries)
+    first = shards[0]
     labels: dict[str, Counter[str]] = {}
-    for part in parts:
-        if _settings(part) != _settings(first):
-            raise DriftError(f"expected summaries alike, {_settings(first)}, got {_settings(part)}")
-        for name, counts in part.labels.items():
+    for shard in shards:
+        if _merge_key(shard) != _merge_key(first):
+            raise DriftError(
+                f"expected summaries alike, {_merge_key(first)}, got {_merge_key(shard)}"
+            )
+        for name, counts in shard.labels.items():
             labels.setdefault(name, Counter()).update(counts)
     merged = replace(
         first,
-        sample=_joined([part.sample for part in parts]),
-        n=sum(part.n for part in parts),
+        sample=_concatenate_samples([shard.sample for shard in shards]),
+        n=sum(shard.n for shard in shards),
         labels={name: dict(sorted(counts.items())) for name, counts in labels.items()},
-        first_left=_least(part.first_left for part in parts),
-        first_embedding_left=_least(part.first_embedding_left for part in parts),
+        first_left=_smallest_key(shard.first_left for shard in shards),
+        first_embedding_left=_smallest_key(shard.first_embedding_left for shard in shards),
     )
-    return _cut(merged)
+    return _limit_rows(merged)
 
 
-def _settings(summary: Summary) -> tuple[object, ...]:
+def _merge_key(summary: Summary) -> tuple[object, ...]:
+    """Return what summaries must have in common to be merged."""
     kinds = tuple((column.name, column.kind) for column in summary.sample.columns)
-    keyed = bool(summary.sample.source_names)
-    return (summary.rows, summary.embeddings, summary.run, summary.seed, keyed, kinds)
+    has_sources = bool(summary.sample.source_names)
+    return (summary.rows, summary.embeddings, summary.run, summary.seed, has_sources, kinds)
 
 
-def _least(keys: Iterable[int | None]) -> int | None:
+def _smallest_key(keys: Iterable[int | None]) -> int | None:
     return min((key for key in keys if key is not None), default=None)
 
 
-def _keys(of: Sample, run: int, seed: int) -> UInt64Array:
-    """Return what rows are drawn by, smallest first: a hash of source, run and seed."""
-    names = [zlib.crc32(name.encode()) for name in of.source_names or ("",)]
-    mixed = np.array(names, np.uint64)[of.sources] << np.uint64(32)
-    mixed ^= (of.order // run).astype(np.uint64)
+def _row_keys(sample: Sample, run: int, seed: int) -> UInt64Array:
+    """Return the keys (N,) that rows are drawn by, smallest first: hashes of source, run and seed.
+
+    Source: Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators (2014), the mixing of SplitMix64.
+    """
+    names = [zlib.crc32(name.encode()) for name in sample.source_names or ("",)]
+    mixed = np.array(names, np.uint64)[sample.sources] << np.uint64(32)
+    mixed ^= (sample.order // run).astype(np.uint64)
     mixed += np.uint64((seed * 0x9E3779B97F4A7C15) % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _first_left(keys: UInt64Array, most: int, left: int | None) -> int | None:
-    """Return the smallest key whose rows do not fit any more; the first always fits."""
+def _first_excluded_key(
+    keys: UInt64Array, max_rows: int, excluded_before: int | None
+) -> int | None:
+    """Return the smallest key whose rows do not fit any more; the smallest key of all always fits."""
     values, counts = np.unique(keys, return_counts=True)
-    over = np.flatnonzero(counts.cumsum() > most)
-    over = over[over > 0]
-    return _least((int(values[over[0]]) if len(over) else None, left))
+    excluded = np.flatnonzero(counts.cumsum() > max_rows)
+    excluded = excluded[excluded > 0]
+    return _smallest_key((int(values[excluded[0]]) if len(excluded) else None, excluded_before))
 
 
-def _before(keys: UInt64Array, left: int | None) -> BoolArray:
-    return np.ones(len(keys), np.bool_) if left is None else keys < np.uint64(left)
+def _is_included(keys: UInt64Array, first_excluded: int | None) -> BoolArray:
+    return (
+        np.ones(len(keys), np.bool_) if first_excluded is None else keys < np.uint64(first_excluded)
+    )
 
 
-def _cut(summary: Summary) -> Summary:
-    """Leave out what is too much."""
+def _limit_rows(summary: Summary) -> Summary:
+    """Draw rows and embeddings until the summary has at most as many as its limits allow."""
     sample = summary.sample
-    keys = _keys(sample, summary.run, summary.seed)
-    left = _first_left(keys, summary.rows, summary.first_left)
-    embedded = [one.rows for one in sample.columns if one.kind == "embedding"]
-    with_one = keys[np.unique(np.concatenate(embedded))] if embedded else keys
-    embedding_left = _first_left(with_one, summary.embeddings, summary.first_embedding_left)
-    embedding_left = _least((embedding_left, left))
-    kept = np.flatnonzero(_before(keys, left))
-    sample, keys = take(sample, kept), keys[kept]
+    keys = _row_keys(sample, summary.run, summary.seed)
+    first_excluded = _first_excluded_key(keys, summary.rows, summary.first_left)
+    embedded_rows = [column.rows for column in sample.columns if column.kind == "embedding"]
+    embedded_keys = keys[np.unique(np.concatenate(embedded_rows))] if embedded_rows else keys
+    first_excluded_embedding = _first_excluded_key(
+        embedded_keys, summary.embeddings, summary.first_embedding_left
+    )
+    first_excluded_embedding = _smallest_key((first_excluded_embedding, first_excluded))
+    included = np.flatnonzero(_is_included(keys, first_excluded))
+    sample, keys = take_rows(sample, included), keys[included]
     if sample.source_names:
-        names, sources = used(sample.source_names, sample.sources)
+        names, sources = drop_unused_names(sample.source_names, sample.sources)
         sample = replace(sample, source_names=names, sources=sources)
     columns = []
     for column in sample.columns:
         if column.kind == "embedding":
-            held = _before(keys[column.rows], embedding_left)
-            values = column.values[held].astype(np.float16)
-            columns.append(replace(column, rows=column.rows[held], values=values))
+            is_included = _is_included(keys[column.rows], first_excluded_embedding)
+            values = column.values[is_included].astype(np.float16)
+            columns.append(replace(column, rows=column.rows[is_included], values=values))
         elif column.kind == "categorical":
-            labels, codes = used(column.labels, column.values)
+            labels, codes = drop_unused_names(column.labels, column.values)
             columns.append(replace(column, values=codes, labels=labels))
         else:
             columns.append(column)
-    sample = sample.of(columns)
-    return replace(summary, sample=sample, first_left=left, first_embedding_left=embedding_left)
+    sample = sample.with_columns(columns)
+    return replace(
+        summary,
+        sample=sample,
+        first_left=first_excluded,
+        first_embedding_left=first_excluded_embedding,
+    )
 
 
-def _joined(samples: Sequence[Sample]) -> Sample:
-    """Put samples together, in time order."""
-    names, sources = alike([(one.source_names, one.sources) for one in samples])
-    before = np.cumsum([0, *(len(one.order) for one in samples[:-1])])
+def _concatenate_samples(samples: Sequence[Sample]) -> Sample:
+    """Concatenate samples, in time order.
+
+    Raises:
+        DriftError: Two rows have the same source and order.
+    """
+    names, sources = merge_names([(sample.source_names, sample.sources) for sample in samples])
+    offsets = np.cumsum([0, *(len(sample.order) for sample in samples[:-1])])
     columns = [
-        _column(parts, before) for parts in zip(*(one.columns for one in samples), strict=True)
+        _concatenate_columns(columns_of_shards, offsets)
+        for columns_of_shards in zip(*(sample.columns for sample in samples), strict=True)
     ]
-    order = np.concatenate([one.order for one in samples])
+    order = np.concatenate([sample.order for sample in samples])
     joined = Sample(tuple(columns), order, np.concatenate(sources), names)
-    made = take(joined, np.lexsort((joined.sources, joined.order)))
-    twice = np.flatnonzero((np.diff(made.order) == 0) & (np.diff(made.sources) == 0))
-    if len(twice):
-        raise DriftError(
-            f"expected each row of a source once, got order {made.order[twice[0]]} twice"
-        )
-    return made
+    sorted_sample = take_rows(joined, np.lexsort((joined.sources, joined.order)))
+    duplicates = np.flatnonzero(
+        (np.diff(sorted_sample.order) == 0) & (np.diff(sorted_sample.sources) == 0)
+    )
+    if len(duplicates):
+        order = sorted_sample.order[duplicates[0]]
+        raise DriftError(f"expected each row of a source once, got order {order} twice")
+    return sorted_sample
 
 
-def _column(parts: Sequence[Column], before: Int64Array) -> Column:
+def _concatenate_columns(shards: Sequence[Column], offsets: Int64Array) -> Column:
     labels: tuple[str, ...] = ()
-    values = [part.values for part in parts]
-    if parts[0].kind == "categorical":
-        labels, values = alike([(part.labels, part.values) for part in parts])
-    rows = np.concatenate([part.rows + at for part, at in zip(parts, before, strict=True)])
-    filled = [one for one in values if len(one)] or values[:1]
-    return replace(parts[0], rows=rows, values=np.concatenate(filled), labels=labels)
+    values = [column.values for column in shards]
+    if shards[0].kind == "categorical":
+        labels, values = merge_names([(column.labels, column.values) for column in shards])
+    rows = np.concatenate(
+        [column.rows + offset for column, offset in zip(shards, offsets, strict=True)]
+    )
+    nonempty = [array for array in values if len(array)] or values[:1]
+    return replace(shards[0], rows=rows, values=np.concatenate(nonempty), labels=labels)
 
 
 def encode_summary(summary: Summary) -> bytes:
@@ -249,10 +302,10 @@ def encode_summary(summary: Summary) -> bytes:
 
 
 def decode_summary(data: bytes) -> Summary:
-    """Decode a summary, as `encode_summary` encoded it, bit for bit; its arrays cannot be written to.
+    """Decode what `encode_summary` encoded, bit for bit; the arrays are read-only.
 
     Raises:
-        DriftError: The bytes are no summary.
+        DriftError: The bytes are not an encoded summary.
     """
     try:
         summary: Summary = unpack(data, Summary)

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
-from quadriga.monitor.drift.row_signals import COORDINATES, KINDS, META
-from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
+from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, window_filter
+from quadriga.monitor.drift.row_signals import COORDINATES, METADATA_PREFIX, SIGNAL_KINDS
+from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, build_sample
 from quadriga.monitor.drift.signal_reading import (
     SHARD_SIZE,
     SignalShard,
@@ -22,7 +22,7 @@ from quadriga.monitor.drift.signal_reading import (
     read_sources,
     source_name,
 )
-from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
+from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typical_run_length
 from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.store.columns import label_counts
@@ -43,7 +43,7 @@ _SMALL_TEXTS = 50
 
 
 class WindowQuery(msgspec.Struct, frozen=True):
-    """Which inferences of a model to read, and how many."""
+    """Query of the inferences of a model to read, and how many of them."""
 
     model: str
     window: StoredWindow
@@ -51,9 +51,9 @@ class WindowQuery(msgspec.Struct, frozen=True):
     """Largest id that counts."""
     now_us: int
     """Time that `now` means in filters, microseconds since 1970."""
-    rows: int = 100_000
+    max_rows: int = 100_000
     """Maximum number of rows to draw."""
-    embeddings: int = 2_000
+    max_embeddings: int = 2_000
     """Maximum number of embeddings to draw."""
     source_keys: Sequence[str] = tuple(SOURCE_KEYS)
     seed: int = 0
@@ -91,9 +91,11 @@ class _DrawnRows(NamedTuple):
     """The rows to be read."""
 
     ids: Int64Array
-    """(N,) ascending."""
-    left: int | None = None
+    """(N,) ids, ascending."""
+    first_excluded: int | None = None
+    """Smallest row key that was excluded; None if all rows are read."""
     run: int | None = None
+    """Span of ids that is drawn as a whole; None if all rows are read."""
     source_key: str | None = None
     sources: list[str] | None = None
     """(N,) sources of rows that were drawn; None where no source is known, or all rows are read."""
@@ -102,18 +104,20 @@ class _DrawnRows(NamedTuple):
 def read_window(
     reader: InferenceReader, query: WindowQuery, on_progress: OnProgress, executor: ShardExecutor
 ) -> WindowSummary:
-    """Read a window; one without inferences has no signals.
+    """Read the summary of a window; a window without inferences has no signals.
 
     Raises:
-        StoreError: The database does not answer, or a filter means nothing.
+        StoreError: The database does not answer, or the filter is invalid.
     """
-    where = {"and": [where_of(query.model, query.window), {"id": {"le": str(query.newest_id)}}]}
+    filter_tree = {
+        "and": [window_filter(query.model, query.window), {"id": {"le": str(query.newest_id)}}]
+    }
     ids = np.concatenate(
-        [np.array(page, np.int64) for page in reader.matching_ids(where, query.now_us)]
+        [np.array(page, np.int64) for page in reader.matching_ids(filter_tree, query.now_us)]
     )
     filter_ = query.window.where
     if not len(ids):
-        empty = summarise(sample({}, order=[]), **_sizes(query), run=1)
+        empty = summarise(build_sample({}, order=[]), **_sizes(query), run=1)
         model = ReportedModel(query.model, query.window.version or "")
         return WindowSummary(empty, WindowInfo(model, query.task, Window(filter=filter_)))
     task = query.task or reader.get(str(ids[-1])).task
@@ -123,78 +127,94 @@ def read_window(
     columns, left_out = _columns(shard.signals)
     read_ids = np.array(shard.ids, np.int64)
     source_key, sources = _sources(drawn_rows, shard, query.source_keys)
-    rows = sample(columns, kinds=_kinds(columns), sources=sources, order=read_ids)
-    run = drawn_rows.run or usual_run(read_ids, rows.sources)
+    rows = build_sample(columns, kinds=_kinds(columns), sources=sources, order=read_ids)
+    run = drawn_rows.run or typical_run_length(read_ids, rows.sources)
     spaces = shard.embedding_spaces
     counts = Counter(space for space in spaces if space)
     space = (query.space or counts.most_common(1)[0][0]) if counts else ""
-    embeddings_left = None
+    first_excluded_embedding = None
     if space:
         excluded["no_signals"] = spaces.count(None)
         excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
         embedded = np.flatnonzero([row_space == space for row_space in spaces])
         query = replace(query, space=space)
-        column, embeddings_left = _embeddings(reader, rows, embedded, query, run)
-        rows = rows.of((*rows.columns, column))
+        column, first_excluded_embedding = _embeddings(reader, rows, embedded, query=query, run=run)
+        rows = rows.with_columns((*rows.columns, column))
     n = round(len(ids) * len(read_ids) / len(drawn_rows.ids))
-    left = (drawn_rows.left, embeddings_left)
-    summary = summarise(rows, **_sizes(query), run=run, n=n, left=left)
+    first_excluded = (drawn_rows.first_excluded, first_excluded_embedding)
+    summary = summarise(rows, **_sizes(query), run=run, n=n, first_excluded=first_excluded)
     labels = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
-    if drawn_rows.left is not None:
-        labels |= count_other_labels(reader, query.model, ids, labels, best=is_single)
+    if drawn_rows.first_excluded is not None:
+        labels |= count_other_labels(reader, query.model, ids, known_labels=labels, best=is_single)
     elif not is_single:
         labels |= label_counts(reader, read_ids.tolist())
     start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
     window = Window(start, end, n, filter=filter_)
     model = _model(query, shard.models)
-    info = WindowInfo(model, task, window, source_key, space, dict(+excluded), left_out)
+    info = WindowInfo(
+        model,
+        task,
+        window,
+        source_key=source_key,
+        space=space,
+        excluded=dict(+excluded),
+        left_out=left_out,
+    )
     return WindowSummary(summary, info)
 
 
 def _sizes(query: WindowQuery) -> dict[str, Any]:
-    return {"rows": query.rows, "embeddings": query.embeddings, "seed": query.seed}
+    return {"rows": query.max_rows, "embeddings": query.max_embeddings, "seed": query.seed}
 
 
 def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> _DrawnRows:
     """Choose which rows to read: all, or a random choice by their sources and ids."""
-    if len(ids) <= query.rows:
+    if len(ids) <= query.max_rows:
         return _DrawnRows(ids)
     looked_up = read_sources(reader, ids, query.source_keys)
     key, names, sources = looked_up or (None, (), np.zeros(len(ids), np.int64))
-    run = usual_run(ids, sources)
-    rows, left = drawn(Sample((), ids, sources, names), query.rows, run=run, seed=query.seed)
+    run = typical_run_length(ids, sources)
+    rows, first_excluded = draw_rows(
+        Sample((), ids, sources, names), query.max_rows, run=run, seed=query.seed
+    )
     rows.sort()
     row_sources = [names[code] for code in sources[rows].tolist()] if names else None
-    return _DrawnRows(ids[rows], left, run, key, row_sources)
+    return _DrawnRows(ids[rows], first_excluded, run, source_key=key, sources=row_sources)
 
 
 def _read_shards(
     task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
 ) -> SignalShard:
     """Read the signals of inferences (N,) in shards, and merge these."""
-    parts = [ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)]
+    shard_ids = [
+        ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)
+    ]
     shards: list[SignalShard] = []
     on_progress(0, len(ids))
-    for shard in executor.map(partial(read_signal_shard, task), parts):
+    for shard in executor.map(partial(read_signal_shard, task), shard_ids):
         shards.append(shard)
         on_progress(min(len(shards) * SHARD_SIZE, len(ids)), len(ids))
     return merge_shards(shards)
 
 
 def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Put signals in order, and give the reasons why metadata keys are none."""
+    """Return the signals in the order of a report, and the reasons why metadata keys are no signals."""
     counts = {name: len(values) - values.count(None) for name, values in signals.items()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
-    keys = [name for name in frequent if name.startswith(META)]
+    keys = [name for name in frequent if name.startswith(METADATA_PREFIX)]
     left_out = dict.fromkeys(keys[MAX_KEYS:], f"{MAX_KEYS} keys are there more often")
-    positions = {name: position for position, name in enumerate(KINDS)}
+    positions = {name: position for position, name in enumerate(SIGNAL_KINDS)}
     columns = {}
     for name in sorted(
         counts.keys() - left_out.keys(),
-        key=lambda name: (name.startswith(META), positions.get(name, len(positions)), name),
+        key=lambda name: (
+            name.startswith(METADATA_PREFIX),
+            positions.get(name, len(positions)),
+            name,
+        ),
     ):
-        reason = _not_categorical(signals[name]) if name.startswith(META) else ""
+        reason = _not_categorical(signals[name]) if name.startswith(METADATA_PREFIX) else ""
         if reason:
             left_out[name] = reason
         else:
@@ -203,7 +223,7 @@ def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[
 
 
 def _not_categorical(values: Sequence[Any]) -> str:
-    """Return why texts are no categories; empty where they are, and for numbers."""
+    """Return why texts cannot be categories; an empty text if they can, and for numbers."""
     present = [value for value in values if value is not None]
     if not any(isinstance(value, str) for value in present):
         return ""
@@ -216,9 +236,9 @@ def _not_categorical(values: Sequence[Any]) -> str:
 
 def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
     """Return the kinds of columns that are fixed; all others are inferred from the values."""
-    kinds = {name: kind for name, kind in KINDS.items() if name in columns}
+    kinds = {name: kind for name, kind in SIGNAL_KINDS.items() if name in columns}
     for name, values in columns.items():
-        is_coordinate = name.startswith(META) and name.rpartition(".")[2] in COORDINATES
+        is_coordinate = name.startswith(METADATA_PREFIX) and name.rpartition(".")[2] in COORDINATES
         has_texts = is_coordinate and any(isinstance(value, str | bool) for value in values)
         if name.startswith("image.") or (is_coordinate and not has_texts):
             kinds[name] = "numeric"
@@ -229,33 +249,37 @@ def _sources(
     drawn_rows: _DrawnRows, shard: SignalShard, keys: Sequence[str]
 ) -> tuple[str | None, list[str] | None]:
     """Return the metadata key that holds the source, and the source of each row that was read."""
-    if drawn_rows.left is not None:
+    if drawn_rows.first_excluded is not None:
         positions = np.searchsorted(drawn_rows.ids, shard.ids).tolist()
         sources = drawn_rows.sources
         return drawn_rows.source_key, sources and [sources[position] for position in positions]
-    key = next((key for key in keys if META + key in shard.signals), None)
+    key = next((key for key in keys if METADATA_PREFIX + key in shard.signals), None)
     if key is None:
         return None, None
-    return key, [source_name(value) for value in shard.signals[META + key]]
+    return key, [source_name(value) for value in shard.signals[METADATA_PREFIX + key]]
 
 
 def _embeddings(
     reader: InferenceReader, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
-    """Draw among the rows (N,) with an embedding and read those; return what `drawn` says was left, too."""
+    """Draw some of the rows (N,) with an embedding, and read those.
+
+    Returns:
+        The column of embeddings, and the smallest excluded key, from `draw_rows`.
+    """
     order = sample_.order[rows]
     embedded = Sample((), order, sample_.sources[rows], sample_.source_names)
-    chosen, left = drawn(embedded, query.embeddings, run=run, seed=query.seed)
+    chosen, first_excluded = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
     chosen.sort()
     embeddings = read_embeddings(reader, order[chosen].tolist(), query.space)
     chosen = chosen[np.isin(order[chosen], [*embeddings])]
     values = np.array([embeddings[id_] for id_ in order[chosen].tolist()], np.float32)
     values = values.reshape(len(chosen), -1 if len(chosen) else 0)
-    return Column(EMBEDDING, "embedding", rows[chosen], values), left
+    return Column(EMBEDDING, "embedding", rows[chosen], values), first_excluded
 
 
 def _model(query: WindowQuery, models: Sequence[ModelReference]) -> ReportedModel:
-    """Name the model by all of its versions that answered."""
+    """Return the model with all of its versions whose predictions were read."""
     versions = sorted({model.version for model in models}) or [query.window.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""

@@ -1,4 +1,4 @@
-"""The values of a column of a file, as what they are said to be."""
+"""Columns of files as numbers, labels, lists of numbers, or times."""
 
 import math
 from datetime import UTC, datetime
@@ -8,160 +8,170 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.drift.files.tables import Table, Values, parsed, vector
-from quadriga.monitor.drift.samples import DriftError, label_of
+from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, parse_numbers, parse_vector
+from quadriga.monitor.drift.samples import DriftError, value_label
 from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
-_LARGEST = float(np.finfo(np.float16).max)
-Span = tuple[str | None, str | None]
-"""The first and the last time, RFC 3339; None where nothing says when."""
-Found = Literal["number", "list", "text", "other"]
+_MAX_FLOAT16 = float(np.finfo(np.float16).max)
+"""Largest number of an embedding: summaries store float16."""
+TimeSpan = tuple[str | None, str | None]
+"""First and last time, RFC 3339; None where times are not dates."""
+ColumnContent = Literal["number", "list", "text", "other"]
+"""Type that all values of a column have in common."""
 
 
-class UnlikeError(DriftError):
-    """A column does not hold what it should."""
+class ColumnTypeError(DriftError):
+    """A value of a column has the wrong type."""
 
 
-def _unlike(table: Table, row: int, wanted: str, got: str) -> UnlikeError:
-    return UnlikeError(f"{table.name}:{table.lines[row]}: expected {wanted}, got {got}")
+def _type_error(table: FileTable, row: int, expected: str, got: str) -> ColumnTypeError:
+    return ColumnTypeError(f"{table.name}:{table.lines[row]}: expected {expected}, got {got}")
 
 
-def look(table: Table, name: str) -> Found | None:
-    """Tell what all values of a column are; None of no values, and of a column that is not there."""
+def infer_content(table: FileTable, name: str) -> ColumnContent | None:
+    """Return the type that all values of a column have in common; None without values, or without the column."""
     values = table.columns.get(name, [])
     if isinstance(values, np.ndarray):
         return "number" if values.ndim == 1 else "list"
-    present = [one for one in values if one is not None]
+    present = [value for value in values if value is not None]
     if not present:
         return None
     if name in table.texts:
-        return "list" if all(one.startswith("[") for one in present) else "text"
-    kinds = set(map(type, present))
-    if kinds <= {int, float}:
+        return "list" if all(value.startswith("[") for value in present) else "text"
+    types = set(map(type, present))
+    if types <= {int, float}:
         return "number"
-    if kinds == {np.ndarray}:
+    if types == {np.ndarray}:
         return "list"
-    return "other" if kinds & {np.ndarray, list} else "text"
+    return "other" if types & {np.ndarray, list} else "text"
 
 
-def as_numbers(table: Table, name: str) -> Float64Array:
-    """Return numbers (N,), NaN where there is none.
+def as_numbers(table: FileTable, name: str) -> Float64Array:
+    """Return a column of numbers (N,), NaN where a value is missing.
 
     Raises:
-        UnlikeError: A value is none.
+        ColumnTypeError: A value is not a number.
     """
     values = table.columns[name]
     if isinstance(values, np.ndarray):
         if values.ndim == 1:
             return values
-        raise UnlikeError(f"{table.name}: expected {name} to hold numbers, got lists")
-    made = np.full(len(values), np.nan)
-    for row, one in enumerate(values):
-        if one is None:
+        raise ColumnTypeError(f"{table.name}: expected {name} to hold numbers, got lists")
+    numbers = np.full(len(values), np.nan)
+    for row, value in enumerate(values):
+        if value is None:
             continue
-        found = parsed([one]) if name in table.texts else None
-        number = _number(one) if found is None else float(found[0])
+        parsed = parse_numbers([value]) if name in table.texts else None
+        number = _to_number(value) if parsed is None else float(parsed[0])
         if number is None:
-            raise _unlike(table, row, f"{name} to be a number", f"{one!r:.60}")
-        made[row] = number
-    return made
+            raise _type_error(table, row, f"{name} to be a number", f"{value!r:.60}")
+        numbers[row] = number
+    return numbers
 
 
-def _number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def as_vectors(table: Table, name: str) -> Values:
-    """Return lists of numbers, float32 (N, D), NaN where there is none; of none at all N times None.
+def as_vectors(table: FileTable, name: str) -> ColumnValues:
+    """Return a column of lists of numbers, float32 (N, D), NaN where a value is missing; N times None if all are.
 
     Raises:
-        UnlikeError: A value is no list, of another length than those before, or too large.
+        ColumnTypeError: A value is not a list of numbers, its length differs from those before, or it is too large.
     """
     values = table.columns[name]
     if isinstance(values, np.ndarray) and values.ndim == 2:
-        return _checked(table, name, values)
+        return _check_range(table, name, values)
     values = table.texts.get(name, values)
-    made: Float32Array | None = None
-    for row, given in enumerate(values):
-        if given is None:
+    vectors: Float32Array | None = None
+    for row, value in enumerate(values):
+        if value is None:
             continue
-        one = _vector(given)
-        if one is None:
-            raise _unlike(table, row, f"{name} to be a list of numbers", f"{given!r:.60}")
-        if made is None:
-            made = np.full((len(values), len(one)), np.nan, np.float32)
-        if len(one) != made.shape[1]:
-            wanted = f"{name} to have {made.shape[1]} numbers as before"
-            raise _unlike(table, row, wanted, f"{len(one)}")
-        made[row] = one
-    return [None] * len(values) if made is None else _checked(table, name, made)
+        vector = _cell_vector(value)
+        if vector is None:
+            raise _type_error(table, row, f"{name} to be a list of numbers", f"{value!r:.60}")
+        if vectors is None:
+            vectors = np.full((len(values), len(vector)), np.nan, np.float32)
+        if len(vector) != vectors.shape[1]:
+            expected = f"{name} to have {vectors.shape[1]} numbers as before"
+            raise _type_error(table, row, expected, f"{len(vector)}")
+        vectors[row] = vector
+    return [None] * len(values) if vectors is None else _check_range(table, name, vectors)
 
 
-def _checked(table: Table, name: str, made: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """See that summaries can keep these numbers."""
-    over = np.flatnonzero(np.abs(made).max(axis=1) > _LARGEST)
-    if len(over):
-        got = made[over[0]][np.abs(made[over[0]]).argmax()]
-        wanted = f"{name} to have numbers up to {_LARGEST:.0f}"
-        raise _unlike(table, int(over[0]), wanted, f"{got:.6g}")
-    return made
+def _check_range(table: FileTable, name: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return vectors (N, D) after checking that float16 can hold them.
+
+    Raises:
+        ColumnTypeError: A number is too large.
+    """
+    too_large = np.flatnonzero(np.abs(vectors).max(axis=1) > _MAX_FLOAT16)
+    if len(too_large):
+        got = vectors[too_large[0]][np.abs(vectors[too_large[0]]).argmax()]
+        expected = f"{name} to have numbers up to {_MAX_FLOAT16:.0f}"
+        raise _type_error(table, int(too_large[0]), expected, f"{got:.6g}")
+    return vectors
 
 
-def _vector(given: Any) -> Float32Array | None:
-    if isinstance(given, np.ndarray):
-        return given
+def _cell_vector(value: Any) -> Float32Array | None:
+    if isinstance(value, np.ndarray):
+        return value
     try:
-        return vector(msgspec.json.decode(given) if isinstance(given, str) else given)
+        return parse_vector(msgspec.json.decode(value) if isinstance(value, str) else value)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def as_labels(table: Table, name: str) -> list[str | None]:
-    """Return texts; a number without fraction is written without.
+def as_labels(table: FileTable, name: str) -> list[str | None]:
+    """Return a column of labels; numbers without a fraction are written as integers.
 
     Raises:
-        UnlikeError: A value is a list.
+        ColumnTypeError: A value is a list.
     """
     if name in table.texts:
         return table.texts[name]
-    made = []
-    for row, one in enumerate(table.columns[name]):
-        if isinstance(one, list | np.ndarray):
-            raise _unlike(table, row, f"{name} to be a label", "a list")
-        made.append(label_of(one))
-    return made
+    labels = []
+    for row, value in enumerate(table.columns[name]):
+        if isinstance(value, list | np.ndarray):
+            raise _type_error(table, row, f"{name} to be a label", "a list")
+        labels.append(value_label(value))
+    return labels
 
 
-def in_time(table: Table, name: str | None) -> tuple[Int64Array, Span]:
-    """Return each row's place in time (N,), and the first and the last time where these are dates.
+def time_order(table: FileTable, name: str | None) -> tuple[Int64Array, TimeSpan]:
+    """Return the rank of each row in time (N,), and the first and last time if the column holds dates.
 
-    The column has dates, or numbers of any unit; without one rows are in order.
+    The column holds dates, or numbers of any unit; without a column, rows are in time order.
 
     Raises:
-        UnlikeError: A value is no time.
+        ColumnTypeError: A value is not a time.
     """
     n = len(table.lines)
     if name is None or not n:
         return np.arange(n), (None, None)
     values = table.columns[name]
     times = np.empty(n)
-    for row, one in enumerate(values):
-        at = _time(one)
-        if at is None:
-            got = "nothing" if np.ndim(one) == 0 and label_of(one) is None else f"{one!s:.60}"
-            raise _unlike(table, row, f"{name} to be a time in RFC 3339 or a number", got)
-        times[row] = at
+    for row, value in enumerate(values):
+        time = _parse_time(value)
+        if time is None:
+            got = (
+                "nothing"
+                if np.ndim(value) == 0 and value_label(value) is None
+                else f"{value!s:.60}"
+            )
+            raise _type_error(table, row, f"{name} to be a time in RFC 3339 or a number", got)
+        times[row] = time
     order = np.empty(n, np.int64)
     order[np.argsort(times, kind="stable")] = np.arange(n)
-    if not all(isinstance(one, str | datetime) for one in values):
+    if not all(isinstance(value, str | datetime) for value in values):
         return order, (None, None)
-    first, last = (math.floor(1000 * float(one)) for one in (times.min(), times.max()))
+    first, last = (math.floor(1000 * float(value)) for value in (times.min(), times.max()))
     return order, (timestamp_text(first), timestamp_text(last))
 
 
-def _time(value: Any) -> float | None:
-    """Return seconds since 1970 of a date, and a number as it is; a date without zone is in UTC."""
+def _parse_time(value: Any) -> float | None:
+    """Return a date as seconds since 1970, in UTC unless it has a zone, and a number as it is; None of other values."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -173,5 +183,5 @@ def _time(value: Any) -> float | None:
             return float(value.timestamp())
         except OverflowError:
             return None
-    number = None if isinstance(value, bool) else _number(value)
+    number = None if isinstance(value, bool) else _to_number(value)
     return number if number is not None and math.isfinite(number) else None

@@ -1,7 +1,7 @@
 """Drift of files: a row for each inference, a column for each signal.
 
-What a column holds is decided from both files, so that one of labels that look like numbers in one file alone
-is compared as labels.
+The kind of a column is inferred from both files together: labels that happen to look like numbers in one of them
+are compared as labels.
 """
 
 import time
@@ -16,202 +16,211 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.files.columns import (
-    UnlikeError,
+    ColumnTypeError,
     as_labels,
     as_numbers,
     as_vectors,
-    in_time,
-    look,
+    infer_content,
+    time_order,
 )
-from quadriga.monitor.drift.files.tables import Table, Values, read_table
-from quadriga.monitor.drift.samples import DriftError, Kind, sample
-from quadriga.monitor.drift.significance.decision import Settings
+from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, read_table
+from quadriga.monitor.drift.samples import DriftError, Kind, build_sample
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.report.schema import Data, Report, Window, provenance
 from quadriga.store.records import timestamp_text
 
 SOURCE_KEYS = ("camera_id", "stream", "recording")
-"""What rows that resemble each other have in common, where nothing else is said; also below `metadata`."""
+"""Columns that hold the source if none is named; also nested in `metadata`."""
 
-TIMES = ("created_at", "timestamp")
-"""What rows are put in order by, where nothing else is said."""
+TIME_COLUMNS = ("created_at", "timestamp")
+"""Columns that hold the time if none is named."""
 
-_NAMES = ("id", "inference_id", "request_id")
-_MOST_NAMES = 50
-"""More distinct texts than this, and more than half of all of a file, are names and no labels."""
+_ID_COLUMNS = ("id", "inference_id", "request_id")
+_MAX_LABELS = 50
+"""Number of distinct texts above which a column holds identifiers, not labels, if they are also more than half of all."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What the columns are, where it is not to be inferred."""
+class ColumnOptions(msgspec.Struct, frozen=True):
+    """Options that say what columns hold, instead of inferring it."""
 
     numeric: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     embedding: tuple[str, ...] = ()
-    """Of lists of numbers; or NAME, whose numbers are the columns NAME_0, NAME_1 and so on."""
+    """Columns of lists of numbers; or NAME if the numbers are in columns NAME_0, NAME_1 and so on."""
     ignore: tuple[str, ...] = ()
     source_key: str | None = None
-    """None: the first of `SOURCE_KEYS` that both files have."""
+    """Column of the source; None: the first of `SOURCE_KEYS` that both files have."""
     time: str | None = None
-    """None: the first of `TIMES` that both files have."""
+    """Column of the time; None: the first of `TIME_COLUMNS` that both files have."""
 
     def kinds(self) -> dict[str, Kind]:
-        """Return the kinds that were named."""
+        """Return the kinds of the columns that the options name."""
         kinds: dict[str, Kind] = dict.fromkeys(self.numeric, "numeric")
         kinds |= dict.fromkeys(self.categorical, "categorical")
         return kinds | dict.fromkeys(self.embedding, "embedding")
 
 
-Tables = tuple[Table, Table]
+Tables = tuple[FileTable, FileTable]
 
 
 def compare_files(
     baseline: Path,
     current: Path,
-    asked: Asked = Asked(),  # noqa: B008 - it is immutable
-    settings: Settings | None = None,
+    options: ColumnOptions = ColumnOptions(),  # noqa: B008 - it is immutable
+    settings: ComparisonSettings | None = None,
 ) -> Report:
     """Compare two files, CSV, JSON lines or Parquet, not necessarily of the same format.
 
     Raises:
-        DriftError: A file is none of these, a column is not what it was said to be, or is not there; the
-            message begins with the file's name and the line where there is one.
+        DriftError: A file has another format, or a named column is missing or holds something else; the message
+            names the file and, where there is one, the line.
         OSError: A file cannot be read.
     """
     started = time.monotonic()
-    tables = (_with_vectors(baseline, asked), _with_vectors(current, asked))
-    _check(tables, asked)
-    paths = [prefix + one for prefix in ("", "metadata.") for one in SOURCE_KEYS]
-    when = asked.time or _first(tables, TIMES, asked)
-    source = asked.source_key or _first(tables, paths, asked)
-    columns, kinds, left_out = _columns(tables, asked, {when, source})
+    tables = (_read_with_vectors(baseline, options), _read_with_vectors(current, options))
+    _check_options(tables, options)
+    paths = [prefix + key for prefix in ("", "metadata.") for key in SOURCE_KEYS]
+    time_column = options.time or _first_shared_column(tables, TIME_COLUMNS, options)
+    source_key = options.source_key or _first_shared_column(tables, paths, options)
+    columns, kinds, left_out = _columns(tables, options, {time_column, source_key})
     samples, windows = [], []
     for table, values in zip(tables, columns, strict=True):
-        order, (start, end) = in_time(table, when)
-        sources = None if source is None else as_labels(table, source)
+        order, (start, end) = time_order(table, time_column)
+        sources = None if source_key is None else as_labels(table, source_key)
         try:
-            samples.append(sample(values, kinds=kinds, sources=sources, order=order))
+            samples.append(build_sample(values, kinds=kinds, sources=sources, order=order))
         except DriftError as error:
             raise DriftError(f"{table.name}: {error}") from error
         windows.append({"start": start, "end": end})
     report = compare(samples[0], samples[1], settings)
-    seen = report.data
-    read = {
-        "baseline": _text(baseline),
-        "current": _text(current),
-        "time": when,
-        "source_key": source,
+    data = report.data
+    shown_parameters = {
+        "baseline": _json_path(baseline),
+        "current": _json_path(current),
+        "time": time_column,
+        "source_key": source_key,
         "left_out": left_out,
     }
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
         data=Data(
-            replace(seen.current, **windows[1]), replace(seen.baseline or Window(), **windows[0])
+            replace(data.current, **windows[1]), replace(data.baseline or Window(), **windows[0])
         ),
-        parameters=read | report.parameters,
+        parameters=shown_parameters | report.parameters,
         provenance=provenance(started),
     )
 
 
-def _names(tables: Tables) -> list[str]:
-    """Return the columns of both, in the order of the files."""
-    return list(dict.fromkeys(name for one in tables for name in one.columns))
+def _column_names(tables: Tables) -> list[str]:
+    """Return the names of the columns of both files, in their order there."""
+    return list(dict.fromkeys(name for table in tables for name in table.columns))
 
 
-def _first(tables: Tables, names: Iterable[str], asked: Asked) -> str | None:
-    """Return the first of these columns that both have, and that is not ignored."""
-    there = tables[0].columns.keys() & tables[1].columns.keys() - {*asked.ignore}
-    return next((one for one in names if one in there), None)
+def _first_shared_column(
+    tables: Tables, names: Iterable[str], options: ColumnOptions
+) -> str | None:
+    """Return the first of these names that is a column of both files and not ignored."""
+    shared = tables[0].columns.keys() & tables[1].columns.keys() - {*options.ignore}
+    return next((name for name in names if name in shared), None)
 
 
-def _with_vectors(path: Path, asked: Asked) -> Table:
-    """Read a file; columns NAME_0, NAME_1 and so on become NAME where that is an embedding."""
+def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
+    """Read a file, with columns NAME_0, NAME_1 and so on joined to the embedding NAME."""
     table = read_table(path)
-    for name in asked.embedding:
+    for name in options.embedding:
         if name in table.columns:
             continue
-        parts: list[Any] = []
-        while f"{name}_{len(parts)}" in table.columns:
-            part = f"{name}_{len(parts)}"
-            parts.append(as_numbers(table, part))
-            del table.columns[part]
-        if parts:
-            table.columns[name] = np.stack(parts, axis=1)
+        columns: list[Any] = []
+        while f"{name}_{len(columns)}" in table.columns:
+            column = f"{name}_{len(columns)}"
+            columns.append(as_numbers(table, column))
+            del table.columns[column]
+        if columns:
+            table.columns[name] = np.stack(columns, axis=1)
     return table
 
 
-def _check(tables: Tables, asked: Asked) -> None:
-    """See that what was named is there, and once."""
-    names = _names(tables)
-    files = " or ".join(one.name for one in tables)
-    counts = Counter((*asked.numeric, *asked.categorical, *asked.embedding, *asked.ignore))
+def _check_options(tables: Tables, options: ColumnOptions) -> None:
+    """Check that all columns that the options name exist, and that none has two kinds."""
+    names = _column_names(tables)
+    files = " or ".join(file_table.name for file_table in tables)
+    counts = Counter((*options.numeric, *options.categorical, *options.embedding, *options.ignore))
     for name, count in counts.items():
         if name not in names:
-            raise DriftError(f"expected a column {name!r:.80} in {files}, got {_listed(names)}")
+            listed = _join_names(names)
+            raise DriftError(f"column not found in {files}: {name!r:.80}; there are: {listed}")
         if count > 1:
-            raise DriftError(f"expected to be told once what {name!r:.80} is, got it {count} times")
-    for name in filter(None, (asked.source_key, asked.time)):
+            raise DriftError(f"expected column {name!r:.80} in one option, got it in {count}")
+    for name in filter(None, (options.source_key, options.time)):
         for table in tables:
             if name not in table.columns:
-                got = _listed(list(table.columns))
-                raise DriftError(f"expected a column {name!r:.80} in {table.name}, got {got}")
+                listed = _join_names(list(table.columns))
+                raise DriftError(
+                    f"column not found in {table.name}: {name!r:.80}; there are: {listed}"
+                )
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return (", ".join(f"{name:.80}" for name in names[:20]) or "none") + more
+def _join_names(names: list[str]) -> str:
+    rest = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return (", ".join(f"{name:.80}" for name in names[:20]) or "none") + rest
 
 
 def _columns(
-    tables: Tables, asked: Asked, used: set[str | None]
-) -> tuple[tuple[dict[str, Values], dict[str, Values]], dict[str, Kind], dict[str, str]]:
-    """Return the columns of both sides, their kinds where these are sure, and why others are left out."""
-    made: tuple[dict[str, Values], dict[str, Values]] = ({}, {})
-    named, kinds, left_out = asked.kinds(), dict[str, Kind](), dict[str, str]()
-    for name in _names(tables):
-        if name in asked.ignore or (name in used and name not in named):
+    tables: Tables, options: ColumnOptions, used_names: set[str | None]
+) -> tuple[
+    tuple[dict[str, ColumnValues], dict[str, ColumnValues]], dict[str, Kind], dict[str, str]
+]:
+    """Return the columns of both sides, the kinds that are certain, and reasons why other columns are left out."""
+    columns_by_side: tuple[dict[str, ColumnValues], dict[str, ColumnValues]] = ({}, {})
+    named_kinds, kinds, left_out = options.kinds(), dict[str, Kind](), dict[str, str]()
+    for name in _column_names(tables):
+        if name in options.ignore or (name in used_names and name not in named_kinds):
             continue
-        if name in _NAMES and name not in named:
+        if name in _ID_COLUMNS and name not in named_kinds:
             left_out[name] = "names inferences"
             continue
         try:
-            kind = named.get(name) or _kind(tables, name)
-            sides = [_values(table, name, kind) for table in tables]
-        except UnlikeError as error:
-            if name in named:
+            kind = named_kinds.get(name) or _infer_kind(tables, name)
+            sides = [_column_values(table, name, kind) for table in tables]
+        except ColumnTypeError as error:
+            if name in named_kinds:
                 raise
             left_out[name] = str(error)
             continue
-        if kind == "categorical" and name not in named and _are_names(sides):
+        if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
             left_out[name] = "hardly any text is there twice"
             continue
-        for columns, values in zip(made, sides, strict=True):
+        for columns, values in zip(columns_by_side, sides, strict=True):
             columns[name] = values
-        if name in named or kind != "numeric":
+        if name in named_kinds or kind != "numeric":
             kinds[name] = kind
-    return made, kinds, left_out
+    return columns_by_side, kinds, left_out
 
 
-def _kind(tables: Tables, name: str) -> Kind:
-    """Infer what a column holds; few integers are told from other numbers later."""
-    found = {look(one, name) for one in tables} - {None}
-    if found <= {"number"}:
+def _infer_kind(tables: Tables, name: str) -> Kind:
+    """Infer the kind of a column; counts are distinguished from other numbers later."""
+    contents = {infer_content(table, name) for table in tables} - {None}
+    if contents <= {"number"}:
         return "numeric"
-    if found == {"list"}:
+    if contents == {"list"}:
         return "embedding"
-    if found & {"list", "other"}:
-        raise UnlikeError("expected numbers, labels, or lists of numbers of one length, got others")
+    if contents & {"list", "other"}:
+        raise ColumnTypeError(
+            "expected numbers, labels, or lists of numbers of one length, got others"
+        )
     return "categorical"
 
 
-def _are_names(sides: list[Values]) -> bool:
-    """Tell whether the texts of each side are too many to be labels."""
-    texts = [[one for one in side if one is not None] for side in sides]
-    counts = [(len(set(one)), len(one)) for one in texts if one]
-    return all(distinct > max(_MOST_NAMES, n / 2) for distinct, n in counts) and bool(counts)
+def _are_identifiers(sides: list[ColumnValues]) -> bool:
+    """Check whether each side has too many distinct texts for labels."""
+    texts = [[text for text in side if text is not None] for side in sides]
+    counts = [(len(set(side)), len(side)) for side in texts if side]
+    return all(distinct > max(_MAX_LABELS, n / 2) for distinct, n in counts) and bool(counts)
 
 
-def _values(table: Table, name: str, kind: Kind) -> Values:
-    """Return a column as `sample` takes it; a file that has it not has no values."""
+def _column_values(table: FileTable, name: str, kind: Kind) -> ColumnValues:
+    """Return the values of a column for `build_sample`; all are missing if the file does not have the column."""
     if name not in table.columns:
         return [None] * len(table.lines)
     if kind == "categorical":
@@ -219,6 +228,6 @@ def _values(table: Table, name: str, kind: Kind) -> Values:
     return as_numbers(table, name) if kind == "numeric" else as_vectors(table, name)
 
 
-def _text(path: Path) -> str:
-    """Return a path as JSON can hold it."""
+def _json_path(path: Path) -> str:
+    """Return a path as text that JSON can encode, whatever its bytes."""
     return str(path).encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Files of rows as columns: CSV, JSON lines, Parquet. What they mean is not decided here."""
+"""Readers of files of rows, as columns: CSV, JSON lines, Parquet. The kinds of columns are not decided here."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,48 +14,48 @@ from quadriga.monitor.drift.samples import DriftError
 from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks.arrays import Float32Array, Float64Array
 
-MOST_COLUMNS = 4096
-_DEEPEST = 16
+MAX_COLUMNS = 4096
+_MAX_DEPTH = 16
 
-Values = list[Any] | npt.NDArray[Any]
-"""Of a column, one for each row; None is missing. Numbers are float64 (N,) and lists of one length float32
-(N, D), with NaN for what is missing, where the file tells that all are. Else as the file has them, a list of
-numbers in JSON as float32 (D,)."""
+ColumnValues = list[Any] | npt.NDArray[Any]
+"""Values of a column, one per row; None if missing. Where the file format types the column, or all cells of a CSV
+column are numbers, they are arrays with NaN for missing values: float64 (N,) of numbers, float32 (N, D) of lists of
+equal length. Otherwise they are the values of the file, with lists of numbers in JSON as float32 (D,)."""
 
 
-class Table(NamedTuple):
-    """A file."""
+class FileTable(NamedTuple):
+    """Columns of a file."""
 
     name: str
-    columns: dict[str, Values]
+    columns: dict[str, ColumnValues]
     lines: Sequence[int]
-    """(N,) where each row ends; of Parquet, its number from 1."""
+    """(N,) line in which each row ends; in Parquet, the row's number from 1."""
     texts: Mapping[str, list[str | None]] = {}
-    """Of CSV: the cells of each column."""
+    """Cells of each column of a CSV file; empty for other formats."""
 
 
-def read_table(path: Path) -> Table:
-    """Read a file by its ending: .csv, .jsonl, .ndjson or .parquet.
+def read_table(path: Path) -> FileTable:
+    """Read a file in the format of its suffix: .csv, .jsonl, .ndjson or .parquet.
 
     Raises:
-        DriftError: It is none of them; the message begins with the file's name and the line.
-        OSError: It cannot be read.
+        DriftError: The file does not have this format; the message begins with its name and the line.
+        OSError: The file cannot be read.
     """
     suffix = path.suffix.lower()
     try:
         if suffix == ".csv":
-            return _csv(path)
+            return _read_csv(path)
         if suffix in {".jsonl", ".ndjson"}:
             with path.open("rb") as file:
-                return _json_lines(file, path.name)
+                return _read_json_lines(file, path.name)
     except UnicodeDecodeError as error:
         raise DriftError(f"{path.name}: expected UTF-8, got {error}") from error
     if suffix == ".parquet":
-        return _parquet(path)
+        return _read_parquet(path)
     raise DriftError(f"expected a file .csv, .jsonl, .ndjson or .parquet, got {path.name}")
 
 
-def _csv(path: Path) -> Table:
+def _read_csv(path: Path) -> FileTable:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, strict=True)
         try:
@@ -77,19 +77,19 @@ def _csv(path: Path) -> Table:
         except csv.Error as error:
             raise DriftError(f"{path.name}:{rows.line_num}: expected CSV, got: {error}") from error
     texts = dict(zip(header, columns, strict=True))
-    numbers = {name: parsed(cells) for name, cells in texts.items() if any(cells)}
-    found = {name: of for name, of in numbers.items() if of is not None}
-    return Table(path.name, texts | found, lines, texts)
+    numbers = {name: parse_numbers(cells) for name, cells in texts.items() if any(cells)}
+    numeric = {name: values for name, values in numbers.items() if values is not None}
+    return FileTable(path.name, texts | numeric, lines, texts)
 
 
-def parsed(cells: Sequence[str | None]) -> Float64Array | None:
-    """Return cells of CSV as numbers (N,), NaN where there is none; None if one is no number."""
+def parse_numbers(cells: Sequence[str | None]) -> Float64Array | None:
+    """Return cells of CSV as numbers (N,), NaN where a cell is empty; None if a cell is not a number."""
     try:
-        numbers = np.array([np.nan if one is None else float(one) for one in cells], np.float64)
+        numbers = np.array([np.nan if cell is None else float(cell) for cell in cells], np.float64)
     except ValueError:
         return None
-    taken = any(one is not None and "_" in one for one in cells)  # Python takes 1_0
-    return None if taken else numbers
+    has_underscore = any(cell is not None and "_" in cell for cell in cells)  # Python takes 1_0
+    return None if has_underscore else numbers
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -97,72 +97,76 @@ def _check_header(header: list[str], name: str) -> None:
         raise DriftError(f"{name}:1: expected names of columns, got nothing")
     if "" in header:
         raise DriftError(f"{name}:1: expected a name for column {header.index('') + 1}, got none")
-    twice = next((one for one in header if header.count(one) > 1), None)
-    if twice is not None:
-        raise DriftError(f"{name}:1: expected each column once, got {twice!r:.80} again")
+    duplicate = next((column for column in header if header.count(column) > 1), None)
+    if duplicate is not None:
+        raise DriftError(f"{name}:1: expected each column once, got {duplicate!r:.80} again")
 
 
-def _json_lines(texts: Iterable[bytes], name: str) -> Table:
+def _read_json_lines(texts: Iterable[bytes], name: str) -> FileTable:
     columns: dict[str, list[Any]] = {}
     lines: list[int] = []
     decode = msgspec.json.Decoder().decode
-    for number, text in enumerate(texts, 1):
+    for line_number, text in enumerate(texts, 1):
         if not text.strip():
             continue
         try:
-            flat = _flat(decode(text))
+            flat = _flatten(decode(text))
         except (msgspec.DecodeError, RecursionError, DriftError) as error:
-            raise DriftError(f"{name}:{number}: {error}") from error
+            raise DriftError(f"{name}:{line_number}: {error}") from error
         for key, value in flat.items():
             column = columns.get(key)
             if column is None:
-                if len(columns) == MOST_COLUMNS:
-                    wanted = f"expected at most {MOST_COLUMNS:,} columns, got {key!r:.80}"
-                    raise DriftError(f"{name}:{number}: {wanted}")
+                if len(columns) == MAX_COLUMNS:
+                    expected = f"expected at most {MAX_COLUMNS:,} columns, got {key!r:.80}"
+                    raise DriftError(f"{name}:{line_number}: {expected}")
                 column = columns[key] = []
             if len(column) < len(lines):
                 column.extend([None] * (len(lines) - len(column)))
-            numbers = vector(value) if type(value) is list else None
+            numbers = parse_vector(value) if type(value) is list else None
             column.append(value if numbers is None else numbers)
-        lines.append(number)
+        lines.append(line_number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
-    return Table(name, dict(columns), lines)
+    return FileTable(name, dict(columns), lines)
 
 
-def vector(given: Any) -> Float32Array | None:
-    """Return a list of numbers, one at least, as float32 (D,); None of anything else."""
-    if not isinstance(given, list) or not given or not set(map(type, given)) <= {int, float}:
+def parse_vector(value: Any) -> Float32Array | None:
+    """Return a list of at least one number as float32 (D,); None of any other value."""
+    if not isinstance(value, list) or not value or not set(map(type, value)) <= {int, float}:
         return None
     with np.errstate(over="ignore"):
-        return np.array(given, np.float64).astype(np.float32)
+        return np.array(value, np.float64).astype(np.float32)
 
 
-def _flat(row: Any) -> dict[str, Any]:
-    """Return a nested object by dotted paths, with its lists, without nulls."""
+def _flatten(row: Any) -> dict[str, Any]:
+    """Flatten a nested object to dotted paths; lists stay, nulls are dropped.
+
+    Raises:
+        DriftError: The row is not an object, is nested too deeply, or two of its paths are equal.
+    """
     if not isinstance(row, dict):
         raise DriftError(f"expected a JSON object, got {str(row)!r:.40}")
     if not any(isinstance(value, dict) for value in row.values()):
         return row
     flat: dict[str, Any] = {}
-    for key, value in _walk(row, "", 1):
+    for key, value in _walk_leaves(row, "", 1):
         if key in flat:
             raise DriftError(f"expected {key!r:.80} once, got it twice once flattened")
         flat[key] = value
     return flat
 
 
-def _walk(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    if depth > _DEEPEST:
-        raise DriftError(f"expected objects at most {_DEEPEST} deep, got {prefix[:-1]!r:.80}")
+def _walk_leaves(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth > _MAX_DEPTH:
+        raise DriftError(f"expected objects at most {_MAX_DEPTH} deep, got {prefix[:-1]!r:.80}")
     for key, value in node.items():
         if isinstance(value, dict):
-            yield from _walk(value, f"{prefix}{key}.", depth + 1)
+            yield from _walk_leaves(value, f"{prefix}{key}.", depth + 1)
         elif value is not None:
             yield prefix + key, value
 
 
-def _parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> FileTable:
     if find_spec("pyarrow") is None:
         raise DriftError(PYARROW_MISSING)
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
@@ -173,52 +177,52 @@ def _parquet(path: Path) -> Table:
     try:
         schema = pq.read_schema(path)
         if set(parquet.SCHEMA.names) <= set(schema.names):  # what it nests stands there as JSON
-            return _json_lines(
+            return _read_json_lines(
                 (row for row, _ in parquet.read_parquet(path, images=False)), path.name
             )
-        kept = [
+        names = [
             field.name
             for field in schema
             if not pa.types.is_binary(field.type) and not pa.types.is_large_binary(field.type)
         ]
-        table = pq.read_table(path, columns=kept)
+        table = pq.read_table(path, columns=names)
         while any(pa.types.is_struct(field.type) for field in table.schema):
             table = table.flatten()
         _check_header([*table.column_names, "-"], path.name)
-        columns = {name: _of_arrow(table[name]) for name in table.column_names}
+        columns = {name: _arrow_values(table[name]) for name in table.column_names}
     except DriftError:
         raise
     except (pa.ArrowException, QueryError, ValueError, OverflowError) as error:
         raise DriftError(f"{path.name}: expected Parquet, got: {error}") from error
-    return Table(path.name, columns, range(1, table.num_rows + 1))
+    return FileTable(path.name, columns, range(1, table.num_rows + 1))
 
 
-def _of_arrow(column: Any) -> Values:
-    """Return numbers and lists of numbers of one length as arrays, all else as Python has it."""
+def _arrow_values(column: Any) -> ColumnValues:
+    """Return numbers, and lists of numbers of equal length, as arrays; other values as Python objects."""
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
-    kind = column.type
-    if _is_number(kind):
+    type_ = column.type
+    if _is_number(type_):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
-    if pa.types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if (is_list or pa.types.is_fixed_size_list(kind)) and _is_number(kind.value_type):
-        there = column.is_valid().to_numpy()
+    if pa.types.is_timestamp(type_):
+        column = column.cast(pa.timestamp("us", type_.tz), safe=False)
+    is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
+    if (is_list or pa.types.is_fixed_size_list(type_)) and _is_number(type_.value_type):
+        is_present = column.is_valid().to_numpy()
         lengths = np.unique(pc.list_value_length(column).drop_null().to_numpy())
         if len(lengths) == 1 and lengths[0] > 0:
             numbers = pc.list_flatten(column.drop_null()).cast(pa.float32(), safe=False)
-            made = np.full((len(column), int(lengths[0])), np.nan, np.float32)
-            made[there] = numbers.to_numpy().reshape(-1, int(lengths[0]))
-            return made
+            vectors = np.full((len(column), int(lengths[0])), np.nan, np.float32)
+            vectors[is_present] = numbers.to_numpy().reshape(-1, int(lengths[0]))
+            return vectors
     values: list[Any] = column.to_pylist()
     return values
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(type_: Any) -> bool:
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
 
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     )

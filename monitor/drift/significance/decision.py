@@ -1,4 +1,4 @@
-"""When to raise an alarm: likely enough no accident, large enough to matter, and enough seen to tell."""
+"""When to raise an alarm: the change is significant, large enough to matter, and there are enough values to judge."""
 
 import math
 from collections.abc import Sequence
@@ -8,92 +8,100 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.significance.exchangeable_units import Units
+from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
 from quadriga.monitor.drift.significance.kernels import Kernel
-from quadriga.monitor.drift.significance.permutation import arrangements
+from quadriga.monitor.drift.significance.permutation import log_arrangements
 from quadriga.monitor.report.schema import Signal
 
-LEAST_UNITS = 20
-"""Blocks or sources, of both sides together."""
-LEAST_ON_A_SIDE = 2
-"""One alone may differ from all others for what it is, not for when it was seen."""
+MIN_UNITS = 20
+"""Minimum number of blocks or sources on both sides together."""
+MIN_UNITS_PER_SIDE = 2
+"""Minimum number of units on each side: a single source may differ for what it is, not for when it was seen."""
 
-Status = Literal["ok", "low_power", "insufficient"]
+PowerStatus = Literal["ok", "low_power", "insufficient"]
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """How a comparison is made and judged."""
+class ComparisonSettings(msgspec.Struct, frozen=True):
+    """Settings of a comparison and of its alarms."""
 
     alpha: float = 0.05
-    """Share of days with a false alarm, at most, whatever the number of signals and windows."""
+    """Maximum share of days with a false alarm, whatever the number of signals and windows."""
     windows: int = 1
-    """Windows of a day, among which alpha is dealt out."""
-    least_shift: float = 0.1
+    """Number of windows per day, which share alpha."""
+    min_shift: float = msgspec.field(default=0.1, name="least_shift")
     """Smallest shift of a number that matters, as Wasserstein distance over interquartile range."""
-    least_share: float = 0.05
+    min_share: float = msgspec.field(default=0.05, name="least_share")
     """Smallest share of labels that matters, as total variation."""
-    least_distance: float = 0.0005
+    min_distance: float = msgspec.field(default=0.0005, name="least_distance")
     """Smallest distance of embeddings that matters, as a share of the largest possible; about 0.05 standard
     deviations in each dimension."""
     insufficient: float = 30.0
-    """Independent values on a side, below which there is no alarm."""
+    """Effective sample size of a side below which there is no alarm."""
     low_power: float = 100.0
-    """Independent values on a side, below which only large changes can be seen."""
+    """Effective sample size of a side below which only large changes can be detected."""
     kernel: Kernel = "energy"
     rows: int = 100_000
-    """Of a side that are compared; of more, as many are drawn."""
+    """Maximum number of rows of a side that are compared; of more, as many are drawn."""
     embedding_rows: int = 2_000
-    """As `rows`."""
+    """Maximum number of embeddings of a side that are compared."""
     permutations: int = 999
+    """Number of permutations; more are made where a small p-value needs them."""
     seed: int = 0
 
 
-def most_permutations(settings: Settings, signals: int) -> int:
-    """Return how many permutations it takes for one signal of many to get below its share of alpha."""
-    return max(settings.permutations, math.ceil(2 * settings.windows * signals / settings.alpha))
+def max_permutations(settings: ComparisonSettings, signal_count: int) -> int:
+    """Return how many permutations one of so many signals needs for a p-value below its share of alpha."""
+    shares = settings.windows * signal_count / settings.alpha
+    return max(settings.permutations, math.ceil(2 * shares))
 
 
-def status(units: Units, settings: Settings, signals: int = 1) -> tuple[Status, str]:
-    """Tell whether there is enough to see a change of one signal of many, and if not, what is missing."""
-    least = min(units.n_eff)
-    if least < settings.insufficient:
-        wanted = f"expected {settings.insufficient:g} independent values on each side"
-        return "insufficient", f"{wanted}, got {least:.0f} (as {units.kind})"
-    if not units.comparable:
+def power_status(
+    units: ExchangeableUnits, settings: ComparisonSettings, signal_count: int = 1
+) -> tuple[PowerStatus, str]:
+    """Check whether a change of one of so many signals can be detected; return what is missing if it is insufficient."""
+    min_n_eff = min(units.n_eff)
+    if min_n_eff < settings.insufficient:
+        expected = f"expected {settings.insufficient:g} independent values on each side"
+        return "insufficient", f"{expected}, got {min_n_eff:.0f} (as {units.kind})"
+    if not units.is_comparable:
         return "insufficient", "expected runs of rows as long as blocks, got too few rows of each"
-    count = len(units.current)
-    if units.kind != "rows" and count < LEAST_UNITS:
-        return "insufficient", f"expected {LEAST_UNITS} {units.kind} on both sides, got {count}"
-    now = int(units.current.sum())
-    ways = math.inf if units.kind == "rows" else arrangements(units)
-    coarsest = math.log(settings.windows / settings.alpha)
-    if min(now, count - now) < LEAST_ON_A_SIDE or ways < coarsest:
-        wanted = f"expected more {units.kind} on each side"
-        return "insufficient", f"{wanted}, got {count - now} and {now}: too few to deal out"
-    is_weak = least < settings.low_power or ways < coarsest + math.log(signals)
+    count = len(units.is_current)
+    if units.kind != "rows" and count < MIN_UNITS:
+        return "insufficient", f"expected {MIN_UNITS} {units.kind} on both sides, got {count}"
+    current_count = int(units.is_current.sum())
+    # The smallest p-value that permutations can reach is 1 / (number of arrangements).
+    log_ways = math.inf if units.kind == "rows" else log_arrangements(units)
+    min_log_ways = math.log(settings.windows / settings.alpha)
+    if min(current_count, count - current_count) < MIN_UNITS_PER_SIDE or log_ways < min_log_ways:
+        expected = f"expected more {units.kind} on each side"
+        counts = f"{count - current_count} and {current_count}"
+        return "insufficient", f"{expected}, got {counts}: too few to deal out"
+    is_weak = min_n_eff < settings.low_power or log_ways < min_log_ways + math.log(signal_count)
     return ("low_power" if is_weak else "ok"), ""
 
 
-def decide(signals: Sequence[Signal], settings: Settings) -> list[Signal]:
+def decide(signals: Sequence[Signal], settings: ComparisonSettings) -> list[Signal]:
     """Adjust p-values for the number of signals and windows, and raise the alarms.
 
-    Inside a window by Benjamini and Hochberg, over the windows of a day by Bonferroni.
+    The signals of a window are adjusted by Benjamini and Hochberg, the windows of a day by Bonferroni.
     """
-    judged = [
-        at for at, one in enumerate(signals) if one.p is not None and one.status != "insufficient"
+    judged_positions = [
+        position
+        for position, signal in enumerate(signals)
+        if signal.p is not None and signal.status != "insufficient"
     ]
-    adjusted = benjamini_hochberg([signals[at].p or 0.0 for at in judged])
-    made = list(signals)
-    for at, p in zip(judged, adjusted, strict=True):
-        spent, effect = min(p * settings.windows, 1.0), signals[at].effect
+    adjusted = benjamini_hochberg([signals[position].p or 0.0 for position in judged_positions])
+    decided = list(signals)
+    for position, p in zip(judged_positions, adjusted, strict=True):
+        p_adjusted, effect = min(p * settings.windows, 1.0), signals[position].effect
         is_large = effect.value is not None and effect.value >= effect.minimum
-        alarm = spent < settings.alpha and is_large
-        made[at] = replace(signals[at], p_adjusted=spent, alarm=alarm)
-    return made
+        is_alarm = p_adjusted < settings.alpha and is_large
+        decided[position] = replace(signals[position], p_adjusted=p_adjusted, alarm=is_alarm)
+    return decided
 
 
 def benjamini_hochberg(p: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number, in the same order.
+    """Return p-values adjusted for their number, in the order of `p`.
 
     Source: scipy.stats.false_discovery_control.
     """

@@ -1,6 +1,6 @@
-"""What may change places between baseline and current, if nothing changed: rows, blocks of rows, sources.
+"""Exchangeable units for permutation tests: rows, blocks of neighbouring rows, or sources.
 
-As docs/drift.md has it of rows that resemble each other.
+Rows that resemble each other cannot be permuted one by one; docs/drift-reference.md explains how units are chosen.
 """
 
 from functools import partial
@@ -10,238 +10,277 @@ import numpy as np
 
 from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
-BLOCK_TIMES = 5
+BLOCK_CORRELATION_TIMES = 5
 """Length of a block, in integrated correlation times: ten times that in which correlation falls to 1/e."""
-_ALIKE = 3.0
-"""Times that a window may remember longer than its baseline before each gets blocks of its own length."""
-_CERTAIN_ROWS = 500
-"""Of a baseline, from which it is sure that it remembers less."""
-_MOST_UNITS = 2_000
-"""More are put together, for speed."""
+_MAX_TIME_RATIO = 3.0
+"""Ratio of the window's correlation time to the baseline's above which each side gets blocks of its own length."""
+_MIN_CERTAIN_ROWS = 500
+"""Minimum number of baseline rows to trust that its correlation time is the shorter one."""
+_MAX_UNITS = 2_000
+"""Maximum number of units: blocks get longer, or sources are put together, to keep permutations fast."""
 _QUARTERS = 4
-_QUARTERED = 40
-"""Rows of a series from which its quarters are looked at one by one."""
-_SIGNIFICANT = 3.3
-"""Standard errors of a lag-1 correlation that is believed; the median of four has 1.1/sqrt(n)."""
+"""Number of segments that a long series is cut into to estimate its correlation."""
+_MIN_QUARTERED_ROWS = 40
+"""Minimum number of rows of a series to estimate its quarters separately."""
+_MIN_STANDARD_ERRORS = 3.3
+"""Minimum of the lag-1 correlation times sqrt(n) to count as significant: 3 standard errors, as the median of four
+quarters has a standard error of 1.1/sqrt(n)."""
 
 
 class Origin(NamedTuple):
-    """Where the values of one side come from, in time order."""
+    """Sources and runs of the values of one side, in time order."""
 
     sources: Int64Array
-    """(P,)"""
+    """(P,) codes of the sources."""
     runs: Int64Array
-    """(P,) rows of a source follow each other only in a run."""
-    keyed: bool
-    """Sources are known."""
-    drawn: bool = False
-    """Rows were left out between runs."""
+    """(P,) runs; only rows of the same source and run are neighbours in time."""
+    has_sources: bool
+    """Whether sources are known."""
+    is_sampled: bool = False
+    """Whether rows between runs were left out."""
 
 
-class Units(NamedTuple):
-    """What may change places. A unit is on one side, in one stratum; places change within a stratum."""
+class ExchangeableUnits(NamedTuple):
+    """Units that a permutation assigns to the sides anew. Each has one side and one stratum; strata are permuted separately."""
 
     kind: Literal["rows", "blocks", "groups"]
-    of: Int64Array
-    """(P,) the unit of each value, the baseline's first."""
-    current: BoolArray
-    """(K,)"""
+    unit_of_row: Int64Array
+    """(P,) unit of each value; the values of the baseline come first."""
+    is_current: BoolArray
+    """(K,) whether a unit belongs to the current window."""
     strata: Int64Array
-    """(K,)"""
+    """(K,) stratum of each unit."""
     n_eff: tuple[float, float]
-    """How many independent rows each side is worth."""
-    comparable: bool = True
-    """Blocks of both sides are alike."""
-    even: bool = False
-    """Units weigh the same, whatever the number of their rows: blocks that are as long as the memory of their
-    side asks for scatter alike, even if one side remembers and the other does not."""
+    """Effective sample sizes of baseline and current."""
+    is_comparable: bool = True
+    """Whether runs of sampled rows are long enough to form blocks on both sides."""
+    has_equal_weights: bool = False
+    """Whether each unit weighs the same, whatever the number of its rows. Blocks whose lengths are proportional to
+    the correlation time of their side have similar variances, even if only one side is correlated in time."""
 
 
-def units(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> Units:
-    """Find what may change places.
+def exchangeable_units(
+    scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]
+) -> ExchangeableUnits:
+    """Choose the exchangeable units of a column.
 
     Args:
-        scores: (P, D) of baseline and current: numbers by which resemblance is measured.
-        origins: Of baseline and current; sources have the same codes in both.
+        scores: (P, D) features of the values of baseline and current, used to measure correlation.
+        origins: Origins of baseline and current; sources have the same codes in both.
     """
-    if origins[0].keyed and origins[1].keyed and not _shared(*origins):
-        return _groups(scores, origins)
-    if _constant(scores, origins):
-        first, second = (each._replace(sources=np.zeros_like(each.sources)) for each in origins)
-        origins = (first, second)
-    before, now = (correlation_time(*both) for both in zip(scores, origins, strict=True))
-    if max(before, now) <= 1:
-        return _rows((len(scores[0]), len(scores[1])))
-    if now > _ALIKE * before and len(scores[0]) >= _CERTAIN_ROWS:
-        return _blocks(origins, (before, now), even=True)
-    return _blocks(origins, (max(before, now), max(before, now)), even=False)
+    if origins[0].has_sources and origins[1].has_sources and not _have_shared_sources(*origins):
+        return _source_units(scores, origins)
+    if _is_constant_in_sources(scores, origins):
+        # Stratified by such sources, every permutation would have the same statistic.
+        baseline, current = (
+            origin._replace(sources=np.zeros_like(origin.sources)) for origin in origins
+        )
+        origins = (baseline, current)
+    baseline_time, current_time = (
+        correlation_time(rows, origin) for rows, origin in zip(scores, origins, strict=True)
+    )
+    if max(baseline_time, current_time) <= 1:
+        return _row_units((len(scores[0]), len(scores[1])))
+    if current_time > _MAX_TIME_RATIO * baseline_time and len(scores[0]) >= _MIN_CERTAIN_ROWS:
+        return _block_units(origins, (baseline_time, current_time), has_equal_weights=True)
+    longest_time = max(baseline_time, current_time)
+    return _block_units(origins, (longest_time, longest_time), has_equal_weights=False)
 
 
 def correlation_time(scores: Float32Array, origin: Origin) -> float:
-    """Return the integrated correlation time in rows (P, D): how many say as much as an independent one.
+    """Return the integrated correlation time of rows (P, D): how many rows are worth one independent row.
 
-    1 where neighbours are not significantly alike. Each correlation is the median of those in the quarters of
-    each source, so that a change in the midst of a window is not taken for memory; what centring them takes
-    away is given back.
+    It is 1 where neighbours are not significantly correlated. Correlations are medians over the quarters of
+    the sources, so that a change in the middle of a window does not count as correlation; the bias that centring
+    short segments causes is corrected.
     """
     order = np.lexsort((origin.runs, origin.sources))
     runs, sources = origin.runs[order], origin.sources[order]
     if len(runs) < 3:
         return 1.0
-    lengths = np.diff(np.r_[_starts(sources), len(sources)])
-    cut = np.where(lengths >= _QUARTERED, _QUARTERS, 1)
-    segments = _parts(lengths, cut)
-    rows = scores[order] - _means(scores[order], segments)[segments]
-    quarters = (np.arange(int(cut.sum())) % _QUARTERS)[segments]
-    correlation = partial(_correlation, rows, segments, runs, quarters)
+    lengths = np.diff(np.r_[_run_starts(sources), len(sources)])
+    segment_counts = np.where(lengths >= _MIN_QUARTERED_ROWS, _QUARTERS, 1)
+    segments = _segment_numbers(lengths, segment_counts)
+    rows = scores[order] - _group_means(scores[order], segments)[segments]
+    quarters = (np.arange(int(segment_counts.sum())) % _QUARTERS)[segments]
+    correlation = partial(_lagged_correlation, rows, segments, runs, quarters)
     first = correlation(1)
-    if not first * np.sqrt(len(rows)) >= _SIGNIFICANT:
+    if not first * np.sqrt(len(rows)) >= _MIN_STANDARD_ERRORS:
         return 1.0
-    found = [first]
-    length = len(rows) / int(cut.sum())
-    while len(found) < max(3 * _integrated(found, length), 4) and len(found) < length / 2:
-        found.append(correlation(len(found) + 1))
-    return _integrated(found, length)
+    correlations = [first]
+    length = len(rows) / int(segment_counts.sum())
+    while (
+        len(correlations) < max(3 * _integrated_time(correlations, length), 4)
+        and len(correlations) < length / 2
+    ):
+        correlations.append(correlation(len(correlations) + 1))
+    return _integrated_time(correlations, length)
 
 
-def _integrated(correlations: list[float], length: float) -> float:
-    """Sum correlations up, giving back what the mean of `length` rows took away."""
-    found = np.array(correlations)
+def _integrated_time(correlations: list[float], length: float) -> float:
+    """Sum the correlations, corrected for the bias of subtracting the mean of `length` rows."""
+    measured = np.array(correlations)
     time = 1.0
-    for _ in range(3):
-        lost = min(time / length, 0.5)
-        time = max(1.0 + 2.0 * float((found * (1 - lost) + lost).sum()), 1.0)
+    for _ in range(3):  # the bias depends on the time: a fixed-point iteration
+        bias = min(time / length, 0.5)
+        time = max(1.0 + 2.0 * float((measured * (1 - bias) + bias).sum()), 1.0)
     return time
 
 
-def _starts(*codes: Int64Array) -> Int64Array:
-    """Return the positions at which any of the codes (P,) changes, the first too."""
-    changed = np.any([np.diff(one) != 0 for one in codes], axis=0)
+def _run_starts(*codes: Int64Array) -> Int64Array:
+    """Return the positions at which any of the codes (P,) changes, and position 0."""
+    changed = np.any([np.diff(code) != 0 for code in codes], axis=0)
     return np.flatnonzero(np.r_[True, changed])
 
 
-def _parts(lengths: Int64Array, cut: Int64Array) -> Int64Array:
-    """Return the number (P,) of the part in which a row lies, if series are cut in nearly equal parts."""
+def _segment_numbers(lengths: Int64Array, counts: Int64Array) -> Int64Array:
+    """Return the segment (P,) of each row if series of these lengths are cut into that many nearly equal segments."""
     ends = lengths.cumsum()
-    within = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
-    part = within * np.repeat(cut, lengths) // np.repeat(lengths, lengths)
-    return np.repeat(cut.cumsum() - cut, lengths) + part
+    index_within = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
+    number_within = index_within * np.repeat(counts, lengths) // np.repeat(lengths, lengths)
+    return np.repeat(counts.cumsum() - counts, lengths) + number_within
 
 
-def _means(rows: Float32Array, groups: Int64Array) -> Float32Array:
-    """Return the mean (G, D) of each group."""
+def _group_means(rows: Float32Array, groups: Int64Array) -> Float32Array:
+    """Return the mean (G, D) of each group of rows (P, D)."""
     counts = np.maximum(np.bincount(groups), 1)[:, None]
-    means: Float32Array = (_sums(rows, groups) / counts).astype(np.float32)
+    means: Float32Array = (_group_sums(rows, groups) / counts).astype(np.float32)
     return means
 
 
-def _sums(rows: Float32Array, groups: Int64Array) -> Float64Array:
-    """Return the sum (G, D) of each group."""
+def _group_sums(rows: Float32Array, groups: Int64Array) -> Float64Array:
+    """Return the sum (G, D) of each group of rows (P, D)."""
     sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]))
     np.add.at(sums, groups, rows)
     return sums
 
 
-def _correlation(
+def _lagged_correlation(
     rows: Float32Array, segments: Int64Array, runs: Int64Array, quarter: Int64Array, lag: int
 ) -> float:
-    """Return the correlation of rows with those `lag` later: the median over quarters, 0 without any.
+    """Return the correlation of rows with the rows `lag` later: the median over quarters; 0 if there are no pairs.
 
-    Rows (P, D) are less the mean of their segment, source by source; of each there is the segment, the run, and
-    which quarter of a source the segment is (P,).
+    Args:
+        rows: (P, D), source by source, with the mean of the segment subtracted.
+        segments: (P,) segment of each row.
+        runs: (P,) run of each row.
+        quarter: (P,) which quarter of its source the segment is, 0 to 3.
+        lag: Distance in rows.
     """
     follows = (segments[lag:] == segments[:-lag]) & (runs[lag:] == runs[:-lag])
     products = np.einsum("ij,ij->i", rows[lag:], rows[:-lag]) * follows
     pairs = np.bincount(quarter[lag:], follows, _QUARTERS)
     squares = np.bincount(quarter, np.einsum("ij,ij->i", rows, rows), _QUARTERS)
     sums = np.bincount(quarter[lag:], products, _QUARTERS)
-    used = (pairs > 0) & (squares > 0)
-    if not used.any():
+    has_pairs = (pairs > 0) & (squares > 0)
+    if not has_pairs.any():
         return 0.0
-    counts = np.bincount(quarter, minlength=_QUARTERS)[used]
-    return float(np.median(sums[used] / pairs[used] / (squares[used] / counts)))
+    counts = np.bincount(quarter, minlength=_QUARTERS)[has_pairs]
+    return float(np.median(sums[has_pairs] / pairs[has_pairs] / (squares[has_pairs] / counts)))
 
 
-def _shared(baseline: Origin, current: Origin) -> bool:
-    """Tell whether most rows are of sources that are on both sides."""
-    both = np.intersect1d(baseline.sources, current.sources)
-    shares = [np.isin(one.sources, both).mean() for one in (baseline, current)]
+def _have_shared_sources(baseline: Origin, current: Origin) -> bool:
+    """Check whether most rows come from sources that both sides have."""
+    shared = np.intersect1d(baseline.sources, current.sources)
+    shares = [np.isin(origin.sources, shared).mean() for origin in (baseline, current)]
     return bool(sum(shares) >= 1)
 
 
-def _constant(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> bool:
-    """Tell whether a source says it all: no value differs within one, on either side."""
+def _is_constant_in_sources(
+    scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]
+) -> bool:
+    """Check whether the source determines the value: no source has two different values on a side."""
     return all(
-        np.allclose(one, _means(one, origin.sources)[origin.sources], atol=1e-6)
-        for one, origin in zip(scores, origins, strict=True)
+        np.allclose(rows, _group_means(rows, origin.sources)[origin.sources], atol=1e-6)
+        for rows, origin in zip(scores, origins, strict=True)
     )
 
 
-def _groups(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> Units:
-    """Let whole sources change places; one that is on both sides is one on each."""
-    alike = _likeness(scores, origins)
+def _source_units(
+    scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]
+) -> ExchangeableUnits:
+    """Make each source a unit; a source that both sides have is one unit on each."""
+    design_effect = _design_effect(scores, origins)
     n = (len(scores[0]), len(scores[1]))
     sources = [np.unique(origin.sources, return_inverse=True)[1] for origin in origins]
-    counts = [int(one.max(initial=-1)) + 1 for one in sources]
+    counts = [int(side.max(initial=-1)) + 1 for side in sources]
     if sum(counts) == sum(n):
-        return _rows(n)
-    together = -(-sum(counts) // _MOST_UNITS)
-    sizes = [-(-count // together) for count in counts]
-    return Units(
-        "groups",
-        np.concatenate([sources[0] // together, sources[1] // together + sizes[0]]),
-        np.repeat([False, True], sizes),
-        np.zeros(sum(sizes), np.int64),
-        (n[0] / alike, n[1] / alike),
+        return _row_units(n)
+    sources_per_unit = -(-sum(counts) // _MAX_UNITS)
+    sizes = [-(-count // sources_per_unit) for count in counts]
+    return ExchangeableUnits(
+        kind="groups",
+        unit_of_row=np.concatenate(
+            [sources[0] // sources_per_unit, sources[1] // sources_per_unit + sizes[0]]
+        ),
+        is_current=np.repeat([False, True], sizes),
+        strata=np.zeros(sum(sizes), np.int64),
+        n_eff=(n[0] / design_effect, n[1] / design_effect),
     )
 
 
-def _rows(n: tuple[int, int]) -> Units:
-    """Let every row change places."""
-    return Units(
-        "rows", np.arange(sum(n)), np.repeat([False, True], n), np.zeros(sum(n), np.int64), n
+def _row_units(n: tuple[int, int]) -> ExchangeableUnits:
+    """Make each row a unit."""
+    return ExchangeableUnits(
+        kind="rows",
+        unit_of_row=np.arange(sum(n)),
+        is_current=np.repeat([False, True], n),
+        strata=np.zeros(sum(n), np.int64),
+        n_eff=n,
     )
 
 
-def _likeness(scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]) -> float:
-    """Return how many rows of a source say as much as an independent one, on average, 1 at least."""
-    together, apart = 0.0, 0.0
+def _design_effect(
+    scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]
+) -> float:
+    """Return how many rows of a source are worth one independent row, on average; at least 1.
+
+    Source: Kish, Survey Sampling (1965), design effect.
+    """
+    variance_of_sums, sum_of_squares = 0.0, 0.0
     for rows, origin in zip(scores, origins, strict=True):
         centred = rows - rows.mean(axis=0)
-        together += float((_sums(centred, origin.sources) ** 2).sum())
-        apart += float((centred**2).sum())
-    return max(together / apart, 1.0) if apart else 1.0
+        variance_of_sums += float((_group_sums(centred, origin.sources) ** 2).sum())
+        sum_of_squares += float((centred**2).sum())
+    return max(variance_of_sums / sum_of_squares, 1.0) if sum_of_squares else 1.0
 
 
-def _blocks(origins: tuple[Origin, Origin], times: tuple[float, float], *, even: bool) -> Units:
-    """Cut each source into blocks of nearly equal length, in proportion to the memory of its side."""
+def _block_units(
+    origins: tuple[Origin, Origin], times: tuple[float, float], *, has_equal_weights: bool
+) -> ExchangeableUnits:
+    """Cut each source into blocks of nearly equal length, proportional to the correlation time of its side."""
     n = [len(origin.sources) for origin in origins]
-    least = [BLOCK_TIMES * time for time in times]
-    stretch = max(sum(count / one for count, one in zip(n, least, strict=True)) / _MOST_UNITS, 1.0)
-    of, current, strata = [], [], []
-    made = 0
-    comparable = True
+    min_lengths = [BLOCK_CORRELATION_TIMES * time for time in times]
+    stretch = max(
+        sum(count / length for count, length in zip(n, min_lengths, strict=True)) / _MAX_UNITS, 1.0
+    )
+    units_of_rows, is_current, strata = [], [], []
+    unit_count = 0
+    is_comparable = True
     for side, origin in enumerate(origins):
         order = np.lexsort((origin.runs, origin.sources))
         sources, runs = origin.sources[order], origin.runs[order]
-        starts = _starts(sources, runs)
+        starts = _run_starts(sources, runs)
         lengths = np.diff(np.r_[starts, len(order)])
-        cut = np.maximum(np.round(lengths / (least[side] * stretch)), 1).astype(np.int64)
-        unit = np.empty(len(order), np.int64)
-        unit[order] = _parts(lengths, cut) + made
-        made += int(cut.sum())
-        of.append(unit)
-        current.append(np.full(int(cut.sum()), bool(side)))
-        strata.append(np.repeat(sources[starts], cut))
-        usual = float(np.median(np.repeat(lengths, lengths)))
-        comparable &= not (origin.drawn and usual < least[side] / 2)
+        block_counts = np.maximum(np.round(lengths / (min_lengths[side] * stretch)), 1).astype(
+            np.int64
+        )
+        unit_of_row = np.empty(len(order), np.int64)
+        unit_of_row[order] = _segment_numbers(lengths, block_counts) + unit_count
+        unit_count += int(block_counts.sum())
+        units_of_rows.append(unit_of_row)
+        is_current.append(np.full(int(block_counts.sum()), bool(side)))
+        strata.append(np.repeat(sources[starts], block_counts))
+        typical_length = float(np.median(np.repeat(lengths, lengths)))
+        is_comparable &= not (origin.is_sampled and typical_length < min_lengths[side] / 2)
     codes = np.concatenate(strata)
-    return Units(
-        "blocks",
-        np.concatenate(of),
-        np.concatenate(current),
-        codes if origins[0].keyed == origins[1].keyed else np.zeros_like(codes),
-        (n[0] / times[0], n[1] / times[1]),
-        comparable,
-        even,
+    has_strata = origins[0].has_sources == origins[1].has_sources
+    return ExchangeableUnits(
+        kind="blocks",
+        unit_of_row=np.concatenate(units_of_rows),
+        is_current=np.concatenate(is_current),
+        strata=codes if has_strata else np.zeros_like(codes),
+        n_eff=(n[0] / times[0], n[1] / times[1]),
+        is_comparable=is_comparable,
+        has_equal_weights=has_equal_weights,
     )

@@ -1,10 +1,10 @@
-"""Distances between two sets of embeddings, as quadratic forms of who belongs to which.
+"""Distances between two sets of embeddings, as quadratic forms of the membership of the rows.
 
 With w = 1/n for a current row and -1/m for one of the baseline, the energy distance is -w'Dw over the
 distances D, and MMD² is w'Kw over a kernel K. Both stay as they are when rows and columns of the matrix
 are centred; centred, w'Kw = (1/n + 1/m)² z'Kz for z = 1 where a row is current, else 0.
 
-Source: Székely and Rizzo, Energy statistics, 2013; Gretton et al., A kernel two-sample test, 2012.
+Source: Székely and Rizzo, Energy statistics (2013); Gretton et al., A kernel two-sample test (2012).
 """
 
 from collections.abc import Callable
@@ -12,68 +12,70 @@ from typing import Literal
 
 import numpy as np
 
-from quadriga.monitor.drift.significance.exchangeable_units import Units
+from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
 from quadriga.monitor.drift.significance.permutation import SideMatrix
 from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array
 
 Kernel = Literal["energy", "mmd"]
 
-_MEDIAN_ROWS = 500
-"""Of no more rows than this is the median distance taken."""
+_MAX_MEDIAN_ROWS = 500
+"""Maximum number of rows used to estimate the median distance."""
 
 
-def distances(rows: Float32Array) -> Float64Array:
+def pairwise_distances(rows: Float32Array) -> Float64Array:
     """Return the Euclidean distances (N, N) between embeddings (N, D)."""
     centred = rows.astype(np.float64)
     centred -= centred.mean(axis=0)
     squares = np.einsum("ij,ij->i", centred, centred)
-    made = squares[:, None] + squares - 2 * (centred @ centred.T)
-    made[made < 1e-12 * (squares[:, None] + squares)] = 0.0
-    apart: Float64Array = np.sqrt(made, out=made)
-    return apart
+    squared = squares[:, None] + squares - 2 * (centred @ centred.T)
+    squared[squared < 1e-12 * (squares[:, None] + squares)] = 0.0
+    result: Float64Array = np.sqrt(squared, out=squared)
+    return result
 
 
-def kernel_of(apart: Float64Array, kernel: Kernel) -> Float64Array:
-    """Return the kernel (N, N) of distances: them, negative; or a Gaussian as wide as their median."""
+def kernel_matrix(distances: Float64Array, kernel: Kernel) -> Float64Array:
+    """Return the kernel (N, N) of distances: the negative distances, or a Gaussian whose width is their median."""
     if kernel == "energy":
-        return -apart
-    some = apart[:: len(apart) // _MEDIAN_ROWS + 1]
-    positive = some[some > 0]
+        return -distances
+    sampled = distances[:: len(distances) // _MAX_MEDIAN_ROWS + 1]
+    positive = sampled[sampled > 0]
     width = float(np.median(positive)) if len(positive) else 1.0
-    gaussian: Float64Array = np.exp(-((apart / width) ** 2) / 2)
+    gaussian: Float64Array = np.exp(-((distances / width) ** 2) / 2)
     return gaussian
 
 
-def centred(kernel: Float64Array) -> Float64Array:
-    """Return a symmetric kernel whose rows and columns sum up to 0."""
+def centre_kernel(kernel: Float64Array) -> Float64Array:
+    """Centre a symmetric kernel: its rows and columns then sum to 0."""
     means = kernel.mean(axis=0)
-    made: Float64Array = kernel - means - means[:, None] + means.mean()
-    return made
+    centred: Float64Array = kernel - means - means[:, None] + means.mean()
+    return centred
 
 
-def between(kernel: Float64Array, current: BoolArray) -> float:
-    """Return the squared distance of current rows (N,) from the others: energy distance or MMD²."""
+def squared_distance(kernel: Float64Array, current: BoolArray) -> float:
+    """Return the squared distance between current and baseline rows under a centred kernel: energy distance or MMD²."""
     n = int(current.sum())
     return float(kernel[np.ix_(current, current)].sum() * (1 / n + 1 / (len(current) - n)) ** 2)
 
 
-def quadratic(kernel: Float64Array, exchanged: Units) -> Callable[[SideMatrix], Float64Array]:
-    """Return the statistic of permutations: the distance of the sides under a centred kernel (P, P)."""
-    sizes = np.bincount(exchanged.of)
+def permutation_statistic(
+    kernel: Float64Array, units: ExchangeableUnits
+) -> Callable[[SideMatrix], Float64Array]:
+    """Return the statistic of permutations: the squared distance of the sides under a centred kernel (P, P)."""
+    sizes = np.bincount(units.unit_of_row)
     if len(sizes) < len(kernel):
-        order = np.argsort(exchanged.of, kind="stable")
+        order = np.argsort(units.unit_of_row, kind="stable")
         starts = np.cumsum(sizes) - sizes
         sums = np.add.reduceat(kernel[order], starts, axis=0)
         kernel = np.add.reduceat(sums[:, order], starts, axis=1)
-    if exchanged.even:
-        kernel = centred(kernel / sizes / sizes[:, None])
+    if units.has_equal_weights:
+        kernel = centre_kernel(kernel / sizes / sizes[:, None])
         sizes = np.ones_like(sizes)
     matrix = kernel.astype(np.float32)
-    every = float(sizes.sum())
+    total_size = float(sizes.sum())
 
     def statistic(sides: SideMatrix) -> Float64Array:
         n = (sides @ sizes).astype(np.float64)
         form = np.einsum("ij,ij->i", sides @ matrix, sides).astype(np.float64)
-        return np.asarray(form * (1 / n + 1 / (every - n)) ** 2, np.float64)
+        return np.asarray(form * (1 / n + 1 / (total_size - n)) ** 2, np.float64)
 
     return statistic

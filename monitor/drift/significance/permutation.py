@@ -1,4 +1,4 @@
-"""P-values of any statistic, by letting units change sides: exact but for chance, whatever they hold."""
+"""Permutation tests: p-values of any statistic, valid for any distribution of exchangeable units."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quadriga.monitor.drift.significance import two_samples
-from quadriga.monitor.drift.significance.exchangeable_units import Units
+from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 SideMatrix = Float32Array
@@ -17,168 +17,183 @@ Statistic = Callable[[Float32Array], Float64Array]
 """Computes (B,) from what is current in each permutation: units (B, K), or counts (B, C) of them."""
 
 
-class Effort(NamedTuple):
-    """How many permutations are made."""
+class PermutationBudget(NamedTuple):
+    """Number of permutations to make, and their seed."""
 
-    most: int
+    max_permutations: int
     seed: int
 
 
-class Chances(NamedTuple):
-    """A statistic of what is there, and of what might as well be."""
+class PermutationTest(NamedTuple):
+    """An observed statistic, and its distribution under permutations."""
 
-    there: float
+    observed: float
     draw: Callable[[int, np.random.Generator], Float64Array]
-    """Returns the statistic of that many permutations."""
+    """Returns the statistics (B,) of B random permutations."""
 
 
-_CERTAIN = 20.0
-"""Rows expected in each cell, from which the chi-square distribution is trusted."""
-_CHUNK = 4_000_000
+_MIN_EXPECTED_ROWS = 20.0
+"""Minimum expected count of each cell for which the chi-square distribution is accurate."""
+_CHUNK_VALUES = 4_000_000
 """Maximum number of values in memory at a time."""
-_ENOUGH = 10
-"""Permutations as extreme as what is there, after which no more are needed."""
-_ROUNDING = 1e-6
-"""Share of a statistic by which a permutation may fall short of what is there, and be as extreme."""
+_MIN_EXTREME = 10
+"""Number of permutations as extreme as the observed statistic after which no more are made."""
+_ROUNDING_TOLERANCE = 1e-6
+"""Share of the observed statistic by which a permutation may fall short and still count as equally extreme."""
 
 
-def arrangements(units: Units) -> float:
-    """Return in how many ways units can be dealt out, as its natural logarithm."""
+def log_arrangements(units: ExchangeableUnits) -> float:
+    """Return the natural logarithm of the number of ways to assign units to the sides."""
     from scipy.special import gammaln  # noqa: PLC0415 - slow to load
 
     n = np.bincount(units.strata)
-    k = np.bincount(units.strata, units.current)
+    k = np.bincount(units.strata, units.is_current)
     return float((gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)).sum())
 
 
-def p_value(chances: Chances, effort: Effort) -> float:
-    """Return how often a permutation is at least as extreme as what is there, that one included.
+def sequential_p_value(test: PermutationTest, budget: PermutationBudget) -> float:
+    """Return the share of permutations at least as extreme as the observed statistic, itself included.
 
-    A first thousand; more while fewer than ten of them are. Source: Besag and Clifford,
-    Sequential Monte Carlo p-values, 1991.
+    999 permutations are made first, then more until ten are as extreme or the budget is spent.
+
+    Source: Besag and Clifford, Sequential Monte Carlo p-values (1991).
     """
-    rng = np.random.default_rng(effort.seed)
+    rng = np.random.default_rng(budget.seed)
     extreme = done = 0
-    while done < effort.most and (done == 0 or extreme < _ENOUGH):
-        drawn = chances.draw(min(done or 999, effort.most - done), rng)
-        extreme += int((drawn >= chances.there * (1 - _ROUNDING)).sum())
-        done += len(drawn)
+    while done < budget.max_permutations and (done == 0 or extreme < _MIN_EXTREME):
+        statistics = test.draw(min(done or 999, budget.max_permutations - done), rng)
+        extreme += int((statistics >= test.observed * (1 - _ROUNDING_TOLERANCE)).sum())
+        done += len(statistics)
     return (1 + extreme) / (1 + done)
 
 
-def fitted(chances: Chances, effort: Effort) -> tuple[float, float]:
-    """Return a p-value, and the mean of permutations, for a statistic that is dear to compute.
+def fitted_p_value(test: PermutationTest, budget: PermutationBudget) -> tuple[float, float]:
+    """Return a p-value and the mean of the permutations, for a statistic that is expensive to compute.
 
-    Where fewer than ten permutations are as extreme as what is there, the p-value is that of the Pearson
-    type III distribution with their mean, variance and skewness. Source: Minas and Montana, Distance-based
-    analysis of variance: approximate inference, 2014.
+    If fewer than ten permutations are as extreme as the observed statistic, the p-value is that of the Pearson
+    type III distribution with the mean, variance and skewness of the permutations.
+
+    Source: Minas and Montana, Distance-based analysis of variance: approximate inference (2014).
     """
     from scipy.special import gammaincc, ndtr  # noqa: PLC0415 - slow to load
 
-    drawn = chances.draw(effort.most, np.random.default_rng(effort.seed))
-    mean, deviation = float(drawn.mean()), float(drawn.std())
-    extreme = int((drawn >= chances.there * (1 - _ROUNDING)).sum())
-    if extreme >= _ENOUGH or deviation == 0:
-        return (1 + extreme) / (1 + len(drawn)), mean
-    z = (chances.there - mean) / deviation
-    skew = float((((drawn - mean) / deviation) ** 3).mean())
+    statistics = test.draw(budget.max_permutations, np.random.default_rng(budget.seed))
+    mean, deviation = float(statistics.mean()), float(statistics.std())
+    extreme = int((statistics >= test.observed * (1 - _ROUNDING_TOLERANCE)).sum())
+    if extreme >= _MIN_EXTREME or deviation == 0:
+        return (1 + extreme) / (1 + len(statistics)), mean
+    z = (test.observed - mean) / deviation
+    skew = float((((statistics - mean) / deviation) ** 3).mean())
     if skew < 0.05:
         tail = float(ndtr(-z))
     else:
         shape = 4 / skew**2
         tail = float(gammaincc(shape, max(shape + z * shape**0.5, 0.0)))
-    return min(max(tail, np.finfo(float).tiny), (1 + _ENOUGH) / (1 + len(drawn))), mean
+    return min(max(tail, np.finfo(float).tiny), (1 + _MIN_EXTREME) / (1 + len(statistics))), mean
 
 
-def dealing_rows(statistic: Statistic, table: Float64Array) -> Chances:
-    """Let independent rows change sides, of which only counts (2, C) matter."""
+def permute_rows(statistic: Statistic, table: Float64Array) -> PermutationTest:
+    """Permute independent rows; as only their counts (2, C) matter, those are drawn directly."""
     totals = table.sum(axis=0).astype(np.int64)
     n = int(table[1].sum())
 
     def draw(count: int, rng: np.random.Generator) -> Float64Array:
-        dealt = rng.multivariate_hypergeometric(totals, n, count, method="marginals")
-        return statistic(dealt.astype(np.float32))
+        current_counts = rng.multivariate_hypergeometric(totals, n, count, method="marginals")
+        return statistic(current_counts.astype(np.float32))
 
-    return Chances(float(statistic(table[1:].astype(np.float32))[0]), draw)
+    return PermutationTest(float(statistic(table[1:].astype(np.float32))[0]), draw)
 
 
-def dealing(statistic: Statistic, units: Units) -> Chances:
-    """Let units change sides."""
-    step = max(_CHUNK // max(len(units.current), 1), 1)
+def permute_units(statistic: Statistic, units: ExchangeableUnits) -> PermutationTest:
+    """Permute units, within their strata."""
+    step = max(_CHUNK_VALUES // max(len(units.is_current), 1), 1)
 
     def draw(count: int, rng: np.random.Generator) -> Float64Array:
         starts = range(0, count, step)
         return np.concatenate(
-            [statistic(_sides(units, min(step, count - at), rng)) for at in starts]
+            [statistic(_draw_sides(units, min(step, count - start), rng)) for start in starts]
         )
 
-    return Chances(float(statistic(units.current[None].astype(np.float32))[0]), draw)
+    return PermutationTest(float(statistic(units.is_current[None].astype(np.float32))[0]), draw)
 
 
-def _sides(units: Units, count: int, rng: np.random.Generator) -> SideMatrix:
-    """Deal the units of each stratum out anew."""
-    made = np.zeros((count, len(units.current)), np.float32)
+def _draw_sides(units: ExchangeableUnits, count: int, rng: np.random.Generator) -> SideMatrix:
+    """Assign the units of each stratum to the sides anew, in `count` permutations."""
+    sides = np.zeros((count, len(units.is_current)), np.float32)
     by_stratum = np.argsort(units.strata, kind="stable")
     ends = np.flatnonzero(np.diff(units.strata[by_stratum])) + 1
-    for members in np.split(by_stratum, ends):
-        taken = int(units.current[members].sum())
-        if taken in {0, len(members)}:
-            made[:, members] = float(taken > 0)
+    for unit_indices in np.split(by_stratum, ends):
+        current_count = int(units.is_current[unit_indices].sum())
+        if current_count in {0, len(unit_indices)}:
+            sides[:, unit_indices] = float(current_count > 0)
             continue
-        keys = rng.random((count, len(members)), np.float32)
-        chosen = np.argpartition(keys, taken - 1, axis=1)[:, :taken]
-        np.put_along_axis(made, members[chosen], 1.0, axis=1)
-    return made
+        keys = rng.random((count, len(unit_indices)), np.float32)
+        chosen_members = np.argpartition(keys, current_count - 1, axis=1)[:, :current_count]
+        np.put_along_axis(sides, unit_indices[chosen_members], 1.0, axis=1)
+    return sides
 
 
-def counts_of(codes: Int64Array, n: int, cells: int) -> Float64Array:
-    """Count (2, C) the first n codes (P,) and the others."""
-    sides = [np.bincount(one, minlength=cells) for one in (codes[:n], codes[n:])]
+def count_table(codes: Int64Array, n: int, cells: int) -> Float64Array:
+    """Count the codes (P,) of each side in a table (2, C); the first n are the baseline's."""
+    sides = [np.bincount(side, minlength=cells) for side in (codes[:n], codes[n:])]
     return np.array(sides, np.float64)
 
 
-def chi_square(cells: Int64Array, exchanged: Units, n: int, effort: Effort) -> two_samples.Test:
-    """Compare cells (P,), the first n the baseline's; the distribution is trusted where many are expected in each."""
-    table = counts_of(cells, n, int(cells.max()) + 1)
-    found = two_samples.chi_square(table)
-    least = table.sum(axis=0).min() * table.sum(axis=1).min() / table.sum()
-    if table.shape[1] < 2 or (exchanged.kind == "rows" and least >= _CERTAIN):
-        return found
-    return found._replace(p=permuted(_squared_distance, cells, exchanged, n, effort))
+def chi_square(
+    cells: Int64Array, units: ExchangeableUnits, n: int, budget: PermutationBudget
+) -> two_samples.TestResult:
+    """Test cells (P,), the first n of the baseline, by chi-square, with permutations where its distribution is inexact."""
+    table = count_table(cells, n, int(cells.max()) + 1)
+    result = two_samples.chi_square(table)
+    min_expected = table.sum(axis=0).min() * table.sum(axis=1).min() / table.sum()
+    if table.shape[1] < 2 or (units.kind == "rows" and min_expected >= _MIN_EXPECTED_ROWS):
+        return result
+    return result._replace(
+        p=permutation_p_value(_chi_square_statistic, cells, units, n=n, budget=budget)
+    )
 
 
-def permuted(
+def permutation_p_value(
     distance: Callable[[Float64Array | Float32Array, Float32Array], Float64Array],
     codes: Int64Array,
-    exchanged: Units,
+    units: ExchangeableUnits,
     n: int,
-    effort: Effort,
+    budget: PermutationBudget,
 ) -> float:
-    """Return a p-value of a statistic of the counts of all rows (C,) and of current ones (B, C).
+    """Return the permutation p-value of a distance between count tables.
 
-    Codes (P,) are the cells of the rows, the first n the baseline's.
+    Args:
+        distance: Computes (B,) from the counts of all rows (C,) and of the current rows (B, C).
+        codes: (P,) cells of the rows, the baseline's first.
+        units: Exchangeable units of the rows.
+        n: Number of rows of the baseline.
+        budget: Number of permutations.
     """
-    table = counts_of(codes, n, int(codes.max()) + 1)
-    if exchanged.kind == "rows":
-        return p_value(dealing_rows(partial(distance, table.sum(axis=0)), table), effort)
-    at = exchanged.of * table.shape[1] + codes
-    counts = np.bincount(at, minlength=len(exchanged.current) * table.shape[1])
+    table = count_table(codes, n, int(codes.max()) + 1)
+    if units.kind == "rows":
+        return sequential_p_value(permute_rows(partial(distance, table.sum(axis=0)), table), budget)
+    cells = units.unit_of_row * table.shape[1] + codes
+    counts = np.bincount(cells, minlength=len(units.is_current) * table.shape[1])
     per_unit = counts.reshape(-1, table.shape[1]).astype(np.float32)
-    if exchanged.even:
+    if units.has_equal_weights:
         per_unit /= per_unit.sum(axis=1, keepdims=True)
     total = per_unit.sum(axis=0)
-    return p_value(dealing(lambda sides: distance(total, sides @ per_unit), exchanged), effort)
+    return sequential_p_value(
+        permute_units(lambda sides: distance(total, sides @ per_unit), units), budget
+    )
 
 
-def largest_distance(total: Float64Array | Float32Array, now: Float32Array) -> Float64Array:
-    """Return the Kolmogorov-Smirnov statistic."""
-    below, n = now.cumsum(axis=1), now.sum(axis=1, keepdims=True)
-    apart = np.abs(below / n - (total.cumsum() - below) / (total.sum() - n))
-    return np.asarray(apart.max(axis=1), np.float64)
+def ks_statistic(pooled: Float64Array | Float32Array, current: Float32Array) -> Float64Array:
+    """Return the Kolmogorov-Smirnov statistics (B,) of current counts (B, C) against the remaining ones."""
+    below, n = current.cumsum(axis=1), current.sum(axis=1, keepdims=True)
+    distances = np.abs(below / n - (pooled.cumsum() - below) / (pooled.sum() - n))
+    return np.asarray(distances.max(axis=1), np.float64)
 
 
-def _squared_distance(total: Float64Array | Float32Array, now: Float32Array) -> Float64Array:
-    """Return the chi-square statistic."""
-    expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
-    terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))
+def _chi_square_statistic(
+    pooled: Float64Array | Float32Array, current: Float32Array
+) -> Float64Array:
+    """Return the chi-square statistics (B,) of current counts (B, C) against the remaining ones."""
+    expected = pooled * (current.sum(axis=1, keepdims=True) / pooled.sum())
+    terms = (current - expected) ** 2 * (1 / expected + 1 / (pooled - expected))
     return np.asarray(terms.sum(axis=1), np.float64)

@@ -22,19 +22,19 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.watch.schedules import Schedules, Webhook
+from quadriga.monitor.drift.watch.schedules import ScheduleStore, Webhook
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.store.errors import NotFoundError
 from quadriga.store.records import timestamp_text
 
-OUTBOX = "outbox"
-DELIVERIES = "deliveries.json"
+OUTBOX_FOLDER = "outbox"
+STATUS_SUFFIX = "deliveries.json"
 
-POLL_S = 1.0
-TIMEOUT_S = 10.0
-FIRST_PAUSE_S = 5.0
-LONGEST_PAUSE_S = 3600.0
-MOST_TRIES = 10
+POLL_INTERVAL_S = 1.0
+DELIVERY_TIMEOUT_S = 10.0
+MIN_PAUSE_S = 5.0
+MAX_PAUSE_S = 3600.0
+MAX_TRIES = 10
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +50,7 @@ class Delivery(msgspec.Struct, frozen=True):
     """When to try next, in seconds since 1970."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class DeliveryStatus(msgspec.Struct, frozen=True):
     """How deliveries to a webhook went."""
 
     delivered_at: str | None = None
@@ -63,19 +63,19 @@ class Told(msgspec.Struct, frozen=True):
     """Deliveries that were never taken."""
 
 
-class _ToldByUrl(msgspec.Struct, frozen=True):
-    urls: dict[str, Told] = {}
+class _StatusByUrl(msgspec.Struct, frozen=True):
+    urls: dict[str, DeliveryStatus] = {}
 
 
 class Outbox:
     """The deliveries that wait in a folder of schedules."""
 
     def __init__(self, directory: Path) -> None:
-        self._schedules = Schedules(directory)
+        self._schedules = ScheduleStore(directory)
         self._directory = directory
-        self._folder = directory / OUTBOX
+        self._folder = directory / OUTBOX_FOLDER
 
-    def queue(self, model: str, event: str, about: dict[str, Any]) -> None:
+    def queue(self, model: str, event: str, fields: dict[str, Any]) -> None:
         """Let the webhooks of a model's schedule know of a report.
 
         What is queued again has the same ids, so that it is delivered once if the first still waits, and can
@@ -84,11 +84,11 @@ class Outbox:
         Raises:
             OSError: It could not be kept.
         """
-        body = msgspec.json.encode({"event": event, "model": model, **about}).decode()
-        report = about["report"].rpartition("/")[2]
-        for url in self._hooks(model):
-            place = hashlib.sha256(url.encode()).hexdigest()[:8]
-            delivery = Delivery(f"{report}-{event}-{place}", model, url, body)
+        body = msgspec.json.encode({"event": event, "model": model, **fields}).decode()
+        report = fields["report"].rpartition("/")[2]
+        for url in self._webhooks(model):
+            url_hash = hashlib.sha256(url.encode()).hexdigest()[:8]
+            delivery = Delivery(f"{report}-{event}-{url_hash}", model, url, body)
             self._folder.mkdir(parents=True, exist_ok=True)
             write_model_file(self._folder / f"{delivery.id}.json", delivery)
 
@@ -99,66 +99,66 @@ class Outbox:
             OSError: What became of one could not be kept.
         """
         failed: set[str] = set()
-        for path, delivery in self._waiting():
-            now = time.time() if now_s is None else now_s
-            if delivery.due_s > now or delivery.url in failed:
+        for path, delivery in self._pending():
+            time_s = time.time() if now_s is None else now_s
+            if delivery.due_s > time_s or delivery.url in failed:
                 continue
-            hook = self._hooks(delivery.model).get(delivery.url)
+            hook = self._webhooks(delivery.model).get(delivery.url)
             if hook is None:  # it is told no more
                 path.unlink(missing_ok=True)
                 continue
-            error = post(hook, delivery, now)
+            error = post_delivery(hook, delivery, time_s)
             if error is None:
-                self._tell(delivery, delivered_at=_text(now))
+                self._update_status(delivery, delivered_at=_timestamp(time_s))
                 path.unlink(missing_ok=True)
             else:
                 failed.add(delivery.url)
-                self._put_off(path, delivery, error, now)
+                self._reschedule(path, delivery, error, time_s)
 
-    def told(self, model: str) -> dict[str, Told]:
+    def delivery_status(self, model: str) -> dict[str, DeliveryStatus]:
         """Return how deliveries to the webhooks of a model went, by URL."""
         return (
-            read_model_file(model_file_path(self._directory, model, DELIVERIES), _ToldByUrl)
-            or _ToldByUrl()
+            read_model_file(model_file_path(self._directory, model, STATUS_SUFFIX), _StatusByUrl)
+            or _StatusByUrl()
         ).urls
 
     def waiting(self, model: str) -> dict[str, int]:
         """Return how many deliveries of a model wait, by URL."""
-        return Counter(one.url for _, one in self._waiting() if one.model == model)
+        return Counter(delivery.url for _, delivery in self._pending() if delivery.model == model)
 
-    def _waiting(self) -> Iterator[tuple[Path, Delivery]]:
+    def _pending(self) -> Iterator[tuple[Path, Delivery]]:
         for path in sorted(self._folder.glob("*.json")):
             delivery = read_model_file(path, Delivery)
             if delivery is not None:  # else it is gone, or damaged
                 yield path, delivery
 
-    def _hooks(self, model: str) -> dict[str, Webhook]:
+    def _webhooks(self, model: str) -> dict[str, Webhook]:
         """Return who is told of a model, by URL; nobody where its schedule was removed since."""
         with suppress(NotFoundError):
             return {hook.url: hook for hook in self._schedules.get(model).schedule.webhooks}
         return {}
 
-    def _put_off(self, path: Path, delivery: Delivery, error: str, now: float) -> None:
+    def _reschedule(self, path: Path, delivery: Delivery, error: str, now_s: float) -> None:
         tries = delivery.tries + 1
-        ended = tries >= MOST_TRIES
-        if ended:
+        is_given_up = tries >= MAX_TRIES
+        if is_given_up:
             path.unlink(missing_ok=True)
         else:
-            due = now + min(FIRST_PAUSE_S * 3 ** (tries - 1), LONGEST_PAUSE_S)
-            write_model_file(path, replace(delivery, tries=tries, due_s=due))
-        if ended or tries == 1:
-            place = urlsplit(delivery.url).netloc  # the path may be a secret
-            end = "given up" if ended else "tried again"
-            _log.warning("alert of %s to %s is %s: %s", delivery.model, place, end, error)
-        self._tell(delivery, ended, failed_at=_text(now), error=error)
+            due_s = now_s + min(MIN_PAUSE_S * 3 ** (tries - 1), MAX_PAUSE_S)
+            write_model_file(path, replace(delivery, tries=tries, due_s=due_s))
+        if is_given_up or tries == 1:
+            host = urlsplit(delivery.url).netloc  # the path may be a secret
+            outcome = "given up" if is_given_up else "tried again"
+            _log.warning("alert of %s to %s is %s: %s", delivery.model, host, outcome, error)
+        self._update_status(delivery, is_given_up, failed_at=_timestamp(now_s), error=error)
 
-    def _tell(self, delivery: Delivery, given_up: int = 0, **changed: str) -> None:
-        urls = self.told(delivery.model)
-        before = urls.get(delivery.url, Told())
-        given_up += before.given_up
-        urls[delivery.url] = replace(before, given_up=given_up, **changed)
+    def _update_status(self, delivery: Delivery, given_up: int = 0, **changed: str) -> None:
+        urls = self.delivery_status(delivery.model)
+        previous = urls.get(delivery.url, DeliveryStatus())
+        given_up += previous.given_up
+        urls[delivery.url] = replace(previous, given_up=given_up, **changed)
         write_model_file(
-            model_file_path(self._directory, delivery.model, DELIVERIES), _ToldByUrl(urls)
+            model_file_path(self._directory, delivery.model, STATUS_SUFFIX), _StatusByUrl(urls)
         )
 
 
@@ -169,7 +169,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post(hook: Webhook, delivery: Delivery, now_s: float) -> str | None:
+def post_delivery(hook: Webhook, delivery: Delivery, now_s: float) -> str | None:
     """Deliver once; returns what was wrong, or None."""
     timestamp, body = str(int(now_s)), delivery.body.encode()
     headers = {
@@ -182,8 +182,10 @@ def post(hook: Webhook, delivery: Delivery, now_s: float) -> str | None:
         headers["Quadriga-Signature"] = signature(hook.secret, timestamp, body)
     request = urllib.request.Request(hook.url, body, headers)  # noqa: S310 - http or https, as was checked
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
-            status = answer.status
+        with urllib.request.build_opener(_NoRedirect).open(
+            request, timeout=DELIVERY_TIMEOUT_S
+        ) as response:
+            status = response.status
     except urllib.error.HTTPError as error:
         status = error.code
         error.close()
@@ -199,7 +201,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
-def keep_delivering(outbox: Outbox, stop: threading.Event) -> None:
+def run_deliveries(outbox: Outbox, stop: threading.Event) -> None:
     """Deliver what is due, as it comes, until `stop` is set."""
     failing = ""
     while not stop.is_set():
@@ -210,8 +212,8 @@ def keep_delivering(outbox: Outbox, stop: threading.Event) -> None:
             if str(error) != failing:
                 _log.warning("the alerts wait: %s", error, exc_info=not isinstance(error, OSError))
             failing = str(error)
-        stop.wait(POLL_S)
+        stop.wait(POLL_INTERVAL_S)
 
 
-def _text(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     return timestamp_text(int(seconds * 1000))

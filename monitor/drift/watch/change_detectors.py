@@ -1,6 +1,6 @@
 """Detectors that tell when the level of a series changed, one value per window: ADWIN and Page-Hinkley.
 
-How often they are wrong is measured in docs/drift.md. They raise no alarm of a report.
+How often they are wrong is measured in docs/drift-reference.md. They raise no alarm of a report.
 """
 
 import math
@@ -14,7 +14,7 @@ WARM_UP = 48
 
 ADWIN_CONFIDENCE: Final = 0.002
 ADWIN_BUCKETS: Final = 5
-ADWIN_SHORTEST: Final = 5
+ADWIN_MIN_VALUES: Final = 5
 PH_ALLOWED: Final = 0.25
 PH_THRESHOLD: Final = 16.0
 
@@ -39,8 +39,12 @@ class Adwin(msgspec.Struct):
         self.buckets.append((1, value, 0.0))
         size = 1
         while sum(bucket[0] == size for bucket in self.buckets) > ADWIN_BUCKETS:
-            at = next(at for at, bucket in enumerate(self.buckets) if bucket[0] == size)
-            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
+            position = next(
+                position for position, bucket in enumerate(self.buckets) if bucket[0] == size
+            )
+            self.buckets[position : position + 2] = [
+                merge_buckets(self.buckets[position], self.buckets[position + 1])
+            ]
             size *= 2
         changed = False
         while (cut := self._cut()) is not None:
@@ -50,35 +54,40 @@ class Adwin(msgspec.Struct):
 
     def _cut(self) -> int | None:
         """Return where the means on both sides differ most beyond what chance allows, if they do."""
-        after: list[Bucket] = [(0, 0.0, 0.0)]
+        newer: list[Bucket] = [(0, 0.0, 0.0)]
         for bucket in reversed(self.buckets):
-            after.append(joined(bucket, after[-1]))
-        n, _, squares = after[-1]
-        if n < 2 * ADWIN_SHORTEST:
+            newer.append(merge_buckets(bucket, newer[-1]))
+        n, _, squares = newer[-1]
+        if n < 2 * ADWIN_MIN_VALUES:
             return None
-        doubt = math.log(2 * math.log(n) / ADWIN_CONFIDENCE)
+        log_confidence = math.log(2 * math.log(n) / ADWIN_CONFIDENCE)
         variance = max(squares / n, 1.0)  # neighbours that are alike vary less than their level
-        before: Bucket = (0, 0.0, 0.0)
-        cut, most = None, 1.0
-        for at, (bucket, rest) in enumerate(zip(self.buckets, after[-2::-1], strict=True), 1):
-            before = joined(before, bucket)
-            if min(before[0], rest[0]) < ADWIN_SHORTEST:
+        older: Bucket = (0, 0.0, 0.0)
+        cut, max_excess = None, 1.0
+        for position, (bucket, newer_bucket) in enumerate(
+            zip(self.buckets, newer[-2::-1], strict=True), 1
+        ):
+            older = merge_buckets(older, bucket)
+            if min(older[0], newer_bucket[0]) < ADWIN_MIN_VALUES:
                 continue
-            share = 1 / before[0] + 1 / rest[0]
-            allowed = math.sqrt(2 * share * variance * doubt) + 2 / 3 * share * doubt
-            if abs(before[1] - rest[1]) > most * allowed:
-                cut, most = at, abs(before[1] - rest[1]) / allowed
+            inverse_sizes = 1 / older[0] + 1 / newer_bucket[0]
+            threshold = (
+                math.sqrt(2 * inverse_sizes * variance * log_confidence)
+                + 2 / 3 * inverse_sizes * log_confidence
+            )
+            if abs(older[1] - newer_bucket[1]) > max_excess * threshold:
+                cut, max_excess = position, abs(older[1] - newer_bucket[1]) / threshold
         return cut
 
 
-def joined(first: Bucket, second: Bucket) -> Bucket:
+def merge_buckets(first: Bucket, second: Bucket) -> Bucket:
     """Return what the values of both are together."""
     n = first[0] + second[0]
     if not n:
         return first
-    apart = second[1] - first[1]
-    mean = first[1] + apart * second[0] / n
-    return n, mean, first[2] + second[2] + apart * apart * first[0] * second[0] / n
+    difference = second[1] - first[1]
+    mean = first[1] + difference * second[0] / n
+    return n, mean, first[2] + second[2] + difference * difference * first[0] * second[0] / n
 
 
 class PageHinkley(msgspec.Struct):
@@ -113,7 +122,7 @@ class Series(msgspec.Struct):
     it is larger by as much as that makes their mean less certain.
     """
 
-    least: float = 0.0
+    min_unit: float = msgspec.field(default=0.0, name="least")
     """The unit is no smaller."""
     n: int = 0
     first: list[float] = []
@@ -130,25 +139,25 @@ class Series(msgspec.Struct):
             self.first.append(value)
             if self.n < WARM_UP:
                 return []
-            self.mean, self.unit = usual(self.first)
+            self.mean, self.unit = estimate_level(self.first)
         values, self.first = self.first or [value], []
-        said = []
-        for each in values:
-            scaled = (each - self.mean) / max(self.unit, self.least, 1e-12)
+        detected = []
+        for value_ in values:
+            scaled = (value_ - self.mean) / max(self.unit, self.min_unit, 1e-12)
             adwin, page_hinkley = self.adwin.update(scaled), self.page_hinkley.update(scaled)
-            found = {"adwin": adwin, "page_hinkley": page_hinkley}
-            said = [name for name, changed in found.items() if changed]
-        return said
+            has_changed = {"adwin": adwin, "page_hinkley": page_hinkley}
+            detected = [name for name, changed in has_changed.items() if changed]
+        return detected
 
 
-def usual(values: list[float]) -> tuple[float, float]:
+def estimate_level(values: list[float]) -> tuple[float, float]:
     """Return the mean of values, and their standard deviation, larger where neighbours are alike."""
     mean = sum(values) / len(values)
-    away = [value - mean for value in values]
-    squares = sum(each * each for each in away)
-    beside = sum(one * other for one, other in pairwise(away))
-    alike = min(max(beside / squares, 0.0), 0.95) if squares else 0.0
-    if alike < 2 / math.sqrt(len(values)):
-        alike = 0.0
-    variance = squares / (len(values) - 1) * (1 + alike) / (1 - alike)
+    deviations = [value - mean for value in values]
+    squares = sum(deviation * deviation for deviation in deviations)
+    lagged_products = sum(left * right for left, right in pairwise(deviations))
+    correlation = min(max(lagged_products / squares, 0.0), 0.95) if squares else 0.0
+    if correlation < 2 / math.sqrt(len(values)):
+        correlation = 0.0
+    variance = squares / (len(values) - 1) * (1 + correlation) / (1 - correlation)
     return mean, math.sqrt(variance)

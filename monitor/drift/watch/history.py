@@ -1,6 +1,6 @@
 """What became of a model's windows: each as a line of a file, with detectors of change, and alerts.
 
-`<directory>/<model>.jsonl` has them, oldest first; `<model>.watch.json` is a `Watch`.
+`<directory>/<model>.jsonl` has them, oldest first; `<model>.watch.json` is a `WatchState`.
 """
 
 import logging
@@ -28,31 +28,31 @@ from quadriga.monitor.report.schema import (
 from quadriga.store.disk import write_atomically
 from quadriga.store.query.moments import parse_moment_us
 
-HISTORY = "jsonl"
-WATCH = "watch.json"
+HISTORY_SUFFIX = "jsonl"
+WATCH_SUFFIX = "watch.json"
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """Windows that a report shows."""
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """Of a history; of a larger one the older half is dropped."""
-MOST_CHANGES = 20
+MAX_CHANGES = 20
 """Of a signal and detector, the last ones that are kept."""
-LOGGED = 3
-LEAST_UNIT = 0.25
+MAX_LOGGED = 3
+MIN_UNIT = 0.25
 """Of the least effect that matters: what varies by less is followed as if it varied by this."""
 EPOCH = "1970-01-01T00:00:00Z"
 _TAIL_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
-class Noted(PastWindow, frozen=True):
+class HistoryEntry(PastWindow, frozen=True):
     """A window as a line of the history keeps it."""
 
     baseline: str = ""
     """Differs where the baseline was made anew; empty where it moves with the window."""
 
 
-class Followed(msgspec.Struct):
+class SignalSeries(msgspec.Struct):
     """The effect of a signal, in units of the least that matters, window by window."""
 
     series: Series
@@ -60,7 +60,7 @@ class Followed(msgspec.Struct):
     """Ends of windows at which a detector said that the level changed, by its name; oldest first."""
 
 
-class Watch(msgspec.Struct):
+class WatchState(msgspec.Struct):
     """What is to be known when the next window comes."""
 
     last: str = ""
@@ -68,7 +68,7 @@ class Watch(msgspec.Struct):
     baseline: str = ""
     alarmed: list[str] = []
     """Signals that were in alarm when they were last judged."""
-    followed: dict[str, Followed] = {}
+    followed: dict[str, SignalSeries] = {}
 
 
 class Detectors(msgspec.Struct, frozen=True):
@@ -82,75 +82,82 @@ class Detectors(msgspec.Struct, frozen=True):
     """Ends of windows at which `adwin` and `page_hinkley` said that the level changed."""
 
 
-class History(msgspec.Struct, frozen=True):
+class DriftHistory(msgspec.Struct, frozen=True):
     """Windows of a model, oldest first, and what the detectors say by now."""
 
     windows: list[PastWindow]
     detectors: dict[str, Detectors] = {}
 
 
-_decoder = msgspec.json.Decoder(Noted)
+_decoder = msgspec.json.Decoder(HistoryEntry)
 
 
 def with_history(directory: Path, report: Report, parameters: DriftParameters) -> Report:
     """Return a report with its window, and the last before it that had the same baseline, or failed."""
-    own = _noted(report, parameters)
-    before = [
-        one
-        for one in _lines(model_file_path(directory, parameters.model, HISTORY), _TAIL_BYTES)
-        if (one.baseline == own.baseline or one.status == "error") and one.report != own.report
+    entry = _history_entry(report, parameters)
+    previous = [
+        past
+        for past in _read_entries(
+            model_file_path(directory, parameters.model, HISTORY_SUFFIX), _TAIL_BYTES
+        )
+        if (past.baseline == entry.baseline or past.status == "error")
+        and past.report != entry.report
     ]
-    return replace(report, history=[_plain(one) for one in [*before, own][-MOST_SHOWN:]])
+    return replace(report, history=[_past_window(past) for past in [*previous, entry][-MAX_SHOWN:]])
 
 
-def note(directory: Path, report: Report, parameters: DriftParameters) -> None:
+def record_window(directory: Path, report: Report, parameters: DriftParameters) -> None:
     """Keep a report's window, let the detectors see it, and queue alerts; the same report again is nothing new.
 
     Raises:
         OSError: That could not be kept.
     """
-    own, model = _noted(report, parameters), parameters.model
-    path = model_file_path(directory, model, WATCH)
-    watch = read_model_file(path, Watch) or Watch()
-    if watch.last == own.report:
+    entry, model = _history_entry(report, parameters), parameters.model
+    path = model_file_path(directory, model, WATCH_SUFFIX)
+    watch = read_model_file(path, WatchState) or WatchState()
+    if watch.last == entry.report:
         return
-    _append(directory, model, own)
-    if watch.baseline != own.baseline:
-        watch.baseline, watch.followed = own.baseline, {}
-    for one in report.signals:
-        if one.status != "insufficient" and one.effect.value is not None:
-            followed = watch.followed.setdefault(one.name, Followed(Series(least=LEAST_UNIT)))
-            for name in followed.series.update(effect_ratio(one)):
-                ends = [*followed.changes.get(name, []), own.end or ""]
-                followed.changes[name] = ends[-MOST_CHANGES:]
-    alarms = [one for one in sorted_by_effect(report.signals) if one.alarm]
+    _append_entry(directory, model, entry)
+    if watch.baseline != entry.baseline:
+        watch.baseline, watch.followed = entry.baseline, {}
+    for signal in report.signals:
+        if signal.status != "insufficient" and signal.effect.value is not None:
+            followed = watch.followed.setdefault(
+                signal.name, SignalSeries(Series(min_unit=MIN_UNIT))
+            )
+            for name in followed.series.update(effect_ratio(signal)):
+                ends = [*followed.changes.get(name, []), entry.end or ""]
+                followed.changes[name] = ends[-MAX_CHANGES:]
+    alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     if alarms:
-        _log_alarms(model, own, alarms)
-    event, told = _event(watch, report.signals, alarms)
+        _log_alarms(model, entry, alarms)
+    event, event_signals = _alert_event(watch, report.signals, alarms)
     if event:
-        Outbox(directory).queue(model, event, _about(own, told))
-    watch.last = own.report
+        Outbox(directory).queue(model, event, _alert_fields(entry, event_signals))
+    watch.last = entry.report
     write_model_file(path, watch)
 
 
-def note_failure(directory: Path, report_id: str, parameters: DriftParameters, error: str) -> None:
+def record_failure(
+    directory: Path, report_id: str, parameters: DriftParameters, error: str
+) -> None:
     """Keep that a window could not be compared.
 
     Raises:
         OSError: That could not be kept.
     """
-    failed = Noted(parameters.start, parameters.end, 0, "error", report_id)
+    failed = HistoryEntry(parameters.start, parameters.end, 0, "error", report_id)
     _log.warning("drift of %s from %s: %s", parameters.model, parameters.start, error)
-    _append(directory, parameters.model, failed)
+    _append_entry(directory, parameters.model, failed)
 
 
-def history(
+def read_history(
     directory: Path,
     model: str,
     start_us: int | None = None,
     end_us: int | None = None,
     signal: str | None = None,
-) -> History:
+) -> DriftHistory:
     """Return the windows of a model that start within a time, and what the detectors say.
 
     Args:
@@ -163,79 +170,82 @@ def history(
     Raises:
         QueryError: That cannot be the name of a model.
     """
-    first, after = start_us or 0, math.inf if end_us is None else end_us
+    from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
     windows = [
-        _plain(one, signal)
-        for one in _lines(model_file_path(directory, model, HISTORY))
-        if first <= parse_moment_us(one.start or EPOCH, 0) < after
+        _past_window(entry, signal)
+        for entry in _read_entries(model_file_path(directory, model, HISTORY_SUFFIX))
+        if from_us <= parse_moment_us(entry.start or EPOCH, 0) < until_us
     ]
-    watch = read_model_file(model_file_path(directory, model, WATCH), Watch) or Watch()
+    watch = (
+        read_model_file(model_file_path(directory, model, WATCH_SUFFIX), WatchState) or WatchState()
+    )
     detectors = {
-        name: Detectors(each.series.n, each.series.n < WARM_UP, each.changes)
-        for name, each in watch.followed.items()
+        name: Detectors(followed.series.n, followed.series.n < WARM_UP, followed.changes)
+        for name, followed in watch.followed.items()
         if signal in {None, name}
     }
-    return History(windows, detectors)
+    return DriftHistory(windows, detectors)
 
 
-def _noted(report: Report, parameters: DriftParameters) -> Noted:
-    before, baseline = report.data.baseline, ""
-    if before is not None and isinstance(parameters.baseline, str):
-        baseline = f"{before.start}/{before.end}/{before.n}"
+def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
+    baseline_window, baseline = report.data.baseline, ""
+    if baseline_window is not None and isinstance(parameters.baseline, str):
+        baseline = f"{baseline_window.start}/{baseline_window.end}/{baseline_window.n}"
     signals = {
-        one.name: PastSignal(one.p_adjusted, one.effect.value, one.alarm, one.status)
-        for one in report.signals
+        signal.name: PastSignal(signal.p_adjusted, signal.effect.value, signal.alarm, signal.status)
+        for signal in report.signals
     }
     n, status = report.data.current.n, report.status
-    return Noted(parameters.start, parameters.end, n, status, report.id, signals, baseline)
+    return HistoryEntry(parameters.start, parameters.end, n, status, report.id, signals, baseline)
 
 
-def _plain(window: Noted, signal: str | None = None) -> PastWindow:
+def _past_window(window: HistoryEntry, signal: str | None = None) -> PastWindow:
     signals = window.signals
     if signal is not None:
-        signals = {name: one for name, one in signals.items() if name == signal}
+        signals = {name: past_signal for name, past_signal in signals.items() if name == signal}
     return PastWindow(window.start, window.end, window.n, window.status, window.report, signals)
 
 
-def _log_alarms(model: str, own: Noted, alarms: Sequence[Signal]) -> None:
-    first = ", ".join(
-        f"{one.name} ({one.effect.name} {one.effect.value:.3g})" for one in alarms[:LOGGED]
+def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> None:
+    listed = ", ".join(
+        f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g})"
+        for signal in alarms[:MAX_LOGGED]
     )
-    more = f" and {len(alarms) - LOGGED} more" if len(alarms) > LOGGED else ""
-    text = "drift of %s from %s to %s: %s%s, report %s"
-    _log.warning(text, model, own.start, own.end, first, more, own.report)
+    more = f" and {len(alarms) - MAX_LOGGED} more" if len(alarms) > MAX_LOGGED else ""
+    message = "drift of %s from %s to %s: %s%s, report %s"
+    _log.warning(message, model, entry.start, entry.end, listed, more, entry.report)
 
 
-def _event(
-    watch: Watch, signals: Sequence[Signal], alarms: Sequence[Signal]
+def _alert_event(
+    watch: WatchState, signals: Sequence[Signal], alarms: Sequence[Signal]
 ) -> tuple[str, Sequence[Signal]]:
     """Say what there is to tell: signals that had no alarm in the window before, and when all are over."""
-    names, before = [one.name for one in alarms], watch.alarmed
-    silent = {one.name for one in signals if one.status == "insufficient"}
-    still = [name for name in before if name in silent]
-    watch.alarmed = [*names, *still]
-    if set(names) - set(before):
+    names, previous = [signal.name for signal in alarms], watch.alarmed
+    insufficient = {signal.name for signal in signals if signal.status == "insufficient"}
+    still_alarmed = [name for name in previous if name in insufficient]
+    watch.alarmed = [*names, *still_alarmed]
+    if set(names) - set(previous):
         return "drift", alarms
-    if before and not watch.alarmed:
-        return "recovered", [one for one in signals if one.name in before]
+    if previous and not watch.alarmed:
+        return "recovered", [signal for signal in signals if signal.name in previous]
     return "", []
 
 
-def _about(own: Noted, told: Sequence[Signal]) -> dict[str, Any]:
+def _alert_fields(entry: HistoryEntry, told: Sequence[Signal]) -> dict[str, Any]:
     signals = [
         {
-            "name": one.name,
-            "effect": one.effect.value,
-            "least_effect": one.effect.minimum,
-            "p_adjusted": one.p_adjusted,
+            "name": signal.name,
+            "effect": signal.effect.value,
+            "least_effect": signal.effect.minimum,
+            "p_adjusted": signal.p_adjusted,
         }
-        for one in told
+        for signal in told
     ]
-    window = {"from": own.start, "to": own.end, "n": own.n}
-    return {"window": window, "signals": signals, "report": f"/api/reports/{own.report}"}
+    window = {"from": entry.start, "to": entry.end, "n": entry.n}
+    return {"window": window, "signals": signals, "report": f"/api/reports/{entry.report}"}
 
 
-def _lines(path: Path, last_bytes: int | None = None) -> Iterator[Noted]:
+def _read_entries(path: Path, last_bytes: int | None = None) -> Iterator[HistoryEntry]:
     """Yield what a history has, oldest first; a line that was not written to its end is passed over."""
     try:
         with path.open("rb") as file:
@@ -252,15 +262,15 @@ def _lines(path: Path, last_bytes: int | None = None) -> Iterator[Noted]:
             continue
 
 
-def _append(directory: Path, model: str, noted: Noted) -> None:
+def _append_entry(directory: Path, model: str, entry: HistoryEntry) -> None:
     """Add a line, unless it is among the last ones already."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = model_file_path(directory, model, HISTORY)
-    if any(one.report == noted.report for one in _lines(path, _TAIL_BYTES)):
+    path = model_file_path(directory, model, HISTORY_SUFFIX)
+    if any(past.report == entry.report for past in _read_entries(path, _TAIL_BYTES)):
         return
     with path.open("ab") as file:
-        begun = file.tell()
-        file.write((b"\n" if begun else b"") + msgspec.json.encode(noted))
-    if begun > MOST_BYTES:
+        size_bytes = file.tell()
+        file.write((b"\n" if size_bytes else b"") + msgspec.json.encode(entry))
+    if size_bytes > MAX_BYTES:
         lines = path.read_bytes().split(b"\n")
         write_atomically(path, b"\n".join(lines[len(lines) // 2 :]))

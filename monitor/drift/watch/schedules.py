@@ -16,11 +16,11 @@ import msgspec
 
 from quadriga.monitor.drift.parameters import (
     DAY_S,
-    DEFAULT,
-    MOST_BY,
+    DEFAULT_BASELINE,
+    MAX_SLICE_KEYS,
     DriftParameters,
-    absolute,
-    span_s,
+    parse_span_s,
+    resolve_times,
 )
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.store.errors import NotFoundError, QueryError, StoreError, translate_disk_errors
@@ -28,19 +28,19 @@ from quadriga.store.jobs import Jobs
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
-SCHEDULE = "schedule.json"
-POSITION = "position.json"
+SCHEDULE_SUFFIX = "schedule.json"
+POSITION_SUFFIX = "position.json"
 
 WEEK_S = 7 * DAY_S
-MONDAY_S = 4 * DAY_S
+MONDAY_OFFSET_S = 4 * DAY_S
 """1970 began on a Thursday."""
-LEAST_S = 300
+MIN_EVERY_S = 300
 """Of a window: of 1,440 a day each would take 20 s and 2 GB, to see p-values as small as they ask for."""
 
-MOST_DELAY_S = DAY_S
-MOST_WEBHOOKS = 10
-POLL_S = 1.0
-MOST_MISSED = 24
+MAX_DELAY_S = DAY_S
+MAX_WEBHOOKS = 10
+POLL_INTERVAL_S = 1.0
+MAX_MISSED = 24
 """Windows that are caught up; earlier ones are skipped."""
 _log = logging.getLogger(__name__)
 
@@ -58,25 +58,25 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     every: str
     """How long a window is: a part of a day such as `15m` or `6h`, `1d`, or `1w` from Monday; UTC."""
-    baseline: str = DEFAULT
+    baseline: str = DEFAULT_BASELINE
     where: Any = None
     signals: list[str] = []
     ignore: list[str] = []
-    by: Annotated[list[str], msgspec.Meta(max_length=MOST_BY)] = []
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
-    webhooks: Annotated[list[Webhook], msgspec.Meta(max_length=MOST_WEBHOOKS)] = []
+    webhooks: Annotated[list[Webhook], msgspec.Meta(max_length=MAX_WEBHOOKS)] = []
     delay: str = "1m"
     """How long after its end a window is compared, when all of it is stored."""
 
     @property
     def every_s(self) -> int:
         """How long a window is."""
-        return span_s(self.every)
+        return parse_span_s(self.every)
 
     @property
     def delay_s(self) -> int:
         """How long after its end a window is compared."""
-        return span_s(self.delay)
+        return parse_span_s(self.delay)
 
     def parameters(self, model: str, start_s: int) -> DriftParameters:
         """Return what is asked of the window that starts then, in seconds since 1970."""
@@ -95,7 +95,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class KeptSchedule(msgspec.Struct, frozen=True):
+class SavedSchedule(msgspec.Struct, frozen=True):
     """A schedule, and since when it is there."""
 
     schedule: Schedule
@@ -103,14 +103,14 @@ class KeptSchedule(msgspec.Struct, frozen=True):
     """Seconds since 1970. That it is replaced does not change it."""
 
 
-class Position(msgspec.Struct, frozen=True):
+class ScheduleProgress(msgspec.Struct, frozen=True):
     """How far a schedule is."""
 
     done_s: int
     """Where the last window ends that was submitted or skipped, in seconds since 1970."""
 
 
-class Schedules:
+class ScheduleStore:
     """The schedules of a folder; safe to use from several threads and processes.
 
     What cannot be the name of a model is a `QueryError`.
@@ -127,25 +127,28 @@ class Schedules:
             JournalError: It could not be kept, as on a full disk.
         """
         schedule = decode_schedule(model, body)
-        since = int(time.time() if now_s is None else now_s)
+        since_s = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
-            since = self.get(model).since_s
+            since_s = self.get(model).since_s
         with translate_disk_errors("store the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
             write_model_file(
-                model_file_path(self.directory, model, SCHEDULE), KeptSchedule(schedule, since)
+                model_file_path(self.directory, model, SCHEDULE_SUFFIX),
+                SavedSchedule(schedule, since_s),
             )
 
-    def get(self, model: str) -> KeptSchedule:
+    def get(self, model: str) -> SavedSchedule:
         """Return a model's schedule.
 
         Raises:
             NotFoundError: It has none.
         """
-        found = read_model_file(model_file_path(self.directory, model, SCHEDULE), KeptSchedule)
-        if found is None:
+        saved = read_model_file(
+            model_file_path(self.directory, model, SCHEDULE_SUFFIX), SavedSchedule
+        )
+        if saved is None:
             raise NotFoundError(f"expected a drift schedule of {model!r}, got none")
-        return found
+        return saved
 
     def remove(self, model: str) -> None:
         """End a model's schedule; its history stays.
@@ -156,31 +159,35 @@ class Schedules:
         """
         self.get(model)
         with translate_disk_errors("end the schedule"):
-            model_file_path(self.directory, model, SCHEDULE).unlink(missing_ok=True)
+            model_file_path(self.directory, model, SCHEDULE_SUFFIX).unlink(missing_ok=True)
 
     def models(self) -> list[str]:
         """Return the names of models that have one."""
-        paths = self.directory.glob(f"*.{SCHEDULE}")
-        return sorted(unquote(path.name.removesuffix(f".{SCHEDULE}")) for path in paths)
+        paths = self.directory.glob(f"*.{SCHEDULE_SUFFIX}")
+        return sorted(unquote(path.name.removesuffix(f".{SCHEDULE_SUFFIX}")) for path in paths)
 
-    def position(self, model: str) -> int | None:
+    def done_until_s(self, model: str) -> int | None:
         """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
-        found = read_model_file(model_file_path(self.directory, model, POSITION), Position)
-        return None if found is None else found.done_s
+        progress = read_model_file(
+            model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress
+        )
+        return None if progress is None else progress.done_s
 
-    def reached(self, model: str, done_s: int) -> None:
+    def mark_done(self, model: str, done_s: int) -> None:
         """Note that all windows until then were submitted or skipped."""
-        write_model_file(model_file_path(self.directory, model, POSITION), Position(done_s))
+        write_model_file(
+            model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress(done_s)
+        )
 
-    def next_s(self, model: str, kept: KeptSchedule) -> int:
+    def next_s(self, model: str, saved: SavedSchedule) -> int:
         """Return where the first window starts that is not done yet, in seconds since 1970."""
-        length = kept.schedule.every_s
-        shift = MONDAY_S if length == WEEK_S else 0
-        first = (kept.since_s - shift) // length
-        done = self.position(model)
-        if done is not None:
-            first = max(first, -((shift - done) // length))
-        return first * length + shift
+        length_s = saved.schedule.every_s
+        shift_s = MONDAY_OFFSET_S if length_s == WEEK_S else 0
+        first = (saved.since_s - shift_s) // length_s
+        done_s = self.done_until_s(model)
+        if done_s is not None:
+            first = max(first, -((shift_s - done_s) // length_s))
+        return first * length_s + shift_s
 
 
 def decode_schedule(model: str, body: bytes) -> Schedule:
@@ -190,19 +197,19 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
         QueryError: It is none, or names a filter that means nothing.
     """
     schedule = decode_body(body, Schedule)
-    every_s = span_s(schedule.every, "every")
-    if every_s < LEAST_S or (DAY_S % every_s and every_s != WEEK_S):
+    every_s = parse_span_s(schedule.every, "every")
+    if every_s < MIN_EVERY_S or (DAY_S % every_s and every_s != WEEK_S):
         raise QueryError(
             f"expected every to be a part of a day from 5m to 1d, or 1w, got {schedule.every!r}"
         )
-    if span_s(schedule.delay, "delay") > MOST_DELAY_S:
+    if parse_span_s(schedule.delay, "delay") > MAX_DELAY_S:
         raise QueryError(f"expected delay to be at most 1d, got {schedule.delay!r}")
     urls = [hook.url for hook in schedule.webhooks]
-    for at, url in enumerate(urls):
-        _check_url(url, f"webhooks[{at}].url")
+    for position, url in enumerate(urls):
+        _check_url(url, f"webhooks[{position}].url")
     if len(set(urls)) < len(urls):
         raise QueryError("expected each URL of webhooks once, got one twice")
-    absolute(schedule.parameters(model, 0), 0)
+    resolve_times(schedule.parameters(model, 0), 0)
     return schedule
 
 
@@ -224,7 +231,7 @@ class Scheduler:
     whose end was not kept.
     """
 
-    def __init__(self, schedules: Schedules, jobs: Jobs) -> None:
+    def __init__(self, schedules: ScheduleStore, jobs: Jobs) -> None:
         self._schedules = schedules
         self._jobs = jobs
         self._submitted: set[tuple[str, str | None]] | None = None
@@ -245,35 +252,42 @@ class Scheduler:
                     _log.warning("the drift schedule of %s waits: %s", model, error)
                 self._failing[model] = str(error)
 
-    def _submit_due(self, model: str, kept: KeptSchedule, now_s: float) -> None:
-        length = kept.schedule.every_s
-        start = self._schedules.next_s(model, kept)
-        due = int(now_s - kept.schedule.delay_s - start) // length
-        if due > MOST_MISSED:
-            skipped = due - MOST_MISSED
-            texts = [timestamp_text(at * 1000) for at in (start, start + skipped * length)]
+    def _submit_due(self, model: str, saved: SavedSchedule, now_s: float) -> None:
+        length_s = saved.schedule.every_s
+        start_s = self._schedules.next_s(model, saved)
+        due_count = int(now_s - saved.schedule.delay_s - start_s) // length_s
+        if due_count > MAX_MISSED:
+            skipped_count = due_count - MAX_MISSED
+            texts = [
+                timestamp_text(window_start_s * 1000)
+                for window_start_s in (start_s, start_s + skipped_count * length_s)
+            ]
             _log.warning(
-                "drift of %s: %d windows from %s to %s are skipped", model, skipped, *texts
+                "drift of %s: %d windows from %s to %s are skipped", model, skipped_count, *texts
             )
-            start += skipped * length
-        for at in range(start, start + min(due, MOST_MISSED) * length, length):
-            self._submit(model, kept, at)
+            start_s += skipped_count * length_s
+        for window_start_s in range(
+            start_s, start_s + min(due_count, MAX_MISSED) * length_s, length_s
+        ):
+            self._submit(model, saved, window_start_s)
 
-    def _submit(self, model: str, kept: KeptSchedule, start_s: int) -> None:
-        parameters = kept.schedule.parameters(model, start_s)
+    def _submit(self, model: str, saved: SavedSchedule, start_s: int) -> None:
+        parameters = saved.schedule.parameters(model, start_s)
         if self._submitted is None:
             scheduled = [job.parameters for job in self._jobs.all() if job.kind == "drift"]
             self._submitted = {
-                (one["model"], one.get("from")) for one in scheduled if one.get("schedule")
+                (parameters_["model"], parameters_.get("from"))
+                for parameters_ in scheduled
+                if parameters_.get("schedule")
             }
         if (model, parameters.start) not in self._submitted:
             self._jobs.submit("drift", parameters)
-        self._schedules.reached(model, start_s + kept.schedule.every_s)
+        self._schedules.mark_done(model, start_s + saved.schedule.every_s)
 
 
-def keep_scheduled(schedules: Schedules, jobs: Jobs, stop: threading.Event) -> None:
+def run_scheduler(schedules: ScheduleStore, jobs: Jobs, stop: threading.Event) -> None:
     """Submit what is due, as it comes, until `stop` is set."""
     scheduler = Scheduler(schedules, jobs)
     while not stop.is_set():
         scheduler.step()
-        stop.wait(POLL_S)
+        stop.wait(POLL_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Average precision of oriented boxes as in DOTA's development kit; see docs/evaluation.md.
+"""Average precision of oriented boxes as in DOTA's development kit; see docs/evaluation-reference.md.
 
 The kit first skips pairs whose upright frames, a pixel wider, are disjoint: their overlap is 0, so this
 changes nothing. Equal scores, whose order the kit does not define, are in the order of images and predictions.

@@ -1,6 +1,6 @@
 """Kinds of errors of an object detector, and the average precision that each kind costs.
 
-The kinds are those of docs/evaluation.md; a prediction has the first that applies.
+The kinds are those of docs/evaluation-reference.md; a prediction has the first that applies.
 
 Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
 """

@@ -1,4 +1,4 @@
-"""Semantic segmentation: a label for each pixel, from painted regions; see docs/evaluation.md."""
+"""Semantic segmentation: a label for each pixel, from painted regions; see docs/evaluation-reference.md."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -14,7 +14,9 @@ from quadriga.engine.commands.drift import drift_command
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
-PAGE = Path(__file__).parents[3] / "docs" / "drift.md"
+DOCS = Path(__file__).parents[3] / "docs"
+GUIDE = DOCS / "drift.md"
+REFERENCE = DOCS / "drift-reference.md"
 HOSTILE = "[red]<b>$x\x1b[31m"
 
 
@@ -129,17 +131,17 @@ def test_what_is_wrong_is_named(write, tmp_path) -> None:
         (("--model", "a", "--server", "x", "--data", "d"), "expected no --data with --server"),
         (("--model", "a", "--baseline", "x", "--baseline-to", "now"), "got both"),
         (("--model", "a", "--from", "x", "--data", tmp_path), "to be a moment such as"),
-        (("--model", "a", "--data", tmp_path), "expected 'default' to be a baseline of 'a', got none"),
+        (("--model", "a", "--data", tmp_path), "baseline not found: 'default' of 'a'"),
     ]  # fmt: skip
     for arguments, said in cases:
         assert said in run(*arguments, code=2).output
 
 
 def test_options_are_described() -> None:
-    text = PAGE.read_text("utf-8")
+    text = REFERENCE.read_text("utf-8")
     sections = "".join(
         text.partition(f"## {title}\n")[2].partition("\n## ")[0]
-        for title in ("Drift of files", "Drift of what is stored")
+        for title in ("Drift of files", "Drift of stored inferences")
     )
     for parameter in drift_command.params:
         assert f"`{parameter.opts[0]}`" in sections, parameter.opts[0]
@@ -150,7 +152,7 @@ def test_options_are_described() -> None:
 
 
 def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
-    section = PAGE.read_text("utf-8").partition("## Drift of files\n")[2]
+    section = GUIDE.read_text("utf-8").partition("## Compare two files\n")[2]
     assert "quadriga drift --baseline march.csv --current april.csv" in section
     monkeypatch.chdir(tmp_path)
     shown = section.partition("```csv\n")[2].partition("```")[0]
@@ -184,5 +186,5 @@ def test_what_is_stored_is_compared_here(tmp_path) -> None:
     (tmp_path / "baselines").mkdir()
     where = ("--where", "meta.x=1", "--output", tmp_path / "r.html")
     said = run(*asked, *where, "--baseline-from", "2025-01-01T00:00:00Z", code=2).output
-    assert "expected inferences of 'shapes-detector' in the baseline, got none" in said
+    assert "the model 'shapes-detector' has no inferences in the baseline" in said
     assert not (tmp_path / "r.html").exists()

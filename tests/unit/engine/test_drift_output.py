@@ -5,14 +5,14 @@ import io
 import msgspec
 from rich.console import Console
 
-from quadriga.engine.commands.output import drift
+from quadriga.engine.commands.output import render_drift
 from quadriga.monitor.report.schema import Effect, Signal
 from tests.drift_reports import watched
 
 
 def said(report):
     console = Console(width=300, file=io.StringIO())
-    for part in drift(report):
+    for part in render_drift(report):
         console.print(part)
     return console.file.getvalue()
 

@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from quadriga.engine.embedding_finder import AVERAGE, TOKENS, EmbeddingFinder
-from quadriga.engine.onnx_file import Graph, Node, OnnxFileError, read_onnx, with_output
+from quadriga.engine.onnx_file import Graph, Node, OnnxFileError, add_output, read_onnx
 from tests.onnx_models import doubling, value
 from tests.server_process import SAMPLE_MODELS
 
@@ -167,10 +167,10 @@ def test_a_graph_that_goes_round_in_circles_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["y", "longer" * 50])
 def test_a_further_output_is_what_the_onnx_package_reads(tmp_path, name):
     before = onnx.load(doubling(tmp_path / "model.onnx"))
-    model = onnx.ModelProto.FromString(with_output(before.SerializeToString(), "x", name))
+    model = onnx.ModelProto.FromString(add_output(before.SerializeToString(), "x", name))
     assert [output.name for output in model.graph.output] == ["y", name]
     assert model.graph.node[-1] == helper.make_node("GlobalAveragePool", ["x"], [name])
     assert model.graph.node[:-1] == before.graph.node[:]
-    plain = onnx.ModelProto.FromString(with_output(before.SerializeToString(), "x"))
+    plain = onnx.ModelProto.FromString(add_output(before.SerializeToString(), "x"))
     assert [output.name for output in plain.graph.output] == ["y", "x"]
     assert len(plain.graph.node) == 1

@@ -13,7 +13,7 @@ from quadriga.engine.commands.evaluate import evaluate_command
 from quadriga.monitor.evaluation.ray_executor import RayCluster
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
-PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[3] / "docs" / "evaluation-reference.md"
 
 
 def record(name, **fields):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.engine.image_text.generation import TextPackage, is_text_package
+from quadriga.engine.image_text.generation import TextPackage, describe_text_package
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest
@@ -309,11 +309,13 @@ def test_without_config_json_the_image_token_is_asked_for(tmp_path):
 
 
 def test_packages_are_known_by_their_files(tmp_path):
-    assert is_text_package(tmp_path) is None
-    assert "transformers.js" in is_text_package(vision_language(tmp_path / "a"))
-    assert "merged" in is_text_package(encoder_decoder(tmp_path / "b", "merged", "bart"))
-    assert "two graphs" in is_text_package(encoder_decoder(tmp_path / "c", "two", "bart"))
-    assert "without cache" in is_text_package(encoder_decoder(tmp_path / "d", "plain", "bart"))
+    assert describe_text_package(tmp_path) is None
+    assert "transformers.js" in describe_text_package(vision_language(tmp_path / "a"))
+    assert "merged" in describe_text_package(encoder_decoder(tmp_path / "b", "merged", "bart"))
+    assert "two graphs" in describe_text_package(encoder_decoder(tmp_path / "c", "two", "bart"))
+    assert "without cache" in describe_text_package(
+        encoder_decoder(tmp_path / "d", "plain", "bart")
+    )
 
 
 def test_graphs_may_stand_in_a_folder_of_their_own_and_be_quantised(tmp_path):

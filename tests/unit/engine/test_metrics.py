@@ -4,7 +4,7 @@ from litestar.testing import create_test_client
 from prometheus_client.parser import text_string_to_metric_families
 
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.proto.messages import Duration, ModelStatistics
 
 
@@ -27,7 +27,7 @@ class Counted:
 
 
 def test_prometheus_reads_what_the_workers_counted() -> None:
-    metrics = Metrics(Counted(), "1.2", lambda: {"journal_bytes": 7, "shed_total": 2})
+    metrics = PrometheusMetrics(Counted(), "1.2", lambda: {"journal_bytes": 7, "shed_total": 2})
     with create_test_client([metrics_route(metrics)]) as client:
         response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")

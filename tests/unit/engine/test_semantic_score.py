@@ -10,7 +10,7 @@ import pytest
 
 from quadriga.engine.recording import Recorder
 from quadriga.engine.semantic_score import REFERENCES_FILE, SemanticScores
-from quadriga.monitor.drift.similarity import References, write
+from quadriga.monitor.drift.similarity import References, write_references
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Tensor
 from quadriga.store.blobs.files import FileBlobs
@@ -48,7 +48,7 @@ class Place:
 
     def write(self, embeddings: np.ndarray = GRAYS, space: str | None = None) -> None:
         space = self.model.embedding_space if space is None else space
-        write(self.path, embeddings, np.arange(len(embeddings)), space)
+        write_references(self.path, embeddings, np.arange(len(embeddings)), space)
 
     def ask(self, *images: bytes, shared=None, **parameters) -> InferResponse:
         tensor = Tensor("image", "BYTES", (len(images),), list(images), parameters)

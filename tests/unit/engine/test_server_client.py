@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from quadriga.engine.commands import server_client
-from quadriga.engine.commands.server_client import Refused, ServerClient, ServerError
+from quadriga.engine.commands.server_client import ServerClient, ServerError, ServerRefused
 from tests.background import listening
 
 
@@ -53,15 +53,15 @@ def test_an_image_is_sent_as_it_is(server) -> None:
 def test_a_busy_server_is_waited_for(server) -> None:
     busy = {"Retry-After": "0"}
     server.answers = [(503, busy, b"{}"), (429, busy, b"{}"), (200, {}, b"{}")]
-    assert server.client.call("POST", "/a", {"b": 1}) == {}
+    assert server.client.request_json("POST", "/a", {"b": 1}) == {}
     assert [body for _, _, body in server.heard] == [b'{"b": 1}'] * 3
 
 
 def test_patience_ends(server, monkeypatch) -> None:
-    monkeypatch.setattr(server_client, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(server_client, "BUSY_TIMEOUT_S", 0.0)
     server.answers = [(503, {"Retry-After": "1"}, b'{"error": "expected room"}')]
-    with pytest.raises(Refused, match=r"^expected room \(503\)$"):
-        server.client.call("POST", "/a")
+    with pytest.raises(ServerRefused, match=r"^expected room \(503\)$"):
+        server.client.request_json("POST", "/a")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_patience_ends(server, monkeypatch) -> None:
 )
 def test_errors_are_said_at_once(server, answer, said) -> None:
     server.answers = [(400, {}, answer)]
-    with pytest.raises(Refused, match=said) as caught:
+    with pytest.raises(ServerRefused, match=said) as caught:
         server.client.infer("m", b"", "x", {})
     assert caught.value.status == 400
 
@@ -82,4 +82,4 @@ def test_urls_that_are_none_are_refused(url) -> None:
 
 def test_a_server_that_is_away_is_said() -> None:
     with pytest.raises(ServerError, match=r"expected a server at 127\.0\.0\.1:1, got"):
-        ServerClient("127.0.0.1:1").call("GET", "/")
+        ServerClient("127.0.0.1:1").request_json("GET", "/")

@@ -86,13 +86,13 @@ def test_kept_outputs_feed_the_next_run(tmp_path, device):
     kept = np.zeros((2, 2), np.float32)
     added = np.array([[1, 2], [3, 4]], np.float32)
     for _ in range(3):
-        doubled, outputs = session.run_keeping({"x": added, "kept": kept}, "doubled", ["grown"])
+        doubled, outputs = session.run_on_device({"x": added, "kept": kept}, "doubled", ["grown"])
         kept = outputs["grown"]
     np.testing.assert_array_equal(doubled, added * 6)
-    rows = session.take_rows(kept, np.array([1, 1, 0]))
+    rows = session.select_rows(kept, np.array([1, 1, 0]))
     feeds = {"x": np.zeros((3, 2), np.float32), "kept": rows}
     np.testing.assert_array_equal(
-        session.run_keeping(feeds, "doubled", [])[0], [[18, 24], [18, 24], [6, 12]]
+        session.run_on_device(feeds, "doubled", [])[0], [[18, 24], [18, 24], [6, 12]]
     )
     with pytest.raises(RunError):
-        session.run_keeping({"x": added, "kept": rows}, "doubled", ["grown"])
+        session.run_on_device({"x": added, "kept": rows}, "doubled", ["grown"])

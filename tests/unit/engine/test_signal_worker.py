@@ -11,7 +11,7 @@ import pytest
 
 from quadriga.engine import signal_worker
 from quadriga.engine.signal_worker import SignalRecorder, SignalTask
-from quadriga.monitor.signals import PICTURE
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -71,7 +71,7 @@ def test_images_are_journaled_together_with_their_embedding(place: Place, monkey
     first, second = journaled[0][:2]
     assert (first.space, second.space, second.embedding) == ("ab" * 8, "", b"")
     assert np.frombuffer(first.embedding, "<f2").tolist() == VECTOR.tolist()
-    numbers = dict(zip(PICTURE, np.frombuffer(first.picture, "<f4").tolist(), strict=True))
+    numbers = dict(zip(IMAGE_STATISTICS, np.frombuffer(first.picture, "<f4").tolist(), strict=True))
     assert (numbers["brightness"], numbers["burnt"]) == pytest.approx((100, 1))
     assert place.counts() == (70, 3, 0)
 

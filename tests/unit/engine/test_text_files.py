@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from quadriga.engine.image_text.files import Growing, TextFiles
+from quadriga.engine.image_text.files import IncrementalDetokenizer, TextFiles
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -50,9 +50,9 @@ def files(tmp_path_factory):
 
 
 def pieces(files, tokens):
-    text = Growing(files)
-    parts = [text.more(tokens[:count]) for count in range(1, len(tokens) + 1)]
-    return [*parts, text.more(tokens, ended=True)]
+    text = IncrementalDetokenizer(files)
+    parts = [text.append(tokens[:count]) for count in range(1, len(tokens) + 1)]
+    return [*parts, text.append(tokens, ended=True)]
 
 
 def tokens_of(kind):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quadriga.proto.chariot_v2 import PARAMETERS_HEADER, parse_images
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.operations import Call
+from quadriga.proto.operations import HttpRequest
 
 ONE = b'{"input": "aGk=", "parameters": {"top_k": 2}}'
 FORM = b"application/x-www-form-urlencoded"
@@ -17,7 +17,7 @@ FORM = b"application/x-www-form-urlencoded"
 def parsed(body, kind=None, **headers):
     given_headers = {} if kind is None else {b"content-type": kind}
     given_headers |= {name.encode(): value for name, value in headers.items()}
-    return parse_images(Call({}, given_headers, body))
+    return parse_images(HttpRequest({}, given_headers, body))
 
 
 def images(body, kind=None, **headers):

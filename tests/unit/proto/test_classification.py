@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from quadriga.proto.classification import infer
+from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, OutputWish, Tensor
+from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, RequestedOutput, Tensor
 
 
 class Answers:
@@ -24,7 +24,7 @@ class Answers:
 
 
 def asking(count):
-    return InferRequest("m", None, "7", [], [OutputWish("y", {"classification": count})])
+    return InferRequest("m", None, "7", [], [RequestedOutput("y", {"classification": count})])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def asking(count):
     ],
 )
 def test_the_best_classes_of_each_row(array, count, shape, elements):
-    (found,) = infer(Answers(array.astype(np.float32)), asking(count)).outputs
+    (found,) = infer_and_classify(Answers(array.astype(np.float32)), asking(count)).outputs
     assert (found.datatype, found.shape, found.data) == ("BYTES", shape, elements)
 
 
@@ -48,5 +48,5 @@ def test_the_best_classes_of_each_row(array, count, shape, elements):
 def test_a_wish_that_is_no_number_of_classes_is_refused_before_anything_is_answered(count):
     serving = Answers(np.zeros((1, 2), np.float32))
     with pytest.raises(InvalidRequest, match="to be a number of classes"):
-        infer(serving, asking(count))
+        infer_and_classify(serving, asking(count))
     assert serving.answered == 0

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.proto.cloud_events import answering
+from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.operations import Answer, Call, Options
+from quadriga.proto.operations import HttpRequest, HttpResponse, WireOptions
 
 HEADERS = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/camera", "ce-type": "frame"}
 EVENT = {"specversion": "1.0", "id": "7", "source": "/camera", "type": "frame"}
@@ -21,10 +21,12 @@ def ask(body, headers=(), answer=None, **options):
     """Send a request to a model that answers its body."""
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.encode(): value.encode() for name, value in dict(headers).items()}
-    echo = answer or (lambda call: Answer(b'{"got":%b}' % call.body, headers=[(b"x-own", b"1")]))
-    answered = answering(echo, Options(server_version="1", **options), unnamed=True)(
-        Call({"name": "m"}, raw, body)
+    echo = answer or (
+        lambda call: HttpResponse(b'{"got":%b}' % call.body, headers=[(b"x-own", b"1")])
     )
+    answered = with_cloud_events(
+        echo, WireOptions(server_version="1", **options), any_content_type=True
+    )(HttpRequest({"name": "m"}, raw, body))
     sent = {name.decode(): value.decode() for name, value in answered.headers}
     return answered, sent
 
@@ -76,10 +78,10 @@ def test_data_may_be_base64_and_hold_nan():
     assert json.loads(ask(body, STRUCTURED)[0].body)["data"] == {"got": [1]}
     body = json.dumps({**EVENT, "data": [float("nan")]}).encode()
     seen = []
-    ask(body, STRUCTURED, lambda call: seen.append(call.body) or Answer(b"1"))
+    ask(body, STRUCTURED, lambda call: seen.append(call.body) or HttpResponse(b"1"))
     assert seen == [b"[NaN]"]
     answered, _ = ask(
-        {**EVENT, "data": 1}, STRUCTURED, lambda _: Answer(b"\xff", media_type=b"a/b")
+        {**EVENT, "data": 1}, STRUCTURED, lambda _: HttpResponse(b"\xff", media_type=b"a/b")
     )
     assert json.loads(answered.body)["data_base64"] == "/w=="
 

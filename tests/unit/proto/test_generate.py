@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.generate import IMAGE_KEYS, operations, parse_generate
-from quadriga.proto.messages import InferPiece, ModelInfo
-from quadriga.proto.operations import Call, Operations, Options
+from quadriga.proto.messages import InferChunk, ModelInfo
+from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
 
 PATH = "/v2/models/talker/generate_stream"
 BODY = b'{"text_input": "one", "image": "aGk=", "id": "x"}'
@@ -34,10 +34,10 @@ class Talker:
             for word in self.words:
                 if isinstance(word, Exception):
                     raise word
-                if isinstance(word, InferPiece):
+                if isinstance(word, InferChunk):
                     yield word
                 else:
-                    yield InferPiece(request.model, "1", request.id, word)
+                    yield InferChunk(request.model, "1", request.id, word)
         except GeneratorExit:
             self.ended_early = True
             raise
@@ -68,9 +68,9 @@ async def ask(talker, goes_after=None):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    found = Operations(talker, operations(talker, Options(server_version="0")), 1000)
+    found = Dispatcher(talker, operations(talker, WireOptions(server_version="0")), 1000)
     scope = {"method": "POST", "headers": []}
-    await found.answer(found.find(PATH), scope, receive, send)
+    await found.respond(found.match(PATH), scope, receive, send)
     status = sent[0]["status"]
     parts = [message["body"] for message in sent[1:]]
     if status == 200:
@@ -90,7 +90,7 @@ async def test_an_error_after_the_first_event_is_the_last_event(error, said):
 
 
 async def test_only_what_is_not_kept_says_so():
-    _, events = await ask(Talker("a", InferPiece("m", "1", "r", "b", stored=False)))
+    _, events = await ask(Talker("a", InferChunk("m", "1", "r", "b", stored=False)))
     assert [event.get("stored") for event in events] == [None, False]
 
 
@@ -120,7 +120,7 @@ KEYS = st.sampled_from(["id", "text_input", "parameters", "max_tokens", *IMAGE_K
 @given(st.binary() | st.dictionaries(KEYS, VALUES).map(lambda body: json.dumps(body).encode()))
 def test_any_body_is_a_request_or_a_clear_error(body):
     with suppress(InvalidRequest):
-        request = parse_generate(Call({"name": "talker", "version": None}, {}, body))
+        request = parse_generate(HttpRequest({"name": "talker", "version": None}, {}, body))
         assert request.id
         assert isinstance(request.inputs[0].data[0], str)
         assert isinstance(request.inputs[0].parameters["prompt"], str)

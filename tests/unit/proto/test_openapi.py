@@ -3,20 +3,20 @@
 import pytest
 
 from quadriga.proto.openapi import add_operations
-from quadriga.proto.operations import Answer, Operation
+from quadriga.proto.operations import HttpResponse, Operation
 from quadriga.proto.v2_envelope import InferAnswer, InferBody
 
 INFER = Operation(
     "POST",
     "/m/{name}[/v/{version}]",
-    lambda _: Answer(b""),
+    lambda _: HttpResponse(b""),
     "Infer",
     request_type=InferBody,
-    answer_type=InferAnswer,
-    binary=True,
+    response_type=InferAnswer,
+    allows_binary=True,
 )
-LOOK = Operation("GET", "/m/{name}", lambda _: Answer(b""), "Look")
-LOAD = Operation("POST", "/load", lambda _: Answer(b""), "Load")
+LOOK = Operation("GET", "/m/{name}", lambda _: HttpResponse(b""), "Look")
+LOAD = Operation("POST", "/load", lambda _: HttpResponse(b""), "Load")
 
 
 def test_optional_parts_of_a_path_are_paths_of_their_own():

@@ -10,17 +10,17 @@ from quadriga.proto.errors import InvalidRequest, TooLarge
 from quadriga.proto.messages import InferRequest, InferResponse
 from quadriga.proto.openapi import add_operations
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    Dispatcher,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Operations,
-    Options,
-    came_by,
-    pattern,
-    plain_paths,
+    WireOptions,
+    expand_path,
+    mark_cloud_event,
+    path_pattern,
     store_headers,
 )
-from quadriga.proto.table import operations
+from quadriga.proto.table import all_operations
 
 MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 
@@ -45,7 +45,7 @@ MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
     ],
 )
 def test_a_template_matches_its_paths_alone(template, path, groups):
-    match = pattern(template).fullmatch(path)
+    match = path_pattern(template).fullmatch(path)
     if groups is None:
         assert match is None
     else:
@@ -71,22 +71,24 @@ def test_headers_say_what_became_of_an_answer_in_the_store(fields, headers):
 
 def test_a_request_that_came_as_an_event_says_so():
     request = InferRequest("m", None, "r", [], protocol="v1")
-    assert came_by(Call({}, {}), request) is request
-    assert came_by(Call({}, {}, is_event=True), request).protocol == "v1-cloudevents"
+    assert mark_cloud_event(HttpRequest({}, {}), request) is request
+    assert (
+        mark_cloud_event(HttpRequest({}, {}, is_event=True), request).protocol == "v1-cloudevents"
+    )
 
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("part", [":", "a:", "/a:", "/versions/a", ":predict", "-pred"])
 @pytest.mark.parametrize("start", ["/v1/", "/v1/models/", "/v2/models/", "/api/serve/serve-model-"])
 def test_a_path_as_long_as_headers_may_be_is_soon_found_to_be_none(start, part):
-    found = Operations(None, list(operations(None, Options(server_version="0"))), 1)
+    found = Dispatcher(None, list(all_operations(None, WireOptions(server_version="0"))), 1)
     path = start + part * (60_000 // len(part)) + "/a"
     for method in ("GET", "POST", "PUT"):
-        found.find(path, method)
+        found.match(path, method)
 
 
 def test_fixed_parts_match_in_any_case_where_they_may():
-    found = pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
+    found = path_pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
     assert found["name"] == "Half"
 
 
@@ -99,7 +101,7 @@ def test_fixed_parts_match_in_any_case_where_they_may():
     ],
 )
 def test_optional_parts_are_written_out(template, paths):
-    assert plain_paths(template)[: len(paths)] == paths
+    assert expand_path(template)[: len(paths)] == paths
 
 
 class Inline:
@@ -111,7 +113,7 @@ class Inline:
 
 def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
     """Give status, headers and body of the answer to one request."""
-    operations = Operations(Inline(), [operation], limit_bytes)
+    operations = Dispatcher(Inline(), [operation], limit_bytes)
     messages = [{"type": "http.request", "body": body, "more_body": False}]
     sent = []
 
@@ -124,11 +126,11 @@ def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
         sent.append(message)
 
     scope = {"type": "http", "method": method, "headers": list(headers)}
-    asyncio.run(operations.answer(operations.find("/x"), scope, receive, send))
+    asyncio.run(operations.respond(operations.match("/x"), scope, receive, send))
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m["body"] for m in sent[1:])
 
 
-ECHO = Operation("POST", "/x", lambda call: Answer(call.body), "Echo", compressed=True)
+ECHO = Operation("POST", "/x", lambda call: HttpResponse(call.body), "Echo", compress_response=True)
 
 
 def test_a_verb_that_a_path_does_not_answer_is_refused_with_those_that_it_does():
@@ -138,7 +140,7 @@ def test_a_verb_that_a_path_does_not_answer_is_refused_with_those_that_it_does()
 
 
 def test_head_is_answered_where_get_is():
-    assert ask(Operation("GET", "/x", lambda _: Answer(b"{}"), "Look"), "HEAD")[0] == 200
+    assert ask(Operation("GET", "/x", lambda _: HttpResponse(b"{}"), "Look"), "HEAD")[0] == 200
     assert ask(ECHO, "HEAD")[0] == 405
 
 
@@ -200,7 +202,7 @@ def test_short_answers_stay_as_they_are():
 
 
 def test_an_iterator_is_sent_part_by_part():
-    parts = Operation("POST", "/x", lambda _: Answer(iter([b"a", b"b"])), "Stream")
+    parts = Operation("POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream")
     status, headers, body = ask(parts)
     assert (status, body) == (200, b"ab")
     assert b"content-length" not in headers
@@ -224,7 +226,7 @@ def test_any_other_error_is_a_fault_of_ours_and_says_no_more():
 
 
 def row(method, path, summary="A line", **more):
-    return Operation(method, path, lambda _: Answer(b""), summary, **more)
+    return Operation(method, path, lambda _: HttpResponse(b""), summary, **more)
 
 
 ROWS = [
@@ -248,7 +250,7 @@ ROWS = [
     ],
 )
 def test_the_first_row_that_knows_the_verb_is_found(method, path, verbs):
-    found = Operations(None, ROWS, 1).find(path, method)
+    found = Dispatcher(None, ROWS, 1).match(path, method)
     assert (found and set(found[0])) == verbs
 
 

@@ -13,7 +13,7 @@ from quadriga.proto.datatypes import NUMPY_TYPES, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge
 from quadriga.proto.http import MIN_BYTES, compress, decompress
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
-from quadriga.proto.operations import Call
+from quadriga.proto.operations import HttpRequest
 from quadriga.proto.v2_envelope import parse_infer, parse_raw, render_infer
 from quadriga.proto.v2_rest import _json_bytes
 
@@ -197,7 +197,7 @@ def test_any_bytes_are_a_raw_request_or_refused(body, info):
 @MANY
 @given(written=st.binary(max_size=20) | st.from_regex(rb"[-+0-9_ .e]{1,20}", fullmatch=True))
 def test_any_length_of_json_is_read_or_refused(written):
-    call = Call({}, {b"inference-header-content-length": written}, b"x" * 30)
+    call = HttpRequest({}, {b"inference-header-content-length": written}, b"x" * 30)
     try:
         length = _json_bytes(call)
     except InvalidRequest:

@@ -12,14 +12,21 @@ from hypothesis.extra import numpy as hnp
 from quadriga.proto.datatypes import DATATYPES
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import Tensor, TensorInfo
-from quadriga.proto.tf_json import floats, from_columns, from_rows, parse, rows, whole
+from quadriga.proto.tf_json import (
+    float_texts,
+    parse_document,
+    row_texts,
+    tensor_text,
+    tensors_from_columns,
+    tensors_from_rows,
+)
 
 ONE = [TensorInfo("x", "FP32", (-1,))]
 TWO = [TensorInfo("a", "FP32", (-1,)), TensorInfo("b", "INT32", (-1,))]
 
 
 def written(value, dtype=np.float32):
-    (text,) = floats(np.array([value], dtype))
+    (text,) = float_texts(np.array([value], dtype))
     return text
 
 
@@ -56,7 +63,7 @@ def test_numbers_of_two_sizes():
 @example([16777217.0, 2.0**-149])
 def test_a_float32_is_read_as_it_was(values):
     array = np.array(values, np.float32)
-    texts = floats(array)
+    texts = float_texts(array)
     again = np.array([np.float32(json.loads(text)) for text in texts], np.float32)
     np.testing.assert_array_equal(again, array)
     assert all(set(text) & set(".eNI") for text in texts)
@@ -64,15 +71,15 @@ def test_a_float32_is_read_as_it_was(values):
 
 @given(st.lists(st.floats()))
 def test_a_float64_is_read_as_it_was(values):
-    again = [json.loads(text) for text in floats(np.array(values, np.float64))]
+    again = [json.loads(text) for text in float_texts(np.array(values, np.float64))]
     np.testing.assert_array_equal(again, values)
 
 
 @pytest.mark.parametrize(("setting", "text"), [("token", "NaN"), ("null", "null")])
 def test_what_stands_for_nan_is_a_setting(setting, text):
-    assert floats(np.array([math.nan], np.float32), setting) == [text]
+    assert float_texts(np.array([math.nan], np.float32), setting) == [text]
     with pytest.raises(InvalidRequest):
-        floats(np.array([math.nan], np.float32), "error")
+        float_texts(np.array([math.nan], np.float32), "error")
 
 
 DTYPES = [dtype for dtype in DATATYPES if dtype != np.float16]
@@ -84,32 +91,40 @@ def test_what_is_written_is_read_as_it_was(array):
     tensor = Tensor("x", DATATYPES[array.dtype], array.shape, array)
     info = [TensorInfo("x", tensor.datatype, array.shape)]
     if array.size:
-        body = b'{"v":%b}' % whole(tensor).encode()
-        (again,) = from_columns(parse(body)["v"], info)
+        body = b'{"v":%b}' % tensor_text(tensor).encode()
+        (again,) = tensors_from_columns(parse_document(body)["v"], info)
         np.testing.assert_array_equal(again.data, array)
-        (again,) = from_rows([parse(b'{"v":%b}' % row.encode())["v"] for row in rows(tensor)], info)
+        (again,) = tensors_from_rows(
+            [parse_document(b'{"v":%b}' % row.encode())["v"] for row in row_texts(tensor)], info
+        )
         np.testing.assert_array_equal(again.data, array)
-    assert len(rows(tensor)) == array.shape[0]
+    assert len(row_texts(tensor)) == array.shape[0]
 
 
 @given(st.lists(st.text()))
 def test_texts_are_read_as_they_were_and_bytes_too(texts):
     info = [TensorInfo("x", "BYTES", (-1,))]
-    (again,) = from_columns(
-        parse(b'{"v":%b}' % whole(Tensor("x", "BYTES", (len(texts),), texts)).encode())["v"], info
+    (again,) = tensors_from_columns(
+        parse_document(
+            b'{"v":%b}' % tensor_text(Tensor("x", "BYTES", (len(texts),), texts)).encode()
+        )["v"],
+        info,
     )
     assert again.data == texts
     raw = [text.encode() for text in texts]
-    (again,) = from_columns(
-        parse(b'{"v":%b}' % whole(Tensor("x_bytes", "BYTES", (len(raw),), raw)).encode())["v"], info
+    (again,) = tensors_from_columns(
+        parse_document(
+            b'{"v":%b}' % tensor_text(Tensor("x_bytes", "BYTES", (len(raw),), raw)).encode()
+        )["v"],
+        info,
     )
     assert again.data == raw
 
 
 def test_a_scalar_has_no_brackets():
-    assert whole(Tensor("x", "FP32", (), np.array(8, np.float32))) == "8.0"
-    assert whole(Tensor("x", "INT64", (), np.array(8))) == "8"
-    assert whole(Tensor("x", "FP32", (2, 0), np.zeros((2, 0), np.float32))) == "[[],[]]"
+    assert tensor_text(Tensor("x", "FP32", (), np.array(8, np.float32))) == "8.0"
+    assert tensor_text(Tensor("x", "INT64", (), np.array(8))) == "8"
+    assert tensor_text(Tensor("x", "FP32", (2, 0), np.zeros((2, 0), np.float32))) == "[[],[]]"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +137,7 @@ def test_a_scalar_has_no_brackets():
     ],
 )
 def test_documents(body, document):
-    assert repr(parse(body)) == repr(document)
+    assert repr(parse_document(body)) == repr(document)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +158,7 @@ def test_documents(body, document):
 )
 def test_what_is_no_document(body, said):
     with pytest.raises(InvalidRequest) as caught:
-        parse(body)
+        parse_document(body)
     assert said in str(caught.value)
 
 
@@ -157,10 +172,10 @@ def test_what_is_no_document(body, said):
 def test_any_bytes_are_read_or_refused(body):
     for inputs in (ONE, TWO, [TensorInfo("x", "BYTES", (-1,))], [TensorInfo("x", "UINT8", (-1,))]):
         try:
-            document = parse(body)
+            document = parse_document(body)
             given = document.get("instances")
-            from_columns(given, inputs)
-            from_rows(given if isinstance(given, list) and given else [1], inputs)
+            tensors_from_columns(given, inputs)
+            tensors_from_rows(given if isinstance(given, list) and given else [1], inputs)
         except InvalidRequest:
             continue
 
@@ -180,7 +195,7 @@ NUMBERS = {
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_are_read_as(name):
     datatype, given_values, expected = NUMBERS[name]
-    (tensor,) = from_rows(given_values, [TensorInfo("x", datatype, (-1,))])
+    (tensor,) = tensors_from_rows(given_values, [TensorInfo("x", datatype, (-1,))])
     np.testing.assert_array_equal(tensor.data, np.array(expected, tensor.data.dtype))
 
 
@@ -204,7 +219,7 @@ def test_numbers_are_read_as(name):
 )
 def test_types_are_strict(datatype, value, type_name):
     with pytest.raises(InvalidRequest) as caught:
-        from_columns([value], [TensorInfo("x", datatype, (-1,))])
+        tensors_from_columns([value], [TensorInfo("x", datatype, (-1,))])
     assert f"is not of expected type: {type_name}" in str(caught.value)
 
 
@@ -229,7 +244,7 @@ BAD_ROWS = {
 def test_bad_rows(name):
     instances, inputs, said = BAD_ROWS[name]
     with pytest.raises(InvalidRequest) as caught:
-        from_rows(instances, inputs)
+        tensors_from_rows(instances, inputs)
     assert said in str(caught.value)
 
 
@@ -244,15 +259,15 @@ BAD_COLUMNS = {
 def test_bad_columns(name):
     value, inputs, said = BAD_COLUMNS[name]
     with pytest.raises(InvalidRequest) as caught:
-        from_columns(value, inputs)
+        tensors_from_columns(value, inputs)
     assert said in str(caught.value)
 
 
 def test_columns_have_their_own_sizes_and_rows_are_stacked():
-    first, second = from_columns({"a": [1, 2], "b": 3, "unknown": "x"}, TWO)
+    first, second = tensors_from_columns({"a": [1, 2], "b": 3, "unknown": "x"}, TWO)
     assert (first.shape, second.shape) == ((2,), ())
-    first, second = from_rows([{"a": [1, 2], "b": 3}, {"a": [4, 5], "b": 6}], TWO)
+    first, second = tensors_from_rows([{"a": [1, 2], "b": 3}, {"a": [4, 5], "b": 6}], TWO)
     np.testing.assert_array_equal(first.data, [[1, 2], [4, 5]])
     np.testing.assert_array_equal(second.data, [3, 6])
-    (texts,) = from_rows([{"b64": "AP8="}, "é"], [TensorInfo("x", "BYTES", (-1,))])
+    (texts,) = tensors_from_rows([{"b64": "AP8="}, "é"], [TensorInfo("x", "BYTES", (-1,))])
     assert texts.data == [b"\x00\xff", "é"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
-from quadriga.proto.operations import Operations, Options
+from quadriga.proto.operations import Dispatcher, WireOptions
 from quadriga.proto.v1_rest import operations
 
 TENSORS = [TensorInfo("x", "FP32", (-1, 2))]
@@ -77,8 +77,8 @@ class Echo:
 def ask(method, path, body=b"", headers=(), echo=None, **options):
     """Send a request through the table: status, body, headers."""
     echo = echo or Echo()
-    table = Operations(
-        echo, operations(echo, Options(server_version="1", **options)), max_body_bytes=10**6
+    table = Dispatcher(
+        echo, operations(echo, WireOptions(server_version="1", **options)), max_body_bytes=10**6
     )
     sent = []
 
@@ -88,10 +88,10 @@ def ask(method, path, body=b"", headers=(), echo=None, **options):
     async def send(message):
         sent.append(message)
 
-    found = table.find(path, method)
+    found = table.match(path, method)
     assert found is not None
     raw = [(name.lower().encode(), value.encode()) for name, value in headers]
-    asyncio.run(table.answer(found, {"method": method, "headers": raw}, receive, send))
+    asyncio.run(table.respond(found, {"method": method, "headers": raw}, receive, send))
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 

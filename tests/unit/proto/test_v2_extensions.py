@@ -15,7 +15,7 @@ from quadriga.proto.messages import (
     ModelStatus,
     TensorInfo,
 )
-from quadriga.proto.operations import Call, Operations, Options
+from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
 from quadriga.proto.v2_extensions import config_json, operations, parse_load, statistics_json
 
 
@@ -42,9 +42,9 @@ class Repository:
 
 def ask(serving, method, path, body=b""):
     """Give what the endpoint of a path answers."""
-    rows = operations(serving, Options(server_version="0"))
-    verbs, parameters = Operations(serving, rows, 1000).find(path)
-    return json.loads(verbs[method].answer(Call(parameters, {}, body)).body)
+    rows = operations(serving, WireOptions(server_version="0"))
+    verbs, parameters = Dispatcher(serving, rows, 1000).match(path)
+    return json.loads(verbs[method].handler(HttpRequest(parameters, {}, body)).body)
 
 
 @pytest.mark.parametrize("body", [b"", b" \n", b"{}", b'{"ready": false}', b'{"ready": null}'])
@@ -249,8 +249,8 @@ def test_a_config_has_the_batch_apart_where_all_tensors_have_one(inputs, outputs
 
 
 def test_the_statistics_of_all_are_no_model_named_stats():
-    rows = operations(Repository(), Options(server_version="0"))
-    verbs, parameters = Operations(Repository(), [*rows[::-1], *rows], 1000).find(
+    rows = operations(Repository(), WireOptions(server_version="0"))
+    verbs, parameters = Dispatcher(Repository(), [*rows[::-1], *rows], 1000).match(
         "/v2/models/stats"
     )
     assert (parameters, list(verbs)) == ({}, ["GET"])

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from quadriga.proto import grpc_service
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
-from quadriga.proto.grpc_messages import POOL, SERVICE, decoded, message
+from quadriga.proto.grpc_messages import POOL, SERVICE, decode_message, message_class
 from quadriga.proto.messages import (
     Duration,
     InferResponse,
@@ -33,7 +33,7 @@ PROTO = Path(__file__).parent.parent.parent.parent / "proto"
 
 def asked(datatype="FP32", shape=(1,), raw=None, parameters=None, **contents):
     """Make a request of one input."""
-    request = message("ModelInferRequest")(model_name="m")
+    request = message_class("ModelInferRequest")(model_name="m")
     tensor = request.inputs.add(name="x", datatype=datatype, shape=shape)
     for name, values in contents.items():
         getattr(tensor.contents, name).extend(values)
@@ -45,14 +45,14 @@ def asked(datatype="FP32", shape=(1,), raw=None, parameters=None, **contents):
 
 
 def rendered(*outputs: Tensor, raw: bool):
-    answer = message("ModelInferResponse")()
+    answer = message_class("ModelInferResponse")()
     render_infer(InferResponse("m", "1", "id", outputs), answer, raw=raw)
     return answer
 
 
 def as_request(answer):
     """Send an answer's tensors as a request."""
-    request = message("ModelInferRequest")(model_name="m", id=answer.id)
+    request = message_class("ModelInferRequest")(model_name="m", id=answer.id)
     for output in answer.outputs:
         request.inputs.add().MergeFromString(output.SerializeToString())
     request.raw_input_contents.extend(answer.raw_output_contents)
@@ -86,7 +86,7 @@ def test_any_bytes_come_back_as_they_were(elements):
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        (message("ModelInferRequest")(), "at least one input"),
+        (message_class("ModelInferRequest")(), "at least one input"),
         (asked("FP32", [1], fp32_contents=[1], raw=b"abcd"), "got both (fp32_contents)"),
         (asked("FP32", [1], fp64_contents=[1]), "contents.fp32_contents, got fp64_contents"),
         (asked("FP32", [1], fp32_contents=[1], bool_contents=[True]), "fp32_contents"),
@@ -107,9 +107,15 @@ def test_any_bytes_come_back_as_they_were(elements):
         (asked("", [1]), "expected datatype to be one of"),
         (asked("BYTES", [1], parameters={"prompts": ("string_param", "What?")}), "JSON text"),
         (asked("BYTES", [1], parameters={"tiling": ("string_param", "[" * 5000)}), "JSON text"),
-        (message("ModelInferRequest")(id="x" * 1025, inputs=[{}]), "at most 1024"),
-        (message("ModelInferRequest")(id="字" * 683, inputs=[{}]), "at most 2048 bytes, got 2049"),
-        (message("ModelInferRequest")(id="\0" * 683, inputs=[{}]), "at most 2048 bytes, got 2049"),
+        (message_class("ModelInferRequest")(id="x" * 1025, inputs=[{}]), "at most 1024"),
+        (
+            message_class("ModelInferRequest")(id="字" * 683, inputs=[{}]),
+            "at most 2048 bytes, got 2049",
+        ),
+        (
+            message_class("ModelInferRequest")(id="\0" * 683, inputs=[{}]),
+            "at most 2048 bytes, got 2049",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(request_, said):
@@ -247,7 +253,7 @@ def called(method, request, serving=None):
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()
     answer, _ = service._answer(row, body)
-    return decoded(message(row.output_type), answer)
+    return decode_message(message_class(row.output_type), answer)
 
 
 METHODS = sorted(set(POOL.FindServiceByName(SERVICE).methods_by_name) - {"ModelStreamInfer"})
@@ -279,32 +285,32 @@ def test_no_tensor_is_a_fault_of_the_server(datatype, shape, raw, field, values)
 
 
 def test_an_unknown_model_is_not_ready():
-    request = message("ModelReadyRequest")
+    request = message_class("ModelReadyRequest")
     assert called("ModelReady", request(name="m")).ready
     assert not called("ModelReady", request(name="other")).ready
 
 
 def test_the_configuration_has_whole_shapes():
-    config = called("ModelConfig", message("ModelConfigRequest")(name="m")).config
+    config = called("ModelConfig", message_class("ModelConfigRequest")(name="m")).config
     assert (config.backend, config.max_batch_size) == ("onnxruntime", 0)
     kinds = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in config.input]
     assert kinds == [("x", 13, [-1]), ("y", 10, [2, 3])]
 
 
 def test_the_index_speaks_of_states_that_clients_know():
-    index = called("RepositoryIndex", message("RepositoryIndexRequest")())
+    index = called("RepositoryIndex", message_class("RepositoryIndexRequest")())
     assert [(found.name, found.state, found.reason) for found in index.models] == [
         ("ready", "READY", ""),
         ("loading", "LOADING", ""),
         ("failed", "UNAVAILABLE", ""),
         ("unloaded", "UNAVAILABLE", "unloaded"),
     ]
-    ready = called("RepositoryIndex", message("RepositoryIndexRequest")(ready=True))
+    ready = called("RepositoryIndex", message_class("RepositoryIndexRequest")(ready=True))
     assert [found.name for found in ready.models] == ["ready"]
 
 
 def test_statistics_are_of_one_model_or_of_all():
-    request = message("ModelStatisticsRequest")
+    request = message_class("ModelStatisticsRequest")
     (one,) = called("ModelStatistics", request(name="m", version="2")).model_stats
     (every,) = called("ModelStatistics", request()).model_stats
     assert [(found.name, found.version) for found in (one, every)] == [("m", "2"), ("all", "1")]
@@ -319,10 +325,10 @@ def test_statistics_are_of_one_model_or_of_all():
 )
 def test_models_are_loaded_and_unloaded_by_both_names(fields):
     serving = Echo()
-    request = message("RepositoryModelLoadRequest")(**fields)
+    request = message_class("RepositoryModelLoadRequest")(**fields)
     answer = called("RepositoryModelLoad", request, serving)
     assert (answer.model_name, answer.isLoaded, serving.loaded) == ("m", True, ("m", None, {}))
-    request = message("RepositoryModelUnloadRequest")(**fields)
+    request = message_class("RepositoryModelUnloadRequest")(**fields)
     request.parameters["unload_dependents"].bool_param = True
     answer = called("RepositoryModelUnload", request, serving)
     assert (answer.model_name, answer.isUnloaded, serving.loaded) == ("m", True, ("m",))
@@ -330,7 +336,7 @@ def test_models_are_loaded_and_unloaded_by_both_names(fields):
 
 def test_a_model_is_loaded_with_configuration_and_files():
     serving = Echo()
-    request = message("RepositoryModelLoadRequest")(model_name="m")
+    request = message_class("RepositoryModelLoadRequest")(model_name="m")
     request.parameters["config"].string_param = '{"a": 1}'
     request.parameters["file:1/model.onnx"].bytes_param = b"\0"
     called("RepositoryModelLoad", request, serving)
@@ -348,7 +354,7 @@ def test_a_model_is_loaded_with_configuration_and_files():
     ],
 )
 def test_other_load_parameters_are_refused(name, kind, value):
-    request = message("RepositoryModelLoadRequest")(model_name="m")
+    request = message_class("RepositoryModelLoadRequest")(model_name="m")
     setattr(request.parameters[name], kind, value)
     with pytest.raises(InvalidRequest, match="config"):
         called("RepositoryModelLoad", request)

@@ -128,7 +128,7 @@ GOOD = {"id": ID, "model": {"name": "m"}, "task": "TENSOR"}
         ),
         (GOOD | {"id": "abc"}, "line 2: expected an inference"),
         (GOOD | {"id": "9" * 19}, "line 2: expected an inference"),
-        (GOOD | {"id": "8" * 19}, "line 2: expected the id of an inference that was"),
+        (GOOD | {"id": "8" * 19}, "line 2: inference id .* is dated in the future"),
         (GOOD | {"metadata": []}, "line 2: expected metadata to be an object, got list"),
         (GOOD | {"metadata": {"": 1}}, "line 2: expected metadata key"),
         (GOOD | {"image_no": 1 << 31}, "line 2: expected an inference"),

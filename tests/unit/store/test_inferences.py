@@ -173,7 +173,7 @@ def test_a_query_can_wait_for_what_is_journaled(store: Store, record) -> None:
 def test_waiting_for_a_dead_writer_ends(store: Store, record, monkeypatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_TIMEOUT_S", 0.05)
     store.journal.append([record(1)])
-    with pytest.raises(NotReadyError, match=r"moved within 0.05 s, got \d+ bytes behind"):
+    with pytest.raises(NotReadyError, match=r"not committed after 0.05 s: \d+ bytes"):
         store.ids(consistency="journal")
 
 

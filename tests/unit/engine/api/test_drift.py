@@ -8,11 +8,11 @@ import pytest
 
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.evaluations import evaluation_routes
-from quadriga.monitor.drift.baselines import Baseline, Baselines
+from quadriga.monitor.drift.baselines import Baseline, BaselineStore
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.similarity import References
-from quadriga.monitor.drift.watch.history import history
+from quadriga.monitor.drift.watch.history import read_history
 from quadriga.monitor.report.schema import Report
 from quadriga.store import jobs as jobs_module
 from quadriga.store.database import migrate
@@ -21,7 +21,7 @@ from quadriga.store.records import ImageSignals, ModelReference, SignalsOfImages
 from tests.background import until
 from tests.unit.engine.api.test_evaluations import finished, runner
 from tests.unit.http_client import client_of
-from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -35,7 +35,7 @@ def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
     place.move(
         *(
             make_record(
-                seq_of(one),
+                id_at_second(one),
                 model=model,
                 predictions=[{"label": "a", "score": float(draw.uniform(0.3, 0.6) + shift)}],
                 metadata=metadata,
@@ -45,7 +45,7 @@ def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
     )
     values = draw.normal(shift, 1, (len(seconds), 8)).astype("<f2")
     made = [
-        ImageSignals(seq_of(one), b"", of.tobytes(), "ab" * 8)
+        ImageSignals(id_at_second(one), b"", of.tobytes(), "ab" * 8)
         for one, of in zip(seconds, values, strict=True)
     ]
     place.change(SignalsOfImages(made))
@@ -70,7 +70,7 @@ def jobs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def baselines(tmp_path):
-    return Baselines(tmp_path / "baselines")
+    return BaselineStore(tmp_path / "baselines")
 
 
 @pytest.fixture
@@ -110,15 +110,15 @@ def report_of(jobs, place, job_id):
 
 
 def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, tmp_path):
-    made = put(client, to=moment(LATER), version="1")
+    made = put(client, to=time_at_second(LATER), version="1")
     assert (made["name"], made["state"], made["n"]) == ("default", "building", 0)
     assert made["version"] == "1"
-    job_id = submit(client, **{"from": moment(LATER)})
+    job_id = submit(client, **{"from": time_at_second(LATER)})
     report = report_of(jobs, place, job_id)
     assert (report.id, report.kind, report.status) == (job_id, "drift", "drift")
     assert {one.name for one in report.signals if one.alarm} >= {"score", "embedding"}
     assert (report.data.baseline.n, report.data.current.n) == (150, 60)
-    assert report.data.baseline.end == moment(150)
+    assert report.data.baseline.end == time_at_second(150)
     assert len(report.unlike) == 12
     found = listed(client)["default"]
     assert (found["state"], found["n"], found["sha256"]) == ("ready", 150, "aa" * 32)
@@ -131,9 +131,9 @@ def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, 
 
 
 def test_baselines_are_listed_by_name(tmp_path):
-    baselines = Baselines(tmp_path)
+    baselines = BaselineStore(tmp_path)
     for name in ("z", "a-b", "a", "a.b"):
-        baselines.begin(Baseline(name, "one", "ready", "2026-01-01T00:00:00Z"))
+        baselines.save_pending(Baseline(name, "one", "ready", "2026-01-01T00:00:00Z"))
     assert [one.name for one in baselines.all("one")] == ["a", "a-b", "a.b", "z"]
 
 
@@ -142,7 +142,7 @@ def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
     assert listed(client)["default"]["state"] == "ready"
     fill(place, range(2000, 2002), model=ModelReference("one", "2", "bb" * 32))
     assert listed(client)["default"]["state"] == "stale"
-    report = report_of(jobs, place, submit(client, **{"from": moment(LATER)}))
+    report = report_of(jobs, place, submit(client, **{"from": time_at_second(LATER)}))
     assert report.parameters["baseline_sha256"] == "aa" * 32
 
 
@@ -150,21 +150,21 @@ def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
     finished(jobs, place, put(client, where="meta.x=1", name="none")["job"])
     found = listed(client)["none"]
     assert found["state"] == "failed"
-    assert found["error"] == "expected inferences of 'one' in the baseline, got none"
+    assert found["error"] == "the model 'one' has no inferences in the baseline"
     answer = client.post("/api/drift", content='{"model": "one", "baseline": "none"}')
     assert answer.status_code == 400
     assert "the baseline none has failed: expected inferences" in answer.json()["error"]
 
 
 def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baselines):
-    older, newer = put(client, name="a"), put(client, name="a", to=moment(LATER))
+    older, newer = put(client, name="a"), put(client, name="a", to=time_at_second(LATER))
     assert jobs.read(older["job"]).state == "cancelled"
     finished(jobs, place, newer["job"])
     assert (listed(client)["a"]["job"], listed(client)["a"]["n"]) == (newer["job"], 150)
-    found = baselines.read("one", "a")
+    found = baselines.read_summary("one", "a")
     first = msgspec.convert(older, Baseline)
-    assert baselines.finish(first, found) is None
-    assert baselines.begin(first).job == newer["job"]
+    assert baselines.save_ready(first, found) is None
+    assert baselines.save_pending(first).job == newer["job"]
 
 
 def test_a_baseline_that_is_removed_is_gone(client, jobs, place, tmp_path):
@@ -181,14 +181,14 @@ def test_a_baseline_that_is_removed_is_gone(client, jobs, place, tmp_path):
 def test_a_rolling_baseline_moves_along(client, jobs, place, without_pages):
     made = put(client, name="before", rolling="20m")
     assert (made["state"], made["job"]) == ("ready", None)
-    times = {"from": moment(LATER), "to": moment(LATER + 60)}
+    times = {"from": time_at_second(LATER), "to": time_at_second(LATER + 60)}
     job_id = submit(client, baseline="before", **times)
     window = jobs.read(job_id).parameters["baseline"]
-    assert (window["from"], window["to"]) == (moment(LATER - 1200), moment(LATER))
+    assert (window["from"], window["to"]) == (time_at_second(LATER - 1200), time_at_second(LATER))
     assert report_of(jobs, place, job_id).data.baseline.n == 150
     answer = client.post("/api/drift", content='{"model": "one", "baseline": "before"}')
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("expected from with the rolling baseline before")
+    assert answer.json()["error"].startswith("`from` is required with the rolling baseline before")
 
 
 def test_a_dataset_is_a_baseline(client, jobs, place):
@@ -200,8 +200,8 @@ def test_a_dataset_is_a_baseline(client, jobs, place):
 
 
 def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pages):
-    finished(jobs, place, put(client, to=moment(LATER))["job"])
-    times = {"from": moment(LATER), "to": "now"}
+    finished(jobs, place, put(client, to=time_at_second(LATER))["job"])
+    times = {"from": time_at_second(LATER), "to": "now"}
     expected = report_of(jobs, place, submit(client, **times))
     job_id = submit(client, **times)
     with runner(jobs, place) as stop:
@@ -210,14 +210,14 @@ def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pag
     report = report_of(jobs, place, job_id)
     assert report.signals == expected.signals
     assert report.unlike == expected.unlike
-    window = {"to": moment(LATER)}
+    window = {"to": time_at_second(LATER)}
     assert (
         report_of(jobs, place, submit(client, **times, baseline=window)).signals == report.signals
     )
 
 
 def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_pages):
-    times = {"start": moment(LATER), "end": moment(LATER + 60)}
+    times = {"start": time_at_second(LATER), "end": time_at_second(LATER + 60)}
     asked = DriftParameters("one", **times, schedule="1h")
     put(client, name="default", rolling="20m")
     good = jobs.submit("drift", msgspec.to_builtins(asked)).id
@@ -226,8 +226,8 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
     report = report_of(jobs, place, good)
     assert [one.report for one in report.history] == [good]
     finished(jobs, place, bad)
-    assert jobs.read(bad).error.startswith("expected 'none' to be a baseline of 'one', got none")
-    windows = history(tmp_path / "drift", "one").windows
+    assert jobs.read(bad).error.startswith("baseline not found: 'none' of 'one'")
+    windows = read_history(tmp_path / "drift", "one").windows
     assert [(one.report, one.status) for one in windows] == [(good, "drift"), (bad, "error")]
 
 
@@ -248,11 +248,11 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
         (("POST", "/api/drift", '{"model": "one", "alpha": 1}'), "$.alpha"),
         (
             ("POST", "/api/drift", '{"model": "one"}'),
-            "expected 'default' to be a baseline of 'one'",
+            "baseline not found: 'default' of 'one'",
         ),
         (
             ("POST", "/api/drift", '{"model": "one", "baseline": "../x"}'),
-            "to be a baseline of 'one'",
+            "baseline not found: ",
         ),
         (("PUT", PATH, '{"name": "../x"}'), "expected name to be up to 64 of letters"),
         (("PUT", PATH, '{"from": "then"}'), "expected from to be a moment"),

@@ -12,24 +12,24 @@ import msgspec
 import pytest
 
 from quadriga.monitor.drift.watch import alerts, schedules
-from quadriga.monitor.drift.watch.alerts import MOST_TRIES, Outbox, keep_delivering
-from quadriga.monitor.drift.watch.history import history, note
-from quadriga.monitor.drift.watch.schedules import Schedules, keep_scheduled
+from quadriga.monitor.drift.watch.alerts import MAX_TRIES, Outbox, run_deliveries
+from quadriga.monitor.drift.watch.history import read_history, record_window
+from quadriga.monitor.drift.watch.schedules import ScheduleStore, run_scheduler
 from quadriga.monitor.report.schema import Report
 from quadriga.store import jobs as jobs_module
 from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
-from tests.unit.monitor.drift import drift_windows
-from tests.unit.monitor.drift.drift_windows import MODEL, parameters, report
+from tests.unit.monitor.drift import window_reports
 from tests.unit.monitor.drift.fake_drift import run_drift
+from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 
 SECRET = "between us"
-PAGE = Path(__file__).parents[4] / "docs" / "drift.md"
+PAGE = Path(__file__).parents[4] / "docs" / "drift-reference.md"
 
 
 @pytest.fixture
 def receiver():
-    with drift_windows.receiver() as made:
+    with window_reports.receiver() as made:
         yield made
 
 
@@ -39,7 +39,7 @@ def directory(tmp_path):
 
 
 def schedule(directory, *hooks):
-    Schedules(directory).put(MODEL, json.dumps({"every": "1h", "webhooks": hooks}).encode())
+    ScheduleStore(directory).put(MODEL, json.dumps({"every": "1h", "webhooks": hooks}).encode())
 
 
 def waiting(directory):
@@ -48,7 +48,7 @@ def waiting(directory):
 
 def test_an_alert_is_signed_with_its_time(directory, receiver):
     schedule(directory, {"url": receiver.url, "secret": SECRET})
-    note(directory, report(1, alarms="ab"), parameters(1))
+    record_window(directory, report(1, alarms="ab"), parameters(1))
     Outbox(directory).deliver(1000.5)
     ((headers, body),) = receiver.got
     assert headers["Quadriga-Timestamp"] == "1000"
@@ -72,12 +72,15 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
     assert json.loads(shown).keys() == {"signals", *told}
     assert json.loads(shown)["signals"][0].keys() == signal.keys()
     assert waiting(directory) == 0
-    assert Outbox(directory).told(MODEL)[receiver.url].delivered_at == "1970-01-01T00:16:40.500Z"
+    assert (
+        Outbox(directory).delivery_status(MODEL)[receiver.url].delivered_at
+        == "1970-01-01T00:16:40.500Z"
+    )
 
 
 def test_without_a_secret_there_is_no_signature(directory, receiver):
     schedule(directory, {"url": receiver.url})
-    note(directory, report(1, alarms="a"), parameters(1))
+    record_window(directory, report(1, alarms="a"), parameters(1))
     Outbox(directory).deliver(0)
     ((headers, _),) = receiver.got
     assert "Quadriga-Signature" not in headers
@@ -86,7 +89,7 @@ def test_without_a_secret_there_is_no_signature(directory, receiver):
 def test_what_was_not_taken_is_tried_again_over_a_restart(directory, receiver, caplog):
     receiver.first = [503, 0, 302]
     schedule(directory, {"url": receiver.url, "secret": SECRET})
-    note(directory, report(1, alarms="a"), parameters(1))
+    record_window(directory, report(1, alarms="a"), parameters(1))
     now, tries = 0.0, []
     while waiting(directory):
         Outbox(directory).deliver(now)  # each time as after a restart
@@ -97,7 +100,7 @@ def test_what_was_not_taken_is_tried_again_over_a_restart(directory, receiver, c
     assert len({headers["Quadriga-Delivery"] for headers, _ in receiver.got}) == 1
     assert len({headers["Quadriga-Signature"] for headers, _ in receiver.got}) == 4
     assert len(receiver.taken) == 1
-    told = Outbox(directory).told(MODEL)[receiver.url]
+    told = Outbox(directory).delivery_status(MODEL)[receiver.url]
     assert told.error == "expected a status of 200 to 299, got 302"
     assert told.failed_at < told.delivered_at
     (line,) = [line for line in caplog.messages if "alert of" in line]
@@ -107,23 +110,25 @@ def test_what_was_not_taken_is_tried_again_over_a_restart(directory, receiver, c
 def test_a_receiver_that_is_away_is_given_up(directory):
     url = "http://127.0.0.1:9/token"
     schedule(directory, {"url": url})
-    note(directory, report(1, alarms="a"), parameters(1))
+    record_window(directory, report(1, alarms="a"), parameters(1))
     outbox, now, tries = Outbox(directory), 0.0, 0
     while waiting(directory):
         outbox.deliver(now)
-        now += alerts.LONGEST_PAUSE_S
+        now += alerts.MAX_PAUSE_S
         tries += 1
-    assert tries == MOST_TRIES
-    assert outbox.told(MODEL)[url].given_up == 1
-    assert outbox.told(MODEL)[url].error.startswith("expected an answer, got: [Errno 111]")
+    assert tries == MAX_TRIES
+    assert outbox.delivery_status(MODEL)[url].given_up == 1
+    assert outbox.delivery_status(MODEL)[url].error.startswith(
+        "expected an answer, got: [Errno 111]"
+    )
 
 
 def test_one_that_fails_keeps_no_other_waiting(directory, receiver):
     receiver.first = [500]
-    with drift_windows.receiver() as other:
+    with window_reports.receiver() as other:
         schedule(directory, {"url": receiver.url}, {"url": other.url})
         for hour, alarms in enumerate("abc"):
-            note(directory, report(hour, alarms=alarms), parameters(hour))
+            record_window(directory, report(hour, alarms=alarms), parameters(hour))
         Outbox(directory).deliver(0)
         assert len(receiver.got) == 1
         assert [one["signals"][0]["name"] for one in other.taken] == ["a", "b", "c"]
@@ -134,7 +139,7 @@ def test_one_that_fails_keeps_no_other_waiting(directory, receiver):
 
 def test_a_webhook_that_was_removed_is_told_no_more(directory, receiver):
     schedule(directory, {"url": receiver.url})
-    note(directory, report(1, alarms="a"), parameters(1))
+    record_window(directory, report(1, alarms="a"), parameters(1))
     schedule(directory)
     Outbox(directory).deliver()
     assert (receiver.got, waiting(directory)) == ([], 0)
@@ -142,7 +147,7 @@ def test_a_webhook_that_was_removed_is_told_no_more(directory, receiver):
 
 def test_a_damaged_delivery_stops_no_other(directory, receiver):
     schedule(directory, {"url": receiver.url})
-    note(directory, report(1, alarms="a"), parameters(1))
+    record_window(directory, report(1, alarms="a"), parameters(1))
     (directory / "outbox" / "0.json").write_bytes(b"{")
     Outbox(directory).deliver()
     assert len(receiver.taken) == 1
@@ -153,8 +158,8 @@ def processes(directory):
     """Do what the process of the jobs does."""
     jobs = Jobs(directory.parent / "jobs")
     with (
-        in_background(keep_scheduled, Schedules(directory), jobs),
-        in_background(keep_delivering, Outbox(directory)),
+        in_background(run_scheduler, ScheduleStore(directory), jobs),
+        in_background(run_deliveries, Outbox(directory)),
         in_background(JobRunner(jobs, {"drift": run_drift}, None, None).run),
     ):
         yield jobs
@@ -162,26 +167,26 @@ def processes(directory):
 
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
     monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr(schedules, "POLL_S", 0.005)
-    monkeypatch.setattr(alerts, "POLL_S", 0.005)
-    monkeypatch.setattr(alerts, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(schedules, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(alerts, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(alerts, "MIN_PAUSE_S", 0.01)
     receiver.first = [500]
     asked = {"every": "1d", "webhooks": [{"url": receiver.url}]}
-    Schedules(directory).put(MODEL, json.dumps(asked).encode(), time.time() - 3 * 86_400 - 120)
+    ScheduleStore(directory).put(MODEL, json.dumps(asked).encode(), time.time() - 3 * 86_400 - 120)
     with processes(directory) as jobs:
         until(lambda: receiver.taken)
-        until(lambda: len(history(directory, MODEL).windows) >= 3)
+        until(lambda: len(read_history(directory, MODEL).windows) >= 3)
         until(lambda: all(job.ended_at for job in jobs.all()))
-    windows = history(directory, MODEL).windows
+    windows = read_history(directory, MODEL).windows
     assert [one["event"] for one in receiver.taken] == ["drift"]
     assert receiver.taken[0]["report"] == f"/api/reports/{windows[0].report}"
     assert len({one.start for one in windows}) == len(windows)
     last = msgspec.json.decode(jobs.result(windows[-1].report).read_bytes(), type=Report)
     assert last.history == windows
-    Schedules(directory).put(MODEL, json.dumps(asked | {"every": "5m", "delay": "0s"}).encode())
-    Schedules(directory).reached(MODEL, (int(time.time()) // 300 - 1) * 300)
+    ScheduleStore(directory).put(MODEL, json.dumps(asked | {"every": "5m", "delay": "0s"}).encode())
+    ScheduleStore(directory).mark_done(MODEL, (int(time.time()) // 300 - 1) * 300)
     with processes(directory) as jobs:
-        until(lambda: len(history(directory, MODEL).windows) > len(windows))
+        until(lambda: len(read_history(directory, MODEL).windows) > len(windows))
         until(lambda: all(job.ended_at for job in jobs.all()))
     assert len(receiver.taken) == 1
     assert waiting(directory) == 0

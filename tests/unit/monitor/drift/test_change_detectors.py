@@ -12,7 +12,7 @@ from quadriga.monitor.drift.watch.change_detectors import (
     Adwin,
     PageHinkley,
     Series,
-    joined,
+    merge_buckets,
 )
 
 DETECTORS = pytest.mark.parametrize("detector", [Adwin, PageHinkley])
@@ -45,7 +45,7 @@ def test_after_a_change_adwin_has_the_new_level_alone():
         followed.update(value)
     n, mean, squares = (0, 0.0, 0.0)
     for bucket in followed.buckets:
-        n, mean, squares = joined((n, mean, squares), bucket)
+        n, mean, squares = merge_buckets((n, mean, squares), bucket)
     assert n <= 320
     assert mean == pytest.approx(3, abs=0.3)
     assert squares / n < 1.5
@@ -62,7 +62,7 @@ def test_buckets_say_what_their_values_do():
     assert max(sizes.count(size) for size in sizes) <= ADWIN_BUCKETS
     whole = (0, 0.0, 0.0)
     for bucket in followed.buckets:
-        whole = joined(whole, bucket)
+        whole = merge_buckets(whole, bucket)
     assert whole[1:] == pytest.approx((values.mean(), values.var() * 1_000))
 
 
@@ -93,7 +93,7 @@ def test_neighbours_that_are_alike_make_the_unit_larger():
 
 
 def test_changes_below_the_least_unit_are_none():
-    small, large = Series(least=1.0), Series(least=1.0)
+    small, large = Series(min_unit=1.0), Series(min_unit=1.0)
     told = [
         (small.update(0.0 if at < 100 else 0.2), large.update(0.0 if at < 100 else 9.0))
         for at in range(200)

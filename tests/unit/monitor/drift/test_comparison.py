@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.samples import DriftError, kind_of, sample
-from quadriga.monitor.drift.significance.decision import Settings, decide
+from quadriga.monitor.drift.samples import DriftError, build_sample, infer_kind
+from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.report.schema import Effect, Report, Signal
 
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(3)
 
 
 def only(before, now, rule=None, **of):
-    report = compare(sample({"x": before}, **of), sample({"x": now}, **of), rule)
+    report = compare(build_sample({"x": before}, **of), build_sample({"x": now}, **of), rule)
     return report.signals[0]
 
 
@@ -38,7 +38,7 @@ def only(before, now, rule=None, **of):
     ],
 )
 def test_kinds_are_inferred(values, kind):
-    assert kind_of(values) == kind
+    assert infer_kind(values) == kind
 
 
 def test_numbers_at_the_end_of_what_there_is_are_compared():
@@ -49,7 +49,7 @@ def test_numbers_at_the_end_of_what_there_is_are_compared():
 
 
 def test_what_is_not_finite_is_missing():
-    made = sample(
+    made = build_sample(
         {
             "x": [1.0, float("nan"), None, float("inf")],
             "e": [[1, 2], None, [0, float("nan")], [3, 4]],
@@ -59,7 +59,7 @@ def test_what_is_not_finite_is_missing():
 
 
 def test_rows_are_put_in_time_order():
-    made = sample({"x": [1.5, None, 2.5]}, sources=["b", "a", "a"], order=[30, 10, 20])
+    made = build_sample({"x": [1.5, None, 2.5]}, sources=["b", "a", "a"], order=[30, 10, 20])
     assert made.order.tolist() == [10, 20, 30]
     assert made.columns[0].rows.tolist() == [1, 2]
     assert made.columns[0].values.tolist() == [2.5, 1.5]
@@ -78,7 +78,7 @@ def test_rows_are_put_in_time_order():
 )
 def test_values_that_are_not_of_a_kind_are_refused(columns, more, message):
     with pytest.raises(DriftError, match=message):
-        sample(columns, **more)
+        build_sample(columns, **more)
 
 
 def test_a_shift_raises_an_alarm():
@@ -105,7 +105,7 @@ def test_a_shift_raises_an_alarm():
 )
 def test_an_alarm_takes_all_three_gates(p, effect, status, alarm):
     one = Signal("x", "numeric", "ks", Effect("e", effect, 0.1), (200, 200), p=p, status=status)
-    assert decide([one], Settings())[0].alarm is alarm
+    assert decide([one], ComparisonSettings())[0].alarm is alarm
 
 
 def test_alpha_is_dealt_out_among_signals_and_windows():
@@ -113,12 +113,12 @@ def test_alpha_is_dealt_out_among_signals_and_windows():
     ps = [0.004, 0.9, 0.8, None]
     signals = [Signal(str(at), "numeric", "ks", effect, (200, 200), p=p) for at, p in enumerate(ps)]
     signals[3] = msgspec.structs.replace(signals[3], status="insufficient")
-    alone = decide(signals, Settings())
+    alone = decide(signals, ComparisonSettings())
     assert alone[0].p_adjusted == pytest.approx(0.012)
     assert alone[3].p_adjusted is None
     assert [one.alarm for one in alone] == [True, False, False, False]
-    assert decide(signals, Settings(windows=24))[0].p_adjusted == pytest.approx(0.288)
-    assert not any(one.alarm for one in decide(signals, Settings(windows=24)))
+    assert decide(signals, ComparisonSettings(windows=24))[0].p_adjusted == pytest.approx(0.288)
+    assert not any(one.alarm for one in decide(signals, ComparisonSettings(windows=24)))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_column_without_values_is_insufficient(before, values):
 
 
 def test_a_column_that_is_gone_is_insufficient():
-    report = compare(sample({"x": [0.5] * 100}), sample({"y": [0.5] * 100}))
+    report = compare(build_sample({"x": [0.5] * 100}), build_sample({"y": [0.5] * 100}))
     assert report.status == "insufficient"
     assert [one.name for one in report.signals] == ["x"]
 
@@ -176,8 +176,8 @@ def test_new_labels_are_named():
 
 
 def test_a_label_that_was_there_but_not_drawn_is_not_new():
-    baseline = summarise(sample({"x": ["car"] * 999 + ["tram"]}), rows=100, run=1)
-    found = compare(baseline, sample({"x": ["car"] * 199 + ["tram"]})).signals[0]
+    baseline = summarise(build_sample({"x": ["car"] * 999 + ["tram"]}), rows=100, run=1)
+    found = compare(baseline, build_sample({"x": ["car"] * 199 + ["tram"]})).signals[0]
     assert found.new_labels == []
 
 
@@ -185,7 +185,7 @@ def test_a_label_that_was_there_but_not_drawn_is_not_new():
 def test_embeddings_are_compared(kernel):
     rng = np.random.default_rng(0)
     before = rng.normal(size=(300, 16))
-    rule = Settings(kernel=kernel)
+    rule = ComparisonSettings(kernel=kernel)
     assert not only(before, rng.normal(size=(200, 16)), rule).alarm
     moved = only(before, rng.normal(0.5, 1, (200, 16)), rule)
     assert moved.alarm
@@ -211,8 +211,8 @@ def test_repeated_frames_of_sources_do_not_cry_wolf():
         frames = np.repeat(rng.normal(size=300), 5)
         sources = [str(at // 5) for at in range(1500)]
         report = compare(
-            sample({"x": frames[:1000]}, sources=sources[:1000]),
-            sample({"x": frames[1000:]}, sources=sources[1000:]),
+            build_sample({"x": frames[:1000]}, sources=sources[:1000]),
+            build_sample({"x": frames[1000:]}, sources=sources[1000:]),
         )
         assert report.signals[0].units == "groups"
         alarms += report.signals[0].alarm
@@ -223,8 +223,8 @@ def test_a_few_recordings_are_insufficient():
     rng = np.random.default_rng(0)
     sources = [f"recording {at // 100}" for at in range(1000)]
     report = compare(
-        sample({"x": rng.normal(size=700)}, sources=sources[:700]),
-        sample({"x": rng.normal(2, 1, 300)}, sources=sources[700:]),
+        build_sample({"x": rng.normal(size=700)}, sources=sources[:700]),
+        build_sample({"x": rng.normal(2, 1, 300)}, sources=sources[700:]),
     )
     assert report.status == "insufficient"
     assert report.signals[0].reason == "expected 20 groups on both sides, got 10"
@@ -234,7 +234,9 @@ def test_one_new_source_is_insufficient_however_much_it_differs():
     rng = np.random.default_rng(0)
     sources = [f"camera {at % 30}" for at in range(600)]
     before, now = ({name: rng.normal(mean, 1, 600) for name in "xyz"} for mean in (0, 9))
-    report = compare(sample(before, sources=sources), sample(now, sources=["new"] * 600))
+    report = compare(
+        build_sample(before, sources=sources), build_sample(now, sources=["new"] * 600)
+    )
     assert report.status == "insufficient"
     wanted = "expected more groups on each side, got 30 and 1: too few to deal out"
     assert report.signals[0].reason == wanted
@@ -245,10 +247,12 @@ def test_few_new_sources_have_an_alarm_together_and_low_power():
     sources = [f"camera {at % 18}" for at in range(540)]
     before, now = ({name: rng.normal(mean, 1, 540) for name in "wxyz"} for mean in (0, 9))
     new = [f"new {at % 2}" for at in range(540)]
-    report = compare(sample(before, sources=sources), sample(now, sources=new))
+    report = compare(build_sample(before, sources=sources), build_sample(now, sources=new))
     assert {(one.alarm, one.status) for one in report.signals} == {(True, "ok")}
-    settings = Settings(windows=3)
-    report = compare(sample(before, sources=sources), sample(now, sources=new), settings)
+    settings = ComparisonSettings(windows=3)
+    report = compare(
+        build_sample(before, sources=sources), build_sample(now, sources=new), settings
+    )
     assert {(one.alarm, one.status) for one in report.signals} == {(True, "low_power")}
 
 
@@ -272,21 +276,25 @@ def test_rows_in_no_order_of_time_are_told_from_independent_ones():
 def test_one_window_in_twenty_is_below_alpha_where_nothing_changed(world):
     rng = np.random.default_rng(11)
     columns = [{str(at): world(rng, n) for at in range(300)} for n in (400, 60)]
-    found = compare(sample(columns[0]), sample(columns[1]), Settings(permutations=299))
+    found = compare(
+        build_sample(columns[0]), build_sample(columns[1]), ComparisonSettings(permutations=299)
+    )
     below = np.mean([one.p < 0.05 for one in found.signals])
     assert 0.015 < below < 0.09
     assert found.status == "ok"
 
 
 def test_the_same_rows_give_the_same_report():
-    before = sample({"x": RNG.choice(["a", "b"], 400), "e": RNG.normal(size=(400, 4))})
-    now = sample({"x": RNG.choice(["a", "b"], 50), "e": RNG.normal(size=(50, 4))})
+    before = build_sample({"x": RNG.choice(["a", "b"], 400), "e": RNG.normal(size=(400, 4))})
+    now = build_sample({"x": RNG.choice(["a", "b"], 50), "e": RNG.normal(size=(50, 4))})
     first, second = compare(before, now), compare(before, now)
     assert first.signals == second.signals
 
 
 def test_a_report_is_json_and_back():
-    report = compare(sample({"x": RNG.normal(size=100)}), sample({"x": RNG.normal(size=100)}))
+    report = compare(
+        build_sample({"x": RNG.normal(size=100)}), build_sample({"x": RNG.normal(size=100)})
+    )
     assert report.parameters["spending"] == "bonferroni/1"
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
@@ -319,8 +327,8 @@ def test_whatever_the_values_there_is_a_report(pool, sizes, names, seed):
         }
         kinds = {"x": "numeric", "label": "categorical"}
         sources = [names[at % len(names)] for at in range(n)] if names else None
-        sides.append(sample(columns, kinds=kinds, sources=sources))
-    report = compare(*sides, Settings(insufficient=0, permutations=19))
+        sides.append(build_sample(columns, kinds=kinds, sources=sources))
+    report = compare(*sides, ComparisonSettings(insufficient=0, permutations=19))
     for signal in report.signals:
         assert signal.p is None or 0 < signal.p <= 1
         assert signal.effect.value is None or np.isfinite(signal.effect.value)

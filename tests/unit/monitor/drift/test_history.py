@@ -8,10 +8,15 @@ import pytest
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.watch import history as history_module
 from quadriga.monitor.drift.watch.change_detectors import WARM_UP
-from quadriga.monitor.drift.watch.history import history, note, note_failure, with_history
-from quadriga.monitor.drift.watch.schedules import Schedules
+from quadriga.monitor.drift.watch.history import (
+    read_history,
+    record_failure,
+    record_window,
+    with_history,
+)
+from quadriga.monitor.drift.watch.schedules import ScheduleStore
 from tests.unit.http_client import client_of
-from tests.unit.monitor.drift.drift_windows import MODEL, parameters, report
+from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 
 HOOK = "http://127.0.0.1:9/hook"
 
@@ -20,7 +25,7 @@ HOOK = "http://127.0.0.1:9/hook"
 def directory(tmp_path):
     made = tmp_path / "drift"
     asked = {"every": "1h", "webhooks": [{"url": HOOK}]}
-    Schedules(made).put(MODEL, json.dumps(asked).encode())
+    ScheduleStore(made).put(MODEL, json.dumps(asked).encode())
     return made
 
 
@@ -36,7 +41,7 @@ def queued(directory):
 
 def test_windows_are_answered_oldest_first(directory):
     for hour in range(4):
-        note(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
+        record_window(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
     with client_of(schedule_routes(directory)) as client:
         path = f"/api/models/{MODEL}/drift"
         windows = client.get(path).json()["windows"]
@@ -63,47 +68,47 @@ def test_windows_are_answered_oldest_first(directory):
 
 
 def test_a_report_has_the_windows_of_its_baseline(directory, monkeypatch):
-    monkeypatch.setattr(history_module, "MOST_SHOWN", 3)
-    note(directory, report(0, baseline_n=500), parameters(0))
+    monkeypatch.setattr(history_module, "MAX_SHOWN", 3)
+    record_window(directory, report(0, baseline_n=500), parameters(0))
     for hour in range(1, 4):
-        note(directory, report(hour), parameters(hour))
-    note_failure(directory, "failed", parameters(4), "expected a baseline, got none")
+        record_window(directory, report(hour), parameters(hour))
+    record_failure(directory, "failed", parameters(4), "expected a baseline, got none")
     now = report(5, alarms="b")
     found = with_history(directory, now, parameters(5))
     assert [(one.start[11:13], one.status) for one in found.history] == [
         ("03", "ok"), ("04", "error"), ("05", "drift"),
     ]  # fmt: skip
-    note(directory, now, parameters(5))
+    record_window(directory, now, parameters(5))
     assert with_history(directory, now, parameters(5)) == found
 
 
 def test_a_report_that_is_noted_again_is_nothing_new(directory, caplog):
     for _ in range(2):
-        note(directory, report(1, alarms="a"), parameters(1))
-    (window,) = history(directory, MODEL).windows
+        record_window(directory, report(1, alarms="a"), parameters(1))
+    (window,) = read_history(directory, MODEL).windows
     assert window.report == f"{1:019d}-0000"
     assert queued(directory) == [("drift", ["a"])]
     assert len(caplog.messages) == 1
     (directory / f"{MODEL}.watch.json").unlink()  # it died before that was kept
-    note(directory, report(1, alarms="a"), parameters(1))
-    assert len(history(directory, MODEL).windows) == 1
-    assert history(directory, MODEL).detectors["a"].windows == 1
+    record_window(directory, report(1, alarms="a"), parameters(1))
+    assert len(read_history(directory, MODEL).windows) == 1
+    assert read_history(directory, MODEL).detectors["a"].windows == 1
 
 
 def test_a_line_that_was_not_written_to_its_end_is_passed_over(directory):
-    note(directory, report(1), parameters(1))
+    record_window(directory, report(1), parameters(1))
     path = directory / f"{MODEL}.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b"\n" + whole[: len(whole) // 2])
-    note(directory, report(2), parameters(2))
-    assert [one.start[11:13] for one in history(directory, MODEL).windows] == ["01", "02"]
+    record_window(directory, report(2), parameters(2))
+    assert [one.start[11:13] for one in read_history(directory, MODEL).windows] == ["01", "02"]
 
 
 def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
-    monkeypatch.setattr(history_module, "MOST_BYTES", 3000)
+    monkeypatch.setattr(history_module, "MAX_BYTES", 3000)
     for hour in range(20):
-        note(directory, report(hour), parameters(hour))
-    found = [one.start[11:13] for one in history(directory, MODEL).windows]
+        record_window(directory, report(hour), parameters(hour))
+    found = [one.start[11:13] for one in read_history(directory, MODEL).windows]
     assert found == [f"{hour:02d}" for hour in range(20)][-len(found) :]
     assert 2 < len(found) < 12
 
@@ -129,7 +134,7 @@ def test_the_same_alarm_is_told_once_and_when_it_is_over(directory, windows, tol
     for hour, signals in enumerate(windows):
         alarms, unknown, silent = signals.partition("?")
         silent = silent or ("abcd" if unknown else "")
-        note(directory, report(hour, alarms=alarms, silent=silent), parameters(hour))
+        record_window(directory, report(hour, alarms=alarms, silent=silent), parameters(hour))
         found += queued(directory)
     assert found == told
 
@@ -137,8 +142,8 @@ def test_the_same_alarm_is_told_once_and_when_it_is_over(directory, windows, tol
 def test_an_alarm_is_a_line_of_the_log_in_every_window(directory, caplog):
     with caplog.at_level(logging.WARNING):
         for hour in range(2):
-            note(directory, report(hour, alarms="abcd"), parameters(hour))
-        note(directory, report(2), parameters(2))
+            record_window(directory, report(hour, alarms="abcd"), parameters(hour))
+        record_window(directory, report(2), parameters(2))
     assert len(caplog.messages) == 2
     assert caplog.messages[0] == (
         f"drift of {MODEL} from 1970-01-01T00:00:00.000Z to 1970-01-01T01:00:00.000Z: "
@@ -150,11 +155,11 @@ def test_an_alarm_is_a_line_of_the_log_in_every_window(directory, caplog):
 def test_detectors_follow_the_effects_until_the_baseline_is_made_anew(directory):
     for hour in range(WARM_UP + 30):
         effect = 0.02 if hour < WARM_UP + 5 else 0.2
-        note(directory, report(hour, effect=effect), parameters(hour))
-    found = history(directory, MODEL).detectors["c"]
+        record_window(directory, report(hour, effect=effect), parameters(hour))
+    found = read_history(directory, MODEL).detectors["c"]
     assert (found.windows, found.is_learning) == (WARM_UP + 30, False)
     assert found.changes.keys() == {"adwin", "page_hinkley"}
     assert found.changes["adwin"][0] > "1970-01-03T05"
     assert queued(directory) == []
-    note(directory, report(99, baseline_n=77), parameters(99))
-    assert history(directory, MODEL).detectors["c"].windows == 1
+    record_window(directory, report(99, baseline_n=77), parameters(99))
+    assert read_history(directory, MODEL).detectors["c"].windows == 1

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from quadriga.monitor.drift.row_signals import Answered, derived
+from quadriga.monitor.drift.row_signals import InferenceRow, derive_signals
 
 BOX = {"label": "ship", "score": 0.9, "xmin": 10, "ymin": 20, "xmax": 50, "ymax": 40}
 TURNED = {"label": "ship", "score": 0.8, "cx": 0.5, "cy": 0.25, "w": 0.2, "h": 0.1, "r": 4.0}
@@ -17,7 +17,7 @@ DETECTION, CLASSIFICATION = "OBJECT_DETECTION", "IMAGE_CLASSIFICATION"
 def signals(task, predictions, metadata=None, seq=1, size=(100, 200)):
     written = predictions if isinstance(predictions, str) else json.dumps(predictions)
     given = json.dumps(metadata or {})
-    found = derived(Answered(seq, task, written, given, 2.5, *size, 5000))
+    found = derive_signals(InferenceRow(seq, task, written, given, 2.5, *size, 5000))
     return {
         name: pytest.approx(value) if isinstance(value, float) else value
         for name, value in found.items()
@@ -78,10 +78,10 @@ def test_predictions_say(task, predictions, expected):
 
 
 def test_the_request_says():
-    found = derived(Answered(1, "TENSOR", "[]", '{"a": 1}', 2.5, 100, 200, 5000))
+    found = derive_signals(InferenceRow(1, "TENSOR", "[]", '{"a": 1}', 2.5, 100, 200, 5000))
     assert found["latency_ms"] == 2.5
     assert (found["width"], found["height"], found["bytes_per_pixel"]) == (100, 200, 0.25)
-    assert "width" not in derived(Answered(1, "TENSOR", "[]", "{}", 2.5))
+    assert "width" not in derive_signals(InferenceRow(1, "TENSOR", "[]", "{}", 2.5))
 
 
 def test_metadata_says():

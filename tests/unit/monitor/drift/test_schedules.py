@@ -11,7 +11,7 @@ import pytest
 
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.parameters import decode_parameters
-from quadriga.monitor.drift.watch.schedules import MOST_MISSED, Scheduler, Schedules
+from quadriga.monitor.drift.watch.schedules import MAX_MISSED, Scheduler, ScheduleStore
 from quadriga.store.errors import QueryError
 from quadriga.store.jobs import Jobs
 from quadriga.store.records import timestamp_text
@@ -24,7 +24,7 @@ HOUR_S = 3600
 
 @pytest.fixture
 def schedules(tmp_path):
-    return Schedules(tmp_path / "drift")
+    return ScheduleStore(tmp_path / "drift")
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_no_window_is_submitted_twice_over_restarts(schedules, jobs):
         Scheduler(schedules, jobs).step(NOON_S + hour * HOUR_S + 60)
     expected = [text(NOON_S + hour * HOUR_S) for hour in range(4)]
     assert starts(jobs) == expected
-    schedules.reached("one", NOON_S + 3 * HOUR_S)  # it died before it kept the last one
+    schedules.mark_done("one", NOON_S + 3 * HOUR_S)  # it died before it kept the last one
     Scheduler(schedules, jobs).step(NOON_S + 5 * HOUR_S + 60)
     assert starts(jobs) == [*expected, text(NOON_S + 4 * HOUR_S)]
 
@@ -217,7 +217,7 @@ def test_a_schedule_that_was_ended_begins_anew(schedules, jobs):
 def test_windows_that_were_missed_are_caught_up_to_a_bound(schedules, jobs, caplog):
     schedules.put("one", body(), NOON_S)
     Scheduler(schedules, jobs).step(NOON_S + 30 * HOUR_S + 60)
-    expected = [text(NOON_S + hour * HOUR_S) for hour in range(30 - MOST_MISSED, 30)]
+    expected = [text(NOON_S + hour * HOUR_S) for hour in range(30 - MAX_MISSED, 30)]
     assert starts(jobs) == expected
     (line,) = caplog.messages
     assert line == f"drift of one: 6 windows from {text(NOON_S)} to {expected[0]} are skipped"

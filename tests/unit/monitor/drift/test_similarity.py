@@ -7,7 +7,13 @@ import pytest
 from scipy import stats
 
 from quadriga.monitor.drift.samples import DriftError
-from quadriga.monitor.drift.similarity import LEAST, MOST, NEAREST, References, write
+from quadriga.monitor.drift.similarity import (
+    MAX_REFERENCES,
+    MIN_REFERENCES,
+    NEIGHBOURS,
+    References,
+    write_references,
+)
 
 SPACE = "0123456789abcdef"
 
@@ -20,7 +26,7 @@ def by_definition(references: np.ndarray, new: np.ndarray) -> float:
         np.maximum(2 - 2 * bag @ bag.T, 0)
     )  # of unit vectors; nought is at right angles
     np.fill_diagonal(apart, np.inf)
-    strange = np.sort(apart, axis=1)[:, :NEAREST].mean(axis=1)
+    strange = np.sort(apart, axis=1)[:, :NEIGHBOURS].mean(axis=1)
     return float((strange >= strange[-1]).mean())
 
 
@@ -60,7 +66,7 @@ def test_scores_are_uniform_where_nothing_changed(count, size):
 def test_what_was_stored_several_times_makes_no_false_alarms(tmp_path, repeats):
     rng = np.random.default_rng(0)
     stored = np.repeat(rng.normal(size=(300, 8)), repeats, axis=0)
-    assert write(tmp_path / "s", stored, np.arange(len(stored)), SPACE) == 300
+    assert write_references(tmp_path / "s", stored, np.arange(len(stored)), SPACE) == 300
     references = References.read(tmp_path / "s")
     assert references.ids.tolist() == list(range(0, 300 * repeats, repeats))
     scores = np.array([references.score(new) for new in rng.normal(size=(400, 8))])
@@ -85,7 +91,7 @@ def test_a_file_gives_the_same_scores(tmp_path):
     ids = np.arange(300, dtype=np.int64) << 40
     embeddings[7, 3] = np.nan
     embeddings[8, 3] = 1e30
-    assert write(path, embeddings, ids, SPACE) == 298
+    assert write_references(path, embeddings, ids, SPACE) == 298
     kept = [number for number in range(300) if number not in (7, 8)]
     read, made = References.read(path), references_of(embeddings[kept])
     assert (read.space, read.ids.tolist()) == (SPACE, ids[kept].tolist())
@@ -94,12 +100,12 @@ def test_a_file_gives_the_same_scores(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("count", [0, LEAST - 1, MOST + 1])
+@pytest.mark.parametrize("count", [0, MIN_REFERENCES - 1, MAX_REFERENCES + 1])
 def test_too_few_or_too_many_are_no_references(tmp_path, count):
     embeddings = np.random.default_rng(0).normal(size=(count, 2))
     embeddings[:, 0] = np.arange(count)
     with pytest.raises(DriftError, match=f"expected 100 to 10000 .* got {count}"):
-        write(tmp_path / "s", embeddings, np.arange(count), SPACE)
+        write_references(tmp_path / "s", embeddings, np.arange(count), SPACE)
     assert not list(tmp_path.iterdir())
 
 
@@ -117,13 +123,13 @@ def torn(path: Path, to: str) -> None:
     if to == "other shapes":
         with path.open("wb") as file:
             np.savez(file, embeddings=np.zeros((5, 5), np.float16), ids=np.arange(5), space="",
-                     apart=np.zeros((4, NEAREST), np.float32))  # fmt: skip
+                     apart=np.zeros((4, NEIGHBOURS), np.float32))  # fmt: skip
 
 
 @pytest.mark.parametrize("to", ["empty", "half", "text", "turned", "other arrays", "other shapes"])
 def test_a_torn_file_is_told(tmp_path, to):
     path = tmp_path / "default.similarity"
-    write(path, np.random.default_rng(0).normal(size=(200, 64)), np.arange(200), SPACE)
+    write_references(path, np.random.default_rng(0).normal(size=(200, 64)), np.arange(200), SPACE)
     torn(path, to)
     with pytest.raises(DriftError, match="similarity: expected "):
         References.read(path)

@@ -63,12 +63,12 @@ def test_psi_is_as_large_as_expected_where_nothing_changed():
 )
 def test_pooled_cells_hold_what_was_in_them(table, ordered):
     counts = np.array(table, float)
-    cells = two_samples.pooling(counts, ordered=ordered)
+    cells = two_samples.pool_cells(counts, ordered=ordered)
     together = np.zeros((2, int(cells.max()) + 1))
     np.add.at(together.T, cells, counts.T)
     assert together.sum() == counts.sum()
     expected = together.sum(axis=0) * together.sum(axis=1, keepdims=True) / together.sum()
-    few = (expected < two_samples.LEAST_EXPECTED).any(axis=0)
+    few = (expected < two_samples.MIN_EXPECTED).any(axis=0)
     assert few.sum() <= 1
     if ordered:
         assert (np.diff(cells) >= 0).all()
@@ -76,7 +76,7 @@ def test_pooled_cells_hold_what_was_in_them(table, ordered):
 
 def test_rare_labels_are_put_together_and_frequent_ones_stay():
     table = np.array([[500, 3, 490, 60, 35, 0], [50, 0, 40, 10, 5, 1]], float)
-    assert two_samples.pooling(table, ordered=False).tolist() == [3, 0, 2, 1, 0, 0]
+    assert two_samples.pool_cells(table, ordered=False).tolist() == [3, 0, 2, 1, 0, 0]
 
 
 def test_the_scale_of_an_effect_is_never_zero():
@@ -95,31 +95,35 @@ def test_the_energy_distance_is_its_definition():
     rows, current = _sides(40, 25)
     x, y = rows[~current].astype(float), rows[current].astype(float)
     expected = 2 * cdist(x, y).mean() - cdist(x, x).mean() - cdist(y, y).mean()
-    kernel = kernels.centred(kernels.kernel_of(kernels.distances(rows), "energy"))
-    assert kernels.between(kernel, current) == pytest.approx(expected, abs=1e-9)
+    kernel = kernels.centre_kernel(
+        kernels.kernel_matrix(kernels.pairwise_distances(rows), "energy")
+    )
+    assert kernels.squared_distance(kernel, current) == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_energy_distance_of_numbers_is_scipys():
     rows, current = _sides(40, 25, 1)
     expected = stats.energy_distance(rows[~current, 0], rows[current, 0]) ** 2
-    kernel = kernels.centred(kernels.kernel_of(kernels.distances(rows), "energy"))
-    assert kernels.between(kernel, current) == pytest.approx(expected, abs=1e-9)
+    kernel = kernels.centre_kernel(
+        kernels.kernel_matrix(kernels.pairwise_distances(rows), "energy")
+    )
+    assert kernels.squared_distance(kernel, current) == pytest.approx(expected, abs=1e-9)
 
 
 def test_mmd_is_its_definition():
     rows, current = _sides(30, 20)
-    kernel = kernels.kernel_of(kernels.distances(rows), "mmd")
+    kernel = kernels.kernel_matrix(kernels.pairwise_distances(rows), "mmd")
     x, y = ~current, current
     expected = (
         kernel[np.ix_(x, x)].mean() + kernel[np.ix_(y, y)].mean() - 2 * kernel[np.ix_(x, y)].mean()
     )
-    centred = kernels.centred(kernel)
-    assert kernels.between(centred, current) == pytest.approx(expected, abs=1e-9)
+    centred = kernels.centre_kernel(kernel)
+    assert kernels.squared_distance(centred, current) == pytest.approx(expected, abs=1e-9)
 
 
 def test_rows_that_are_the_same_are_no_distance_apart():
     rows = np.repeat(np.random.default_rng(0).normal(50, 1, (3, 64)).astype(np.float32), 2, axis=0)
-    assert kernels.distances(rows)[::2, 1::2].diagonal().tolist() == [0.0, 0.0, 0.0]
+    assert kernels.pairwise_distances(rows)[::2, 1::2].diagonal().tolist() == [0.0, 0.0, 0.0]
 
 
 def test_p_values_are_adjusted_as_scipy_does():

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.drift import windows
-from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, absolute
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, resolve_times
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
-from quadriga.monitor.signals import PICTURE
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
     ImageSignals,
@@ -19,7 +19,7 @@ from quadriga.store.records import (
     ModelReference,
     SignalsOfImages,
 )
-from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -42,7 +42,7 @@ def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):
     metadata = {} if camera is None else {"camera_id": camera}
     metadata |= {"frame": f"{second:09d}", "lux": float(draw.normal())}
     values = {"model": MODEL, "predictions": predictions, "input": image, "metadata": metadata}
-    return make_record(seq_of(second), **values | fields)
+    return make_record(id_at_second(second), **values | fields)
 
 
 def fill(place, seconds, **of):
@@ -54,8 +54,8 @@ def signals(place, seconds, shift=5.0, space=SPACE):
     draw = np.random.default_rng(min(seconds))
     made = [
         ImageSignals(
-            seq_of(one),
-            draw.normal(size=len(PICTURE)).astype("<f4").tobytes(),
+            id_at_second(one),
+            draw.normal(size=len(IMAGE_STATISTICS)).astype("<f4").tobytes(),
             draw.normal(shift, size=4).astype("<f2").tobytes(),
             space,
         )
@@ -67,8 +67,8 @@ def signals(place, seconds, shift=5.0, space=SPACE):
 def compared(place, baseline=None, **parameters):
     asked = DriftParameters(
         "one",
-        start=moment(MIDDLE),
-        baseline=baseline or StoredWindow(end=moment(MIDDLE)),
+        start=time_at_second(MIDDLE),
+        baseline=baseline or StoredWindow(end=time_at_second(MIDDLE)),
         **parameters,
     )
     return compare_stored(place.inferences, asked)
@@ -90,9 +90,9 @@ def test_silent_where_nothing_changed(place):
     assert (report.kind, report.task, report.status) == ("drift", "OBJECT_DETECTION", "ok")
     assert report.model.sha256 == "aa" * 32
     now, before = report.data.current, report.data.baseline
-    assert (now.start, now.end, now.n) == (moment(MIDDLE), moment(MIDDLE + 89), 90)
+    assert (now.start, now.end, now.n) == (time_at_second(MIDDLE), time_at_second(MIDDLE + 89), 90)
     assert now.filter == {"meta.camera_id": "north"}
-    assert (before.start, before.end, before.n) == (moment(1), moment(119), 119)
+    assert (before.start, before.end, before.n) == (time_at_second(1), time_at_second(119), 119)
     assert report.parameters["source_key"] == "camera_id"
     assert report.parameters["left_out"] == {"meta.frame": "hardly any text is there twice"}
     names = {one.name: one.kind for one in report.signals}
@@ -134,7 +134,7 @@ def test_what_is_compared_is_drawn_as_summaries_draw(place):
         assert one.rows.tolist() == other.rows.tolist()
         assert one.values.tolist() == other.values.tolist()
     assert 0 < len(drawn.sample.columns[-1].rows) <= 40
-    assert drawn.drawn("embedding")
+    assert drawn.is_sampled("embedding")
 
 
 def test_a_label_that_nobody_drew_is_known(place):
@@ -198,7 +198,10 @@ def test_signals_that_are_damaged_are_passed_over(place):
     damaged = [b"odd", np.full(4, np.nan, "<f2").tobytes(), np.zeros(3, "<f2").tobytes()]
     place.change(
         SignalsOfImages(
-            [ImageSignals(seq_of(at), b"torn", one, SPACE) for at, one in enumerate(damaged, 1)]
+            [
+                ImageSignals(id_at_second(at), b"torn", one, SPACE)
+                for at, one in enumerate(damaged, 1)
+            ]
         )
     )
     names = {one.name: len(one.rows) for one in windowed(place).summary.sample.columns}
@@ -233,13 +236,13 @@ def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(pl
     report = compared(place)
     assert len(report.unlike) == 12
     first = report.unlike[0]
-    assert first.inference_id == str(seq_of(MIDDLE + 70))
+    assert first.inference_id == str(id_at_second(MIDDLE + 70))
     assert first.score == 1 / 61
     assert (first.image, first.width) == (f"blake3:{MIDDLE + 70:064x}", 640)
     distances = [one.distance for one in first.nearest]
     assert len(distances) == 3
     assert distances == sorted(distances)
-    assert all(int(one.inference_id) < seq_of(MIDDLE) for one in first.nearest)
+    assert all(int(one.inference_id) < id_at_second(MIDDLE) for one in first.nearest)
     assert msgspec.json.decode(msgspec.json.encode(first.nearest[0].predictions))[0]["label"] == "a"
 
 
@@ -259,7 +262,7 @@ def test_a_quiet_window_is_insufficient(place):
 
 
 def test_what_is_wrong_is_named(place):
-    with pytest.raises(DriftError, match="expected inferences of 'one', got none"):
+    with pytest.raises(DriftError, match="the model 'one' has no inferences"):
         compared(place)
     fill(place, range(MIDDLE, MIDDLE + 9))
     with pytest.raises(DriftError, match="in the baseline, got none"):
@@ -267,7 +270,7 @@ def test_what_is_wrong_is_named(place):
     fill(place, range(1, 9))
     with pytest.raises(DriftError, match=r"expected a signal among area, .*, got 'scor'"):
         compared(place, signals=["scor"])
-    with pytest.raises(DriftError, match="expected the baseline 'x' to be at hand"):
+    with pytest.raises(DriftError, match="expected the summary of the baseline 'x'"):
         compared(place, baseline="x")
 
 
@@ -275,6 +278,6 @@ def test_times_become_moments_of_a_millisecond():
     asked = DriftParameters(
         "one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00")
     )
-    found = absolute(asked, 1_000_000_000_500)
+    found = resolve_times(asked, 1_000_000_000_500)
     assert (found.start, found.end) == ("1970-01-12T13:46:39.001Z", "1970-01-12T13:46:40.001Z")
     assert found.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")

@@ -7,7 +7,7 @@ from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
-from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -15,7 +15,7 @@ TASK = "IMAGE_CLASSIFICATION"
 KNOWN, ASKED = 200, 150
 
 
-IDS = np.array([seq_of(second) for second in range(1, KNOWN + ASKED + 1)])
+IDS = np.array([id_at_second(second) for second in range(1, KNOWN + ASKED + 1)])
 
 
 def fill(place, *, labels=2):
@@ -27,17 +27,17 @@ def fill(place, *, labels=2):
         said = [{"label": "a", "score": score}, {"label": "b", "score": 1 - score}][:labels]
         image = InputReference("image", f"blake3:{second:064x}", 64, 48, "image/jpeg", bytes=900)
         records.append(
-            make_record(seq_of(second), model=MODEL, task=TASK, predictions=said, input=image)
+            make_record(id_at_second(second), model=MODEL, task=TASK, predictions=said, input=image)
         )
         truth = "a" if draw.random() < score else "b"
-        truths.append(TruthStatement("id", str(seq_of(second)), [{"label": truth}]))
+        truths.append(TruthStatement("id", str(id_at_second(second)), [{"label": truth}]))
     place.move(*records)
     place.change(*truths[:KNOWN])
 
 
 def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
     fill(place)
-    times = [moment(second) for second in (0, KNOWN + 1)]
+    times = [time_at_second(second) for second in (0, KNOWN + 1)]
     asked = DriftParameters("one", start=times[1], baseline=StoredWindow(*times))
     found = compare_stored(place.inferences, asked).metrics
     assert [one.parameters["method"] for one in found] == [
@@ -73,10 +73,10 @@ def test_what_says_nothing_is_passed_over(place):
     fill(place)
     image = InputReference("image", None, 64, 48, "image/jpeg")
     for at, said in enumerate(([], [{"label": "a", "score": 0.9}])):
-        seq = seq_of(1000 + at)
+        seq = id_at_second(1000 + at)
         place.move(make_record(seq, model=MODEL, task=TASK, predictions=said, input=image))
         place.change(TruthStatement("id", str(seq), [{"label": "a"}] * (1 + at)))
-    more = [seq_of(1000), seq_of(1001)]
+    more = [id_at_second(1000), id_at_second(1001)]
     found = estimate_stored_accuracy(
         place.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more)
     )

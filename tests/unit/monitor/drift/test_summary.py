@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.monitor.drift.samples import DriftError, Sample, sample
+from quadriga.monitor.drift.samples import DriftError, Sample, build_sample
 from quadriga.monitor.drift.summary import (
     decode_summary,
-    drawn,
+    draw_rows,
     encode_summary,
-    merge,
+    merge_summaries,
     summarise,
-    usual_run,
+    typical_run_length,
 )
 
 N = 3000
@@ -27,7 +27,7 @@ SOURCES = np.array([f"camera {at % 3}" for at in range(N)])
 
 
 def part(at):
-    return sample(
+    return build_sample(
         {name: values[at] for name, values in COLUMNS.items()},
         kinds=KINDS,
         sources=SOURCES[at],
@@ -53,7 +53,7 @@ def test_shards_merge_to_the_same_bytes(shards, seed, run, rows):
     parts = [
         kept(np.flatnonzero(shard == at), run=run, rows=rows) for at in rng.permutation(shards)
     ]
-    assert encode_summary(merge([merge(parts[:2]), *parts[2:]])) == whole
+    assert encode_summary(merge_summaries([merge_summaries(parts[:2]), *parts[2:]])) == whole
 
 
 def test_no_more_than_asked_for_is_kept():
@@ -63,14 +63,14 @@ def test_no_more_than_asked_for_is_kept():
     assert sizes == {"score": 500, "label": 500, "vector": 100}
     assert found.n == N
     assert sum(found.labels["label"].values()) == N
-    assert found.drawn("numeric")
+    assert found.is_sampled("numeric")
 
 
 def test_all_is_kept_where_there_is_room():
     found = summarise(part(np.arange(100)))
     assert len(found.sample.order) == 100
-    assert not found.drawn("numeric")
-    assert not found.drawn("embedding")
+    assert not found.is_sampled("numeric")
+    assert not found.is_sampled("embedding")
 
 
 def test_rows_of_a_run_are_drawn_together():
@@ -102,12 +102,12 @@ def test_other_bytes_are_refused(data):
 
 def test_a_row_that_is_there_twice_is_refused():
     with pytest.raises(DriftError, match="expected each row of a source once"):
-        merge([kept(np.arange(10)), kept(np.arange(5, 15))])
+        merge_summaries([kept(np.arange(10)), kept(np.arange(5, 15))])
 
 
 def test_summaries_of_other_settings_are_refused():
     with pytest.raises(DriftError, match="expected summaries alike"):
-        merge([kept(np.arange(10)), kept(np.arange(10, 20), seed=1)])
+        merge_summaries([kept(np.arange(10)), kept(np.arange(10, 20), seed=1)])
 
 
 def test_a_run_of_nothing_is_refused():
@@ -129,10 +129,10 @@ def test_the_draw_has_the_share_of_what_is_busiest(busy):
         times = np.r_[rng.choice(200_000, n // 2, replace=False), order[n // 2 :]]
         order = np.sort(times)
         is_busy = order < 200_000
-    run = usual_run(order, sources)
+    run = typical_run_length(order, sources)
     names = tuple(str(at) for at in range(200))
     place = Sample((), order, sources, names)
-    found = [drawn(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
+    found = [draw_rows(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
     assert all(3500 < len(rows) <= 4000 for rows in found)
     shares = [is_busy[rows].mean() for rows in found]
     assert abs(np.mean(shares) - is_busy.mean()) < 0.1

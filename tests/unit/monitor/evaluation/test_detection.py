@@ -358,7 +358,7 @@ def test_a_number_that_is_none_is_refused(number):
 
 
 def test_the_example_of_the_document_gives_its_numbers():
-    text = (Path(__file__).parents[4] / "docs/evaluation.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/evaluation-reference.md").read_text()
     section = text.partition("\n## Detection\n")[2].partition("\n## ")[0]
     lines = section.partition("```json\n")[2].partition("```")[0].splitlines()
     images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]

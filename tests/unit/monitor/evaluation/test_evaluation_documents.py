@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
 from tests.unit.monitor.evaluation.evaluated import merged
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
 
 def example(heading):

@@ -151,7 +151,7 @@ def test_masks_of_coco_are_drawn_as_contours(coco) -> None:
 
 def test_the_record_of_the_document_is_one() -> None:
     page = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
-    section = page.partition("\n## Evaluating files\n")[2].partition("\n## ")[0]
+    section = page.partition("\n## Evaluate files\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     report = evaluated(json.loads(example), by=["meta.camera_id"])
     assert [one.value for one in report.slices] == ["north"]

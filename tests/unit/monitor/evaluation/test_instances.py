@@ -227,7 +227,7 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
 
 
 def test_the_documented_squares_overlap_by_a_third():
-    text = Path("docs/evaluation.md").read_text(encoding="utf-8")
+    text = Path("docs/evaluation-reference.md").read_text(encoding="utf-8")
     line = text.partition("## Masks")[2].partition("```json")[2].partition("```")[0]
     found = InstanceEvaluator().tables(
         [msgspec.json.decode(line, type=EvaluatedImage)], LabelNumbers()

@@ -15,7 +15,7 @@ from quadriga.store.records import (
     ModelReference,
     TruthStatement,
 )
-from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.monitor.evaluation.evaluated import told
 from tests.unit.store.conftest import make_record
 
@@ -45,14 +45,14 @@ def answer():
             "predictions": [{"label": label, "score": 0.5} for label in found],
             "input": InputReference("image", digest, 640, 480, "image/jpeg"),
         }
-        return make_record(seq_of(second), **values | fields)
+        return make_record(id_at_second(second), **values | fields)
 
     return make
 
 
 def truth(second, there="a"):
     labels = None if there is None else [{"label": label} for label in there]
-    return TruthStatement("id", str(seq_of(second)), labels)
+    return TruthStatement("id", str(id_at_second(second)), labels)
 
 
 def image_truth(image, there="a"):
@@ -87,7 +87,12 @@ def test_the_report_says_what_was_looked_at(place, answer):
     assert (report.task, report.kind) == ("OBJECT_DETECTION", "evaluation")
     assert msgspec.structs.astuple(report.model) == ("one", "1", "aa" * 32)
     window = report.data.current
-    assert (window.start, window.end, window.n, window.filter) == (moment(6), moment(11), 6, where)
+    assert (window.start, window.end, window.n, window.filter) == (
+        time_at_second(6),
+        time_at_second(11),
+        6,
+        where,
+    )
     assert report.parameters == {
         "rule": "small",
         "resamples": 10,
@@ -116,7 +121,7 @@ WHERE = [
     ({"label": {"name": "b", "score": {"ge": 0.5}}}, 1),
     ({"box": {"area": {"ge": 100}}}, 1),
     ({"geo": {"near": [10, 20], "within": "5km"}}, 1),
-    ({"ts": {"lt": moment(3)}}, 2),
+    ({"ts": {"lt": time_at_second(3)}}, 2),
     ({"version": "2"}, 1),
 ]
 
@@ -157,7 +162,7 @@ def test_slices_are_keys_and_filters(place, answer):
     report = evaluated(
         place,
         by=["meta.camera.id", "day"],
-        slices={"right": "label=a", "late": {"ts": {"ge": moment(5)}}, "none": "label=c"},
+        slices={"right": "label=a", "late": {"ts": {"ge": time_at_second(5)}}, "none": "label=c"},
     )
     found = {(one.by, one.value): (one.n, one.metrics[0].value) for one in report.slices}
     assert found == {

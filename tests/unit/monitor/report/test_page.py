@@ -131,13 +131,17 @@ def test_page_of_decoded_json_is_the_page(pages):
 
 
 def test_report_is_described():
-    described = (ROOT / "docs" / "evaluation.md").read_text("utf-8").partition("## The report\n")[2]
+    described = (
+        (ROOT / "docs" / "evaluation-reference.md")
+        .read_text("utf-8")
+        .partition("## The report\n")[2]
+    )
     for field in msgspec.structs.fields(Report):
         assert f"`{field.encode_name}`" in described, field.encode_name
 
 
 def test_documented_lines_write_a_page(tmp_path, monkeypatch):
-    document = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    document = (ROOT / "docs" / "evaluation-reference.md").read_text("utf-8")
     lines = (
         document.partition("## The report as a page")[2]
         .partition("```python\n")[2]

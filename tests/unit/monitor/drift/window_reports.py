@@ -15,12 +15,12 @@ MODEL = "shapes-detector"
 HOUR_S = 3600
 
 
-def seq_of(second: int) -> int:
+def id_at_second(second: int) -> int:
     """The first id of a second of what is stored."""
     return second * 1000 << 22
 
 
-def moment(second: int) -> str:
+def time_at_second(second: int) -> str:
     """The time of a second of what is stored."""
     return timestamp_text(EPOCH_MS + second * 1000)
 

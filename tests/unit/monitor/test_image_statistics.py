@@ -4,17 +4,17 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.monitor.signals import PICTURE, picture
+from quadriga.monitor.image_statistics import IMAGE_STATISTICS, measure_image
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, (300, 400, 3), np.uint8)
 
 
 def measured(pixels, bit_depth=None) -> dict[str, float]:
-    found = picture(pixels, bit_depth)
+    found = measure_image(pixels, bit_depth)
     assert found.dtype == np.float32
     assert np.isfinite(found).all()
-    return dict(zip(PICTURE, found.tolist(), strict=True))
+    return dict(zip(IMAGE_STATISTICS, found.tolist(), strict=True))
 
 
 def flat(*rgb: int) -> np.ndarray:

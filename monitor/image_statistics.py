@@ -1,6 +1,6 @@
-"""What the pixels of an image tell of drift, as numbers: how bright, sharp and colourful it is.
+"""Image statistics for drift: how bright, sharp and colourful an image is, as numbers.
 
-Of the image in a small size, so that it costs little and images of one scene by two cameras resemble each other.
+They are measured on a downscaled image, which is cheap and makes images of one scene by two cameras comparable.
 """
 
 from typing import Any
@@ -11,19 +11,19 @@ import numpy.typing as npt
 
 from quadriga.tasks.arrays import Float32Array
 
-PICTURE = (
+IMAGE_STATISTICS = (
     "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
 )  # fmt: skip
-"""Names of the numbers that `picture` gives, in their order."""
+"""Names of the numbers that `measure_image` returns, in the order in which they are stored."""
 
 _SIDE_PX = 512
-"""The longer side of the image in which edges are looked at, half of it for colours; none is enlarged."""
+"""Longer side of the image that edges are measured on; colours are measured on half of it. Images are never enlarged."""
 
 _DARK, _BURNT = 5.0, 98.0
-"""Of lightness, 0 to 100."""
+"""Lightness, 0 to 100, below which a pixel is dark, and above which it is burnt out."""
 
 
-def picture(
+def measure_image(
     pixels: npt.NDArray[np.uint8 | np.uint16], bit_depth: int | None = None
 ) -> Float32Array:
     """Measure an image.
@@ -35,33 +35,36 @@ def picture(
     255): 0 where the image is flat, the lower the sharper.
 
     Args:
-        pixels: (H, W) or (H, W, bands), RGB; of more than three bands the first three count, of fewer the
+        pixels: (H, W) or (H, W, bands), RGB; of more than three bands the first three are used, of fewer the
             first alone, as gray.
-        bit_depth: Values go from 0 to 2**bit_depth - 1; None for all that the type holds.
+        bit_depth: Bits of a value, which goes up to 2**bit_depth - 1; None: those of the data type.
 
     Returns:
-        float32 (8,), in the order of `PICTURE`; all finite.
+        float32 (8,), in the order of `IMAGE_STATISTICS`; all finite.
     """
     bits = bit_depth or 8 * pixels.dtype.itemsize
-    small = _shrunk(_shrunk(pixels, 2 * _SIDE_PX), _SIDE_PX)
+    small = _shrink(_shrink(pixels, 2 * _SIDE_PX), _SIDE_PX)
     small = small if small.ndim == 3 else small[..., None]
     shown = small[..., :3] if small.shape[2] >= 3 else small[..., [0, 0, 0]]
     rgb: npt.NDArray[Any] = np.multiply(shown, np.float32(1 / (2**bits - 1)), dtype=np.float32)
     gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
     _, edges = cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_32F, scale=255))
-    rgb = _shrunk(rgb, _SIDE_PX // 2)
+    rgb = _shrink(rgb, _SIDE_PX // 2)
     lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)
-    (brightness, a, b), (contrast, _, _) = (each.ravel() for each in cv2.meanStdDev(lab))
+    (brightness, a, b), (contrast, _, _) = (columns.ravel() for columns in cv2.meanStdDev(lab))
     light = cv2.extractChannel(lab, 0)
     saturation = cv2.mean(cv2.extractChannel(cv2.cvtColor(rgb, cv2.COLOR_RGB2HSV), 1))[0]
     blur = -np.log1p(edges.item() ** 2)
     dark, burnt = (light < _DARK).mean(), (light > _BURNT).mean()
-    found = (brightness, contrast, blur, saturation, a, b, dark, burnt)
-    return np.array(found, np.float32)
+    statistics = (brightness, contrast, blur, saturation, a, b, dark, burnt)
+    return np.array(statistics, np.float32)
 
 
-def _shrunk(pixels: npt.NDArray[Any], side_px: int) -> npt.NDArray[Any]:
-    """Shrink what has a longer side to it; by a half at most each pixel counts alike."""
+def _shrink(pixels: npt.NDArray[Any], side_px: int) -> npt.NDArray[Any]:
+    """Shrink an image whose longer side exceeds `side_px`.
+
+    Called in steps of at most one half: linear interpolation would skip pixels otherwise.
+    """
     height, width = pixels.shape[:2]
     scale = side_px / max(height, width)
     if scale >= 1:

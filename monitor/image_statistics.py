@@ -1,6 +1,6 @@
-"""What the pixels of an image tell of drift, as numbers: how bright, sharp and colourful it is.
+"""Image statistics for drift: how bright, sharp and colourful an image is, as numbers.
 
-Of the image in a small size, so that it costs little and images of one scene by two cameras resemble each other.
+They are measured on a downscaled image, which is cheap and makes images of one scene by two cameras comparable.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from quadriga.tasks.arrays import Float32Array
 IMAGE_STATISTICS = (
     "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
 )  # fmt: skip
-"""Names of the numbers that `measure_image` returns, in their order."""
+"""Names of the numbers that `measure_image` returns, in the order in which they are stored."""
 
 _SIDE_PX = 512
-"""The longer side of the image in which edges are looked at, half of it for colours; none is enlarged."""
+"""Longer side of the image that edges are measured on; colours are measured on half of it. Images are never enlarged."""
 
 _DARK, _BURNT = 5.0, 98.0
-"""Of lightness, 0 to 100."""
+"""Lightness, 0 to 100, below which a pixel is dark, and above which it is burnt out."""
 
 
 def measure_image(
@@ -35,9 +35,9 @@ def measure_image(
     255): 0 where the image is flat, the lower the sharper.
 
     Args:
-        pixels: (H, W) or (H, W, bands), RGB; of more than three bands the first three count, of fewer the
+        pixels: (H, W) or (H, W, bands), RGB; of more than three bands the first three are used, of fewer the
             first alone, as gray.
-        bit_depth: Values go from 0 to 2**bit_depth - 1; None for all that the type holds.
+        bit_depth: Bits of a value, which goes up to 2**bit_depth - 1; None: those of the data type.
 
     Returns:
         float32 (8,), in the order of `IMAGE_STATISTICS`; all finite.
@@ -61,7 +61,10 @@ def measure_image(
 
 
 def _shrink(pixels: npt.NDArray[Any], side_px: int) -> npt.NDArray[Any]:
-    """Shrink what has a longer side to it; by a half at most each pixel counts alike."""
+    """Shrink an image whose longer side exceeds `side_px`.
+
+    Called in steps of at most one half: linear interpolation would skip pixels otherwise.
+    """
     height, width = pixels.shape[:2]
     scale = side_px / max(height, width)
     if scale >= 1:

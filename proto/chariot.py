@@ -1,4 +1,4 @@
-"""chariot-v2-kserve: what it adds to the V2 envelope if the model takes images.
+"""chariot-v2-kserve: its additions to the V2 envelope for models that take images.
 
 Images come base64-encoded in BYTES inputs, predictions go out as JSON in `data`, one list per image.
 
@@ -39,7 +39,7 @@ def without_gateway_prefix(path: str) -> str:
 
 
 def protocol_of_images(protocol: str) -> str:
-    """Name the protocol of a request for images: it shares its paths and its envelope with V2."""
+    """Return the protocol of a request for images, which shares paths and envelope with V2."""
     return PROTOCOL if protocol == "v2" else protocol
 
 
@@ -67,16 +67,23 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
         parameters = {**defaults, **tensor.parameters}
         metadata = parse_metadata(parameters, location)
         storage = read_storage_options(parameters, location)
-        # an input may say so of itself where its protocol has bytes
+        # protocols that carry bytes mark inputs that are base64 all the same
         is_base64 = tensor.parameters.get("content_type") == "base64"
         images = _image_files(tensor.data, location, is_base64=is_base64)
-        yield ImageInput(tensor.name, location, images, parameters, metadata, storage)
+        yield ImageInput(
+            name=tensor.name,
+            location=location,
+            images=images,
+            parameters=parameters,
+            metadata=metadata,
+            storage=storage,
+        )
 
 
 def _image_files(
     elements: Sequence[str | bytes], location: str, *, is_base64: bool
 ) -> Iterator[bytes]:
-    """Yield images as files: those of JSON, or said to be, are base64."""
+    """Yield images as files; texts of JSON, and inputs marked as such, are decoded from base64."""
     for index, element in enumerate(elements):
         if isinstance(element, bytes) and not is_base64:
             yield element
@@ -85,7 +92,7 @@ def _image_files(
 
 
 def _decode_base64(element: str | bytes, location: str) -> bytes:
-    """Decode an image, also of a data URL, and also in lines."""
+    """Decode an image in base64; a data URL and line breaks are accepted, too."""
     text = element.decode("latin-1") if isinstance(element, bytes) else element
     if text.startswith("data:"):
         _, _, text = text.partition(",")
@@ -103,7 +110,7 @@ def _decode_base64(element: str | bytes, location: str) -> bytes:
 
 
 def read_storage_options(parameters: Mapping[str, Any], location: str) -> StorageOptions:
-    """Read what a request asks to store of one input.
+    """Read the storage options of one input.
 
     Raises:
         InvalidRequest: An option is neither true nor false.
@@ -169,7 +176,7 @@ def _from_entries(entries: list[Any], location: str) -> dict[str, Any]:
 
 
 def _typed(type_: Any, value: Any, location: str) -> Any:
-    """Read one value as its declared type; values are texts on the wire, JSON's own are taken too."""
+    """Read a value as its declared type; values are texts on the wire, but JSON's own types are accepted, too."""
     if type_ not in METADATA_TYPES:
         raise InvalidRequest(
             f"{location}: expected type to be one of {', '.join(METADATA_TYPES)}, got {type_!r:.40}"

@@ -1,7 +1,7 @@
-"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as they are.
+"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as raw bytes.
 
-Parameters are those of chariot-v2-kserve, predictions too; there is no model name, no input's name and no
-metadata in the answer. The model is the one of the gateway's prefix, or the only one of the server.
+Parameters and predictions are those of chariot-v2-kserve; responses have no model name, no input's name and no
+metadata. The model is the one of the gateway's prefix, or the only one of the server.
 
 Source: Striveworks, engine-yolo, `protocol.py`; it is not on Chariot's page of protocols.
 """
@@ -30,7 +30,7 @@ from quadriga.proto.v2_rest import answer_infer
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 
 PARAMETERS_HEADER = b"chariot-inference-parameters"
-"""A JSON object, for images that come as they are."""
+"""Header with the parameters, a JSON object, of an image sent as raw bytes."""
 
 _JSON = b"application/json"
 _LINES = b"application/jsonl"
@@ -39,7 +39,7 @@ _OBJECT = re.compile(rb"\s*\{")
 
 
 class ImageBody(msgspec.Struct):
-    """A request, or a line of one, for the OpenAPI document."""
+    """Request, or one line of it, for the OpenAPI document."""
 
     input: str
     parameters: dict[str, Any] | None = None
@@ -47,11 +47,11 @@ class ImageBody(msgspec.Struct):
 
 def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the one endpoint of chariot-v2."""
-    answer = partial(_infer, serving, options)
+    infer = partial(_infer, serving, options)
     return [
         post_endpoint(
             PATH,
-            answer,
+            infer,
             "Answer images, for Chariot",
             compress_response=True,
             request_type=ImageBody,
@@ -60,32 +60,34 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
 
 
 def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
-    """Read the images of a request, each a tensor; None of a request of chariot-v2-kserve."""
-    kind = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
-    if kind == _LINES:
+    """Read the images of a request, each as a tensor; None if it is a request of chariot-v2-kserve."""
+    media_type = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    if media_type == _LINES:
         lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
             raise InvalidRequest("expected a body of at least one line, got none")
         return [
-            _image(parse_object(line, where := f"line {number}"), where, number)
+            _image(parse_object(line, location := f"line {number}"), location, number)
             for number, line in enumerate(lines)
         ]
-    # curl names its default type for anything that it posts
-    if kind in (b"", _JSON) or (kind == _FORM and _OBJECT.match(http_request.body)):
+    # curl sends its default type, that of forms, with anything that it posts
+    if media_type in (b"", _JSON) or (media_type == _FORM and _OBJECT.match(http_request.body)):
         body = parse_object(http_request.body, "a body")
         return None if "inputs" in body and "input" not in body else [_image(body, "a body", 0)]
-    written = http_request.headers.get(PARAMETERS_HEADER)
-    what = f"the header {PARAMETERS_HEADER.decode()}"
-    parameters = {} if written is None else parse_object(written, what)
-    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters)]
+    header = http_request.headers.get(PARAMETERS_HEADER)
+    subject = f"the header {PARAMETERS_HEADER.decode()}"
+    parameters = {} if header is None else parse_object(header, subject)
+    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters=parameters)]
 
 
-def _image(body: dict[str, Any], where: str, number: int) -> Tensor:
+def _image(body: dict[str, Any], location: str, index: int) -> Tensor:
     image = body.get("input")
     if not isinstance(image, str):
-        raise InvalidRequest(f"{where}: expected input to be an image in base64, got {image!r:.60}")
-    parameters = take_parameters(body, f"{where}: ")
-    return Tensor(f"input-{number}", "BYTES", (1,), [image], parameters)
+        raise InvalidRequest(
+            f"{location}: expected input to be an image in base64, got {image!r:.60}"
+        )
+    parameters = take_parameters(body, f"{location}: ")
+    return Tensor(f"input-{index}", "BYTES", (1,), [image], parameters=parameters)
 
 
 def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:
@@ -112,8 +114,8 @@ def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) ->
         )
     request = InferRequest(name, None, request_id(http_request), inputs, protocol="chariot-v2")
     response = serving.infer(request)
-    answers = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
+    lines = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
     headers = store_headers(response)
-    if len(answers) == 1:
-        return HttpResponse(answers[0], headers=headers)
-    return HttpResponse(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)
+    if len(lines) == 1:
+        return HttpResponse(lines[0], headers=headers)
+    return HttpResponse(b"\n".join((*lines, b"")), media_type=_LINES, headers=headers)

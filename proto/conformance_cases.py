@@ -1,6 +1,6 @@
-"""What an engine that speaks chariot-v2-kserve answers, case by case.
+"""Cases of the conformance check with chariot-v2-kserve.
 
-What the page demands is a `must`; what it leaves open, or what clients rely on beyond it, is a `should`.
+A `must` is required by the page; a `should` is left open by it, or relied on by clients beyond it.
 
 Source: Chariot, Inference Protocols; Open Inference Protocol for health, ids and errors.
 """
@@ -20,7 +20,7 @@ _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_SEGMENTATION": ("score",),
     "IMAGE_TEXT_TO_TEXT": (),
 }
-"""Fields of a prediction that are numbers, by task."""
+"""Numeric fields of a prediction, by task."""
 
 _CLASSIFY = ("IMAGE_CLASSIFICATION",)
 _DETECT = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION")
@@ -52,11 +52,11 @@ def _at(path: str, headers: Mapping[str, str] | None = None) -> Callable[[Engine
 
 
 def _output(engine: EngineClient) -> None:
-    (output, *more) = engine.infer_json()["outputs"]
-    expect(not more, "one output for one input", f"{1 + len(more)}")
-    right = {"name": str, "shape": list, "datatype": str, "data": list}
-    kinds = {name: isinstance(output.get(name), kind) for name, kind in right.items()}
-    expect(all(kinds.values()), f"an output with {', '.join(right)}", output)
+    (output, *others) = engine.infer_json()["outputs"]
+    expect(not others, "one output for one input", f"{1 + len(others)}")
+    types = {"name": str, "shape": list, "datatype": str, "data": list}
+    kinds = {name: isinstance(output.get(name), type_) for name, type_ in types.items()}
+    expect(all(kinds.values()), f"an output with {', '.join(types)}", output)
     expect(output["name"] == "input-image-0", "the input's name", output["name"])
 
 
@@ -68,8 +68,8 @@ def _column(engine: EngineClient) -> None:
 def _several_inputs(engine: EngineClient) -> None:
     names = ["first", "second", "third"]
     inputs = [engine.input(engine.image, name=name) for name in names]
-    found = [output.get("name") for output in engine.infer_json(*inputs)["outputs"]]
-    expect(found == names, f"an output for each of {names}", found)
+    output_names = [output.get("name") for output in engine.infer_json(*inputs)["outputs"]]
+    expect(output_names == names, f"an output for each of {names}", output_names)
 
 
 def _two_images(engine: EngineClient) -> None:
@@ -81,8 +81,8 @@ def _two_images(engine: EngineClient) -> None:
 
 def _nested(engine: EngineClient) -> None:
     data = engine.infer_json()["outputs"][0].get("data")
-    right = isinstance(data, list) and len(data) == 1 and isinstance(data[0], list)
-    expect(right, "data to be one list, of the image's predictions", data)
+    is_nested = isinstance(data, list) and len(data) == 1 and isinstance(data[0], list)
+    expect(is_nested, "data to be one list, of the image's predictions", data)
 
 
 def _fields(engine: EngineClient) -> str | None:
@@ -92,37 +92,47 @@ def _fields(engine: EngineClient) -> str | None:
 
 
 def _predictions(engine: EngineClient) -> list[dict[str, Any]]:
-    """Give predictions whose fields are those of the task: as many as there are, to have some."""
-    found = engine.predictions(**({"score_threshold": 0.01} if engine.task in _DETECT else {}))
+    """Return predictions whose fields are those of the task, with a low threshold so that there are some."""
+    predictions = engine.predictions(
+        **({"score_threshold": 0.01} if engine.task in _DETECT else {})
+    )
     texts = ("prompt", "answer") if engine.task in _ASK else ("label",)
-    for each in found:
-        expect(isinstance(each, dict), "predictions to be objects", each)
+    for prediction in predictions:
+        expect(isinstance(prediction, dict), "predictions to be objects", prediction)
         for name in texts:
-            expect(isinstance(each.get(name), str), f"{name} to be a text", each)
+            expect(isinstance(prediction.get(name), str), f"{name} to be a text", prediction)
         for name in _NUMBERS[engine.task]:
-            expect(_is_number(each.get(name)), f"{name} to be a number", each)
+            expect(_is_number(prediction.get(name)), f"{name} to be a number", prediction)
         if engine.task == "IMAGE_SEGMENTATION":
-            rings = each["contour"]
-            right = isinstance(rings, list) and all(isinstance(r, list) and r for r in rings)
-            right = right and all(_is_number(p[axis]) for r in rings for p in r for axis in "xy")
-            expect(right, "contour: a list of lists of {x, y}", each)
-    return found
+            rings = prediction["contour"]
+            is_valid = isinstance(rings, list) and all(isinstance(r, list) and r for r in rings)
+            is_valid = is_valid and all(
+                _is_number(p[axis]) for r in rings for p in r for axis in "xy"
+            )
+            expect(is_valid, "contour: a list of lists of {x, y}", prediction)
+    return predictions
 
 
 def _ranges(engine: EngineClient) -> None:
     width, height = engine.size_wh
-    for each in _predictions(engine):
-        right = 0 <= each.get("score", 0) <= 1
+    for prediction in _predictions(engine):
+        is_valid = 0 <= prediction.get("score", 0) <= 1
         if engine.task == "OBJECT_DETECTION":
-            across = -1 <= each["xmin"] <= each["xmax"] <= width + 1
-            right = right and across and -1 <= each["ymin"] <= each["ymax"] <= height + 1
+            across = -1 <= prediction["xmin"] <= prediction["xmax"] <= width + 1
+            is_valid = (
+                is_valid and across and -1 <= prediction["ymin"] <= prediction["ymax"] <= height + 1
+            )
         if engine.task == "ORIENTED_OBJECT_DETECTION":
-            centre = -0.1 <= each["cx"] <= 1.1 and -0.1 <= each["cy"] <= 1.1
-            right = right and centre and min(each["w"], each["h"]) >= 0
-            right = right and abs(each["r"]) <= 2 * math.pi
-        points = [point for ring in each.get("contour", ()) for point in ring]
-        right = right and all(-1 <= p["x"] <= width and -1 <= p["y"] <= height for p in points)
-        expect(right, f"scores of 0 to 1, and places in the image of {width} x {height}", each)
+            centre = -0.1 <= prediction["cx"] <= 1.1 and -0.1 <= prediction["cy"] <= 1.1
+            is_valid = is_valid and centre and min(prediction["w"], prediction["h"]) >= 0
+            is_valid = is_valid and abs(prediction["r"]) <= 2 * math.pi
+        points = [point for ring in prediction.get("contour", ()) for point in ring]
+        is_valid = is_valid and all(
+            -1 <= p["x"] <= width and -1 <= p["y"] <= height for p in points
+        )
+        expect(
+            is_valid, f"scores of 0 to 1, and places in the image of {width} x {height}", prediction
+        )
 
 
 def _is_number(value: Any) -> bool:
@@ -130,30 +140,47 @@ def _is_number(value: Any) -> bool:
 
 
 def _threshold(engine: EngineClient) -> None:
-    found = engine.predictions(score_threshold=0.5)
-    low = [each for each in found if isinstance(each, dict) and each.get("score", 0) < 0.5]
+    predictions = engine.predictions(score_threshold=0.5)
+    low = [
+        prediction
+        for prediction in predictions
+        if isinstance(prediction, dict) and prediction.get("score", 0) < 0.5
+    ]
     expect(not low, "no prediction below a score_threshold of 0.5", low)
 
 
 def _proba(engine: EngineClient) -> None:
-    few, all_ = len(engine.predictions()), engine.predictions(action="predict_proba")
-    scores = [each.get("score") if isinstance(each, dict) else None for each in all_]
-    expect(1 <= few <= len(scores), "predict_proba to answer all labels, predict the best", scores)
-    expect(all(map(_is_number, scores)), "predict_proba to answer label and score", all_)
+    predicted_count, predictions = (
+        len(engine.predictions()),
+        engine.predictions(action="predict_proba"),
+    )
+    scores = [
+        prediction.get("score") if isinstance(prediction, dict) else None
+        for prediction in predictions
+    ]
+    expect(
+        1 <= predicted_count <= len(scores),
+        "predict_proba to answer all labels, predict the best",
+        scores,
+    )
+    expect(all(map(_is_number, scores)), "predict_proba to answer label and score", predictions)
 
 
 def _prompts(engine: EngineClient) -> None:
-    found = engine.predictions(prompts=PROMPTS)
-    said = [each.get("prompt") if isinstance(each, dict) else None for each in found]
-    expect(said == PROMPTS, f"an answer to each of {PROMPTS}", found)
+    predictions = engine.predictions(prompts=PROMPTS)
+    prompts = [
+        prediction.get("prompt") if isinstance(prediction, dict) else None
+        for prediction in predictions
+    ]
+    expect(prompts == PROMPTS, f"an answer to each of {PROMPTS}", predictions)
 
 
 def _echo(name: str, *values: Any) -> Callable[[EngineClient], None]:
     def check(engine: EngineClient) -> None:
         for value in values:
             output = engine.infer_json(engine.input(engine.image, **{name: value}))["outputs"][0]
-            found = (output.get("parameters") or {}).get(name)
-            expect(found == value, f"parameters.{name} as it was sent: {value}", found)
+            echoed = (output.get("parameters") or {}).get(name)
+            expect(echoed == value, f"parameters.{name} as it was sent: {value}", echoed)
 
     return check
 
@@ -163,14 +190,14 @@ def _null(engine: EngineClient) -> None:
     engine.infer_json(tensor, parameters=None)
 
 
-def _id(engine: EngineClient, headers: Mapping[str, str], **more: Any) -> None:
-    given = {"Content-Type": "application/json", **headers}
-    found = checked_json(engine.infer({**engine.body(), **more}, headers=given)).get("id")
-    expect(found == "request-7", "the id of the request, request-7", found)
+def _id(engine: EngineClient, headers: Mapping[str, str], **members: Any) -> None:
+    sent_headers = {"Content-Type": "application/json", **headers}
+    id_ = checked_json(engine.infer({**engine.body(), **members}, headers=sent_headers)).get("id")
+    expect(id_ == "request-7", "the id of the request, request-7", id_)
 
 
 def _refused(make: Callable[[EngineClient], Any], path: str = "") -> Callable[[EngineClient], None]:
-    """Send what is wrong: a 4xx with a JSON object; and then the engine answers as before."""
+    """Make a check that an invalid request gets a 4xx with a JSON object, and that a valid one then succeeds."""
 
     def check(engine: EngineClient) -> None:
         reply = engine.infer(make(engine), path)
@@ -254,4 +281,4 @@ CASES: tuple[Case, ...] = (
         "an unknown model", "must", _refused(EngineClient.body, "/v2/models/m-no-such-model/infer/")
     ),
 )
-"""In the order of their report."""
+"""All cases, in the order of the report."""

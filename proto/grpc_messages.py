@@ -1,6 +1,6 @@
-"""The messages of gRPC, as classes made from `open_inference.binpb`.
+"""Messages of gRPC, as classes made from `open_inference.binpb`.
 
-They live in a pool of their own: in the default pool they would clash with those of tritonclient, kserve and
+They have a descriptor pool of their own: in the default pool they would clash with those of tritonclient, kserve and
 mlserver, which declare the same names, and none of these could be imported in the same process.
 """
 
@@ -20,7 +20,7 @@ for _file in descriptor_pb2.FileDescriptorSet.FromString(
 
 SERVICE = "inference.GRPCInferenceService"
 REPOSITORY_SERVICE = "inference.model_repository.ModelRepositoryService"
-"""MLServer's; its messages are those of the first service."""
+"""Repository service of MLServer; its messages are those of the first service."""
 
 
 def message_class(name: Any) -> Any:

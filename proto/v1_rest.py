@@ -1,6 +1,6 @@
-"""The endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which grew out of it.
+"""Endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which derives from it.
 
-Where the two clash, docs/protocols-reference.md says which one is followed.
+docs/protocols-reference.md says which one is followed if the two conflict.
 
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
@@ -32,17 +32,17 @@ _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
 
 _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
-"""TF Serving's word for a state, where it has another one."""
+"""States with another name in TF Serving."""
 
 
 def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints under /v1."""
     predict, explain = (
-        with_cloud_events(partial(_predict, serving, options, verb), options, unnamed=True)
+        with_cloud_events(partial(_predict, serving, options, verb), options, any_content_type=True)
         for verb in ("predict", "explain")
     )
     examples = partial(_read_examples, serving, options)
-    act, looked = (
+    post_v1, state_v1 = (
         partial(post_endpoint, ignore_case=True, compress_response=True),
         partial(state_endpoint, ignore_case=True),
     )
@@ -51,16 +51,24 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         return json_response({"models": model_names(serving)})
 
     return [
-        act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
-        act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
-        act(f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"),
-        act(f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"),
-        looked("/", lambda _: json_response({"status": "alive"}), "Tell whether the server runs"),
-        looked("/v1/models", models, "List the models"),
-        looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
-        looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
-        looked("/v1/{rest...}", partial(_malformed, "GET"), ""),
-        act("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
+        post_v1(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
+        post_v1(f"{_MODEL}:explain", explain, "Predict, and explain the predictions"),
+        post_v1(
+            f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"
+        ),
+        post_v1(
+            f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"
+        ),
+        state_v1(
+            "/", lambda _: json_response({"status": "alive"}), "Check whether the server runs"
+        ),
+        state_v1("/v1/models", models, "List the models"),
+        state_v1(_MODEL, partial(_status, serving), "Check whether a model is ready"),
+        state_v1(
+            f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"
+        ),
+        state_v1("/v1/{rest...}", partial(_malformed, "GET"), ""),
+        post_v1("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
     ]
 
 
@@ -78,16 +86,16 @@ def _predict(
 ) -> HttpResponse:
     info = _served(serving, http_request)
     rows = verb == "explain" or options.v1_inputs == "kserve"
-    asked = v1_requests.parse_predict(
+    predict = v1_requests.parse_predict(
         http_request.body, info, request_id(http_request), inputs_are_rows=rows
     )
-    request = mark_cloud_event(http_request, asked.request)
+    request = mark_cloud_event(http_request, predict.request)
     explanations = None
     if verb == "explain":
         response, explanations = serving.explain(request)
     else:
         response = serving.infer(request)
-    body = v1_requests.render_predict(asked, response, options.not_finite, explanations)
+    body = v1_requests.render_predict(predict, response, options.not_finite, explanations)
     return HttpResponse(body, headers=store_headers(response))
 
 
@@ -109,7 +117,7 @@ def _read_examples(
 
 
 def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
-    """Answer in one object what KServe and what TF Serving say of a model."""
+    """Describe a model's state in one object with the keys of KServe and of TF Serving."""
     name = http_request.path_parameters["name"]
     version = _version(serving, http_request)
     try:
@@ -136,7 +144,7 @@ def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
 
 def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     info = _served(serving, http_request)
-    described = {
+    signatures = {
         name: {
             "inputs": _tensors(info.inputs),
             "outputs": _tensors(info.outputs),
@@ -148,7 +156,7 @@ def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     return json_response(
         {
             "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
-            "metadata": {"signature_def": {"signature_def": described}},
+            "metadata": {"signature_def": {"signature_def": signatures}},
         }
     )
 
@@ -168,7 +176,7 @@ def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
 
 
 def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
-    """Give the model that a path means; errors are in TF Serving's words."""
+    """Return the metadata of the model named in the path; errors have TF Serving's texts."""
     name, version = http_request.path_parameters["name"], _version(serving, http_request)
     try:
         return serving.model_info(name, version)
@@ -180,7 +188,7 @@ def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
 
 
 def _version(serving: Serving, http_request: HttpRequest) -> str | None:
-    """Give the version that a path names, itself or by a label."""
+    """Return the version named in the path, directly or by a label; None for the newest."""
     version: str | None = http_request.path_parameters["version"]
     label = http_request.path_parameters["label"]
     if version is not None:
@@ -193,13 +201,15 @@ def _version(serving: Serving, http_request: HttpRequest) -> str | None:
         versions = serving.model_info(http_request.path_parameters["name"], None).versions
     except NotFound:
         versions = ()
-    for each in versions:
+    for candidate in versions:
         try:
             if (
                 label
-                in serving.model_info(http_request.path_parameters["name"], each).version_labels
+                in serving.model_info(
+                    http_request.path_parameters["name"], candidate
+                ).version_labels
             ):
-                return each
+                return candidate
         except (NotFound, ModelNotReady):
             continue
     raise InvalidRequest(f"Unrecognized servable version label: {label:.60}")

@@ -39,16 +39,16 @@ EXTENSIONS: tuple[str, ...] = (
     "parameters",
     "statistics",
 )
-"""What the server's metadata names: only what works."""
+"""Extensions named in the server's metadata: those that are implemented."""
 
 _JSON_BYTES = b"inference-header-content-length"
 
 
-# The shapes of answers in JSON, for the OpenAPI document.
+# Responses in JSON, for the OpenAPI document.
 
 
 class ServerMetadata(msgspec.Struct):
-    """The server and what it can do."""
+    """Metadata of the server."""
 
     name: str
     version: str
@@ -70,7 +70,7 @@ class TensorMetadata(msgspec.Struct):
 
 
 class ModelMetadata(msgspec.Struct):
-    """A model, as a client meets it."""
+    """Metadata of a model."""
 
     name: str
     versions: list[str]
@@ -83,9 +83,9 @@ class ModelMetadata(msgspec.Struct):
 def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
     server = ServerMetadata("quadriga", options.server_version, EXTENSIONS)
-    act = with_cloud_events(partial(answer_infer, serving, options), options)
+    infer = with_cloud_events(partial(answer_infer, serving, options), options)
     ready, model_ready = partial(_server_ready, serving), partial(_model_ready, serving)
-    typed = partial(post_endpoint, request_type=InferBody, response_type=InferAnswer)
+    infer_endpoint = partial(post_endpoint, request_type=InferBody, response_type=InferAnswer)
 
     def models(_: HttpRequest) -> HttpResponse:
         return json_response({"models": model_names(serving)})
@@ -98,26 +98,28 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         (
             "/v2/health/live",
             lambda _: json_response({"live": True}),
-            "Tell whether the server runs",
+            "Check whether the server runs",
             ServerLive,
         ),
-        ("/v2/health/ready", ready, "Tell whether it is ready", ServerReady),
-        ("/ready", ready, "Tell whether it is ready, for Chariot", ServerReady),
+        ("/v2/health/ready", ready, "Check whether it is ready", ServerReady),
+        ("/ready", ready, "Check whether it is ready, for Chariot", ServerReady),
         ("/v2/models", models, "List the models", ModelNames),
         (_MODEL, metadata, "Describe a model", ModelMetadata),
-        (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", ModelReady),
+        (f"{_MODEL}/ready", model_ready, "Check whether a model is ready", ModelReady),
     ]
     return [
-        typed(f"{_MODEL}/infer", act, "Infer", compress_response=True, allows_binary=True),
+        infer_endpoint(
+            f"{_MODEL}/infer", infer, "Infer", compress_response=True, allows_binary=True
+        ),
         *(
-            state_endpoint(path, answer, about, response_type=kind)
-            for path, answer, about, kind in rows
+            state_endpoint(path, handler, summary, response_type=response_type)
+            for path, handler, summary, response_type in rows
         ),
     ]
 
 
 def answer_infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:
-    """Answer a request to the model that `http_request.path_parameters` names."""
+    """Run an inference request to the model named in the path."""
     request_id = http_request.headers.get(b"x-request-id", b"").decode("latin-1") or None
     version, json_bytes = http_request.path_parameters["version"], _json_bytes(http_request)
     if json_bytes == 0:
@@ -138,15 +140,15 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
 
 
 def _json_bytes(http_request: HttpRequest) -> int | None:
-    """Read how long the JSON of a body is; None where it is all of it."""
-    written = http_request.headers.get(_JSON_BYTES)
-    if written is None:
+    """Read the length of the JSON of a body; None if the whole body is JSON."""
+    header = http_request.headers.get(_JSON_BYTES)
+    if header is None:
         return None
-    length = int(written) if written.isdigit() and len(written) < 16 else -1
+    length = int(header) if header.isdigit() and len(header) < 16 else -1
     if not 0 <= length <= len(http_request.body):
         raise InvalidRequest(
             f"expected Inference-Header-Content-Length to be 0 to {len(http_request.body)}, the length of the "
-            f"body, got {written!r:.40}"
+            f"body, got {header!r:.40}"
         )
     return length
 
@@ -156,7 +158,7 @@ def _server_ready(serving: Serving, _: HttpRequest) -> HttpResponse:
 
 
 def model_metadata(info: ModelInfo) -> dict[str, Any]:
-    """Write a model's metadata."""
+    """Render a model's metadata."""
     return {
         "name": info.name,
         "versions": info.versions,

@@ -1,7 +1,7 @@
-"""Baselines of models: what is usual, frozen as a summary, or a window that moves along.
+"""Baselines of models: a frozen summary of inferences, or, if rolling, the window before the current one.
 
-`<directory>/<model>/<name>.json` is a `Baseline`, `<name>.summary` what was read for it, and `<name>.similarity`
-what the semantic score compares with.
+`<directory>/<model>/<name>.json` is a `Baseline`, `<name>.summary` the summary of its inferences, and
+`<name>.similarity` the references of the semantic score.
 """
 
 import fcntl
@@ -43,83 +43,89 @@ BaselineState = Literal["building", "ready", "stale", "failed"]
 class BaselineRequest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}
 ):
-    """What a baseline shall be: inferences of the model within a time, or those before each window."""
+    """Request to create a baseline: the inferences of a model within a span of time, or those before each window."""
 
     name: str = DEFAULT_BASELINE
     version: str | None = None
     where: Any = None
-    """A filter, as of a query."""
+    """Filter that inferences must match, as in a query."""
     start: str | None = None
-    """As of `StoredWindow`."""
+    """Start of the baseline, included, as in `StoredWindow`."""
     end: str | None = None
     dataset: str | None = None
-    """What a dataset that the model was run over is called: `meta.dataset_snapshot_id`."""
+    """Snapshot id of the dataset that the model was run over, as in the metadata key `dataset_snapshot_id`."""
     rolling: str | None = None
-    """Such as `7d`: the time before the window that is compared."""
+    """Length of a rolling baseline, such as `7d`: the time just before the window that is compared."""
     source_keys: Annotated[list[str], msgspec.Meta(max_length=20)] = msgspec.field(
         default_factory=SOURCE_KEYS.copy
     )
-    """As of `DriftParameters`."""
+    """Metadata keys; the first that any inference has is the source."""
 
     @property
     def window(self) -> StoredWindow:
-        """What is read."""
-        where = self.where
+        """Window of the inferences to read."""
+        filter_tree = self.where
         if self.dataset is not None:
-            of_dataset = {"meta.dataset_snapshot_id": {"eq": self.dataset}}
-            where = of_dataset if where is None else {"and": [of_dataset, where]}
-        return StoredWindow(self.start, self.end, self.version, where)
+            in_dataset = {"meta.dataset_snapshot_id": {"eq": self.dataset}}
+            filter_tree = in_dataset if filter_tree is None else {"and": [in_dataset, filter_tree]}
+        return StoredWindow(self.start, self.end, self.version, filter_tree)
 
 
 class Baseline(msgspec.Struct, frozen=True):
-    """What is usual of a model."""
+    """A baseline of a model, and its state."""
 
     name: str
     model: str
     state: BaselineState
     created: str
-    """RFC 3339, UTC."""
+    """Time of creation, RFC 3339, UTC."""
     version: str = ""
-    """All that answered."""
+    """Versions of the model whose inferences were read, separated by commas."""
     sha256: str = ""
-    """Of the model that answered; empty where several did."""
+    """Hash of the model file; empty if inferences of several were read."""
     window: Window = Window()
-    """What was read, or is to be."""
+    """Window of the inferences that were read, or will be."""
     n: int = 0
+    """Number of inferences."""
     job: str | None = None
-    """What reads it; None of one that moves along."""
+    """Id of the job that reads the inferences; None of a rolling baseline."""
     error: str = ""
-    """Why it failed."""
+    """Reason why it failed."""
     rolling: str | None = None
+    """Length of a rolling baseline, such as `7d`."""
     references: int = 0
-    """Embeddings that the semantic score compares with."""
+    """Number of embeddings that the semantic score compares with."""
     task: str = ""
     source_key: str | None = None
+    """Metadata key that holds the source; None where no inference has any."""
     space: str = ""
+    """Embedding space; empty where there are no embeddings."""
     excluded: dict[str, int] = {}
+    """Numbers of inferences or embeddings that do not count, by reason."""
     left_out: dict[str, str] = {}
+    """Reasons why columns are no signals, by name."""
 
     @property
     def order_key(self) -> tuple[str, str]:
-        """What tells the newer of two."""
+        """Sort key that puts newer baselines last."""
         return self.created, self.job or ""
 
     @property
     def window_info(self) -> WindowInfo:
-        """What was read."""
+        """Model and circumstances of the window that was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
         return WindowInfo(model, **{name: getattr(self, name) for name in _INFO_FIELDS})
 
 
 _INFO_FIELDS = ("task", "window", "source_key", "space", "excluded", "left_out")
-"""What a baseline has as `WindowInfo` has it."""
+"""Fields that `Baseline` copies from `WindowInfo`."""
 
 
 def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
-    """Read what a baseline shall be from JSON; its times become moments.
+    """Decode a request for a baseline from JSON, with its relative times replaced by moments.
 
     Raises:
-        QueryError: It is none.
+        QueryError: The body cannot be decoded, or a value in it is invalid.
     """
     request = decode_body(body, BaselineRequest)
     if _NAME_PATTERN.fullmatch(request.name) is None:
@@ -136,10 +142,9 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
 
 
 class BaselineStore:
-    """The baselines of a folder; safe to use from several threads and processes.
+    """The baselines in a folder; safe to use from several threads and processes.
 
-    What is asked of a baseline that there is not is a `NotFoundError`, what cannot be the name of a model a
-    `QueryError`.
+    Methods raise a `NotFoundError` if there is no such baseline, and a `QueryError` for an invalid model name.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -155,26 +160,26 @@ class BaselineStore:
         ]
 
     def get(self, model: str, name: str) -> Baseline:
-        """Return one."""
+        """Return a baseline as saved."""
         path = self._path(model, name, "json")
         baseline = (
             None if _NAME_PATTERN.fullmatch(name) is None else read_model_file(path, Baseline)
         )
         if baseline is None:
             raise NotFoundError(
-                f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
-                " PUT on the model's /baseline, says what is usual"
+                f"baseline not found: {name!r:.80} of {model!r:.80}; create it with `quadriga baseline`, or PUT it"
+                " on the model's /baseline"
             )
         return baseline
 
     def save_pending(self, baseline: Baseline) -> Baseline:
-        """Keep one that is to be read, or moves along, in place of what had its name.
+        """Save a baseline that is still to be read, or is rolling, replacing its namesake.
 
         Returns:
-            What is kept: of two that are asked for at once, the newer.
+            The saved baseline: the newer one if another was requested at the same time.
 
         Raises:
-            JournalError: It could not be kept, as on a full disk.
+            JournalError: The file could not be written, as on a full disk.
         """
         model, name = baseline.model, baseline.name
         with translate_disk_errors("store the baseline"), self._locked(model):
@@ -186,10 +191,10 @@ class BaselineStore:
         return baseline
 
     def save_ready(self, baseline: Baseline, window: WindowSummary) -> Baseline | None:
-        """Keep what was read; None where a newer one took its place meanwhile.
+        """Save a baseline with the summary that was read; return None if a newer one has replaced it meanwhile.
 
         Raises:
-            OSError: It could not be kept.
+            OSError: A file could not be written.
         """
         info = window.info
         model, name = baseline.model, baseline.name
@@ -205,7 +210,7 @@ class BaselineStore:
                 sha256=info.model.sha256,
                 n=info.window.n,
                 references=_write_references(self._path(model, name, "similarity"), window),
-                **{one: getattr(info, one) for one in _INFO_FIELDS},
+                **{field: getattr(info, field) for field in _INFO_FIELDS},
             )
             summary = encode_summary(window.summary.with_max_embeddings())
             write_atomically(self._path(model, name, "summary"), summary)
@@ -213,25 +218,26 @@ class BaselineStore:
             return saved
 
     def read_summary(self, model: str, name: str) -> WindowSummary:
-        """Return a baseline to compare with.
+        """Read the summary of a baseline.
 
         Raises:
-            NotReadyError: It is not read yet.
-            DriftError: It is damaged.
+            NotReadyError: The baseline is not ready.
+            DriftError: The file is damaged.
         """
         baseline = self.get(model, name)
         try:
             data = self._path(model, name, "summary").read_bytes()
         except FileNotFoundError as error:
-            job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
-            raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
+            # The job may have failed: then it says why.
+            message = f"baseline is not ready: {name}; see its job {baseline.job}"
+            raise NotReadyError(message) from error
         return WindowSummary(decode_summary(data), baseline.window_info)
 
     def resolve_rolling(self, parameters: DriftParameters) -> DriftParameters:
-        """Put a window in place of a baseline that moves along.
+        """Replace the name of a rolling baseline by its window.
 
         Raises:
-            QueryError: There is no such baseline, or it moves along with a window that begins nowhere.
+            QueryError: There is no such baseline, or it is rolling and the current window has no start.
         """
         if not isinstance(parameters.baseline, str):
             return parameters
@@ -242,7 +248,7 @@ class BaselineStore:
         if baseline.rolling is None:
             return parameters
         if parameters.start is None:
-            raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
+            raise QueryError(f"`from` is required with the rolling baseline {baseline.name}")
         start_ms = parse_moment_us(parameters.start, 0) // 1000
         baseline_start_ms = max(start_ms - parse_span_s(baseline.rolling) * 1000, 0)
         start, end = timestamp_text(baseline_start_ms), timestamp_text(start_ms)
@@ -250,10 +256,10 @@ class BaselineStore:
         return replace(parameters, baseline=window)
 
     def remove(self, model: str, name: str) -> Baseline:
-        """Remove one, and return what it was.
+        """Remove a baseline, and return it.
 
         Raises:
-            JournalError: It could not be.
+            JournalError: A file could not be removed.
         """
         baseline = self.get(model, name)
         with translate_disk_errors("remove the baseline"), self._locked(model):
@@ -277,11 +283,11 @@ class BaselineStore:
 
 
 def _write_references(path: Path, window: WindowSummary) -> int:
-    """Write what the semantic score compares with, and return how many; of too few there is no score."""
+    """Write the references of the semantic score, and return their number; 0, and no file, if there are too few."""
     sample = window.summary.sample
     column = sample.column(EMBEDDING)
     with suppress(DriftError):
         if column is not None:
             ids = sample.order[column.rows]
-            return similarity.write_references(path, column.values, ids, window.info.space)
+            return similarity.write_references(path, column.values, ids, space=window.info.space)
     return 0

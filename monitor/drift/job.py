@@ -31,7 +31,7 @@ def run_drift(run: JobRun) -> str:
     """Compare a window with its baseline; the report has the id of the job.
 
     Raises:
-        StoreError: There is nothing to compare, or nothing to compare it with.
+        StoreError: There are no inferences to compare, or no baseline.
     """
     parameters = msgspec.convert(run.job.parameters, DriftParameters)
     is_scheduled = parameters.schedule is not None
@@ -75,7 +75,7 @@ def run_baseline(run: JobRun) -> str:
     window = read_window(run.inferences, query, run.report_progress, LocalExecutor(run.inferences))
     n = window.info.window.n
     if not n:
-        raise QueryError(f"expected inferences of {job.model!r:.80} in the baseline, got none")
+        raise QueryError(f"the model {job.model!r:.80} has no inferences in the baseline")
     run.report_progress(n, n)
     pending = Baseline(
         name=request.name,

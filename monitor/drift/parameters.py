@@ -1,4 +1,4 @@
-"""What is asked of a drift report over stored inferences."""
+"""Parameters of a drift report over stored inferences."""
 
 import re
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from quadriga.store.records import timestamp_text
 MAX_SLICE_KEYS = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
 DEFAULT_BASELINE = "default"
-"""Name of the baseline that is meant where none is named."""
+"""Name of the baseline that is used if none is named."""
 
 DAY_S = 86_400
 _SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
@@ -27,22 +27,22 @@ _SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 class StoredWindow(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}
 ):
-    """Inferences of a model within a time."""
+    """Inferences of a model within a span of time."""
 
     start: str | None = None
-    """The first moment that counts, RFC 3339 or as `-24h`; None for no limit."""
+    """Start of the window, included: RFC 3339 or relative as `-24h`; None: no limit."""
     end: str | None = None
-    """The first moment that does not."""
+    """End of the window, excluded; None: no limit."""
     version: str | None = None
-    """None: all of them together."""
+    """Version of the model; None: all versions together."""
     where: Any = None
-    """A filter, as of a query."""
+    """Filter that inferences must match, as in a query."""
 
 
 class DriftParameters(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}
 ):
-    """What to compare, and how."""
+    """Parameters of a drift report: which window to compare with what, and how."""
 
     model: str
     version: str | None = None
@@ -50,46 +50,46 @@ class DriftParameters(
     start: str | None = None
     end: str | None = None
     baseline: str | StoredWindow = DEFAULT_BASELINE
-    """The name of one that was made of the model, or a window of the same model."""
+    """Name of a saved baseline of the model, or a window of the same model."""
     signals: list[str] = []
-    """Names; none for all that there are."""
+    """Names of the signals to compare; empty: all."""
     ignore: list[str] = []
-    """Names of those that are left out."""
+    """Names of signals to leave out."""
     source_keys: list[str] = msgspec.field(default_factory=SOURCE_KEYS.copy)
-    """Keys of the metadata; the first that any inference has tells sources apart."""
+    """Metadata keys; the first that any inference has is the source."""
     by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
-    """Keys of the metadata in whose values an alarm is looked for; none for all with few values."""
+    """Metadata keys to slice by where there is an alarm; empty: those with the fewest values."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     windows: Annotated[int, msgspec.Meta(ge=1, le=1440)] = 1
-    """Windows of a day, which share alpha."""
+    """Number of windows per day, which share alpha."""
     kernel: Kernel = "energy"
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
     schedule: str | None = None
-    """How often the schedule that asked for this does so, such as `1h`; its windows are the model's history."""
+    """Interval of the schedule that submitted this report, such as `1h`; its windows form the model's history."""
 
     @property
     def current(self) -> StoredWindow:
-        """What is compared with the baseline."""
+        """The window that is compared with the baseline."""
         return StoredWindow(self.start, self.end, self.version, self.where)
 
 
 def decode_parameters(body: bytes) -> DriftParameters:
-    """Read the parameters of a drift report from JSON; `resolve_times` sees that they mean something.
+    """Decode the parameters of a drift report from JSON; `resolve_times` checks filters and times.
 
     Raises:
-        QueryError: They are none.
+        QueryError: The body cannot be decoded.
     """
     parameters = decode_body(body, DriftParameters)
     if parameters.schedule is not None:
-        raise QueryError("expected no schedule, which the model has, got one")
+        raise QueryError("expected no schedule: PUT it on the model's /drift-schedule instead")
     return parameters
 
 
 def resolve_times(parameters: DriftParameters, now_us: int) -> DriftParameters:
-    """Say at which moments windows begin and end, by what `now` means; the current one ends then at the latest.
+    """Replace relative times by moments; without an end, the current window ends now.
 
     Raises:
-        QueryError: A filter or a time means nothing, or a window begins after its end.
+        QueryError: A filter or a time is invalid, or a window does not start before its end.
     """
     current = replace(parameters.current, end=parameters.end or "now")
     current = fixed_window(parameters.model, current, now_us)
@@ -103,18 +103,18 @@ def resolve_times(parameters: DriftParameters, now_us: int) -> DriftParameters:
 
 
 def fixed_window(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
-    """Say at which moments a window of a model begins and ends, to the millisecond, as ids are.
+    """Replace the relative times of a window by moments, in milliseconds as in ids.
 
     Raises:
-        QueryError: Its filter or a time means nothing, or it begins after its end.
+        QueryError: The filter or a time is invalid, or the window does not start before its end.
     """
     parse(window.where, 0)
     limits = {"from": window.start, "to": window.end}
-    moments = (moment_us(text, now_us, name) for name, text in limits.items())
+    moments_us = (moment_us(text, now_us, name) for name, text in limits.items())
     try:
         start, end = (
-            None if moment_us_ is None else timestamp_text(-(-moment_us_ // 1000))
-            for moment_us_ in moments
+            None if limit_us is None else timestamp_text(-(-limit_us // 1000))
+            for limit_us in moments_us
         )
     except OverflowError as error:
         got = f"{window.start} and {window.end}"
@@ -127,10 +127,10 @@ def fixed_window(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
 
 
 def moment_us(text: str | None, now_us: int, name: str) -> int | None:
-    """Return a moment, if there is one, in microseconds since 1970.
+    """Return a moment in microseconds since 1970; None of None.
 
     Raises:
-        QueryError: The text is none; the message names it.
+        QueryError: The text is not a moment; the message has its name.
     """
     try:
         return None if text is None else parse_moment_us(text, now_us)
@@ -142,7 +142,7 @@ def parse_span_s(text: str, name: str = "") -> int:
     """Return the seconds of a span such as `15m`.
 
     Raises:
-        QueryError: The text is none.
+        QueryError: The text is not a span.
     """
     match = _SPAN_PATTERN.fullmatch(text)
     if match is None:

@@ -13,47 +13,48 @@ from quadriga.tasks.shapes import Shape, directed_area, shape_of
 
 SignalValue = str | float | bool
 METADATA_PREFIX = "meta."
-"""Before the path of a key of the metadata."""
+"""Prefix of signals that are metadata keys."""
 
 SIGNAL_KINDS: dict[str, Kind] = {
     "label": "categorical", "score": "numeric", "margin": "numeric", "entropy": "numeric",
     "area": "numeric", "aspect": "numeric", "x": "numeric", "y": "numeric", "angle": "numeric",
     "mask_share": "numeric", "latency_ms": "numeric", "bytes_per_pixel": "numeric",
 }  # fmt: skip
-"""Of signals; all others are told by their values."""
+"""Kinds of signals by name; those of all others are inferred from their values."""
 
 COORDINATES = ("latitude", "longitude")
-"""Keys of the metadata, also below others, that are numbers even where there are few."""
+"""Metadata keys, nested ones too, that are numeric even if they have few distinct values."""
 
 _HASH_FACTOR = 0x9E3779B97F4A7C15
+"""Factor of Fibonacci hashing: 2**64 over the golden ratio."""
 
 
 class InferenceRow(NamedTuple):
-    """What is known of an inference."""
+    """Stored fields of an inference that signals are derived from."""
 
     id: int
     task: str
     predictions: str
-    """JSON, as it went over the wire."""
+    """Predictions as JSON, in their wire form."""
     metadata: str
-    """JSON, path to value: see `quadriga.store.metadata.index_paths`. Of texts the beginning counts."""
+    """Metadata as JSON, path to value: see `quadriga.store.metadata.index_paths`. Long texts are cut."""
     latency_ms: float
     width: int | None = None
-    """Pixels."""
+    """Width of the image in pixels."""
     height: int | None = None
     bytes: int | None = None
     """Size of the input as received."""
 
 
 _BOX_SIGNALS = ("area", "aspect", "x", "y")
-"""What is told of where a prediction is: shares of the image, and width over height, both in pixels."""
+"""Signals of the boxes of predictions: area and centre as shares of the image, aspect as width over height in pixels."""
 
 _decoder = msgspec.json.Decoder(list[AnyPrediction])
 _flat_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def derive_signals(row: InferenceRow) -> dict[str, SignalValue]:
-    """Return the signals of an inference by name; what it has not is not among them."""
+    """Return the signals of an inference by name, without those that it does not have."""
     signals: dict[str, SignalValue] = {"latency_ms": row.latency_ms}
     wh = (row.width, row.height) if row.width and row.height else None
     if wh is not None:
@@ -62,7 +63,7 @@ def derive_signals(row: InferenceRow) -> dict[str, SignalValue]:
             signals["bytes_per_pixel"] = row.bytes / (wh[0] * wh[1])
     try:
         predictions = _decoder.decode(row.predictions)
-    except msgspec.MsgspecError:  # raw tensors, or what an import brought
+    except msgspec.MsgspecError:  # raw tensors, or imported in another form
         predictions = None
     if predictions is not None:
         signals |= _prediction_signals(row, predictions, wh)
@@ -78,19 +79,23 @@ def _prediction_signals(
     row: InferenceRow, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
 ) -> dict[str, SignalValue]:
     if row.task == "IMAGE_TEXT_TO_TEXT":
-        return _mean_signal("answer_length", [float(len(one.answer or "")) for one in predictions])
+        lengths = [float(len(prediction.answer or "")) for prediction in predictions]
+        return _mean_signal("answer_length", lengths)
     signals: dict[str, SignalValue] = {}
-    scores = sorted((one.score for one in predictions if one.score is not None), reverse=True)
+    scores = sorted(
+        (prediction.score for prediction in predictions if prediction.score is not None),
+        reverse=True,
+    )
     if scores:
         signals["score"] = scores[0]
     if row.task == "IMAGE_CLASSIFICATION":
         if len(scores) > 1:
             signals["margin"] = scores[0] - scores[1]
-            signals["entropy"] = -sum(one * math.log(one) for one in scores if one > 0)
-        return signals | _label_signal(
-            max(predictions, key=lambda one: one.score or 0.0, default=None)
-        )
+            signals["entropy"] = -sum(score * math.log(score) for score in scores if score > 0)
+        best = max(predictions, key=lambda prediction: prediction.score or 0.0, default=None)
+        return signals | _label_signal(best)
     signals["predictions"] = float(len(predictions))
+    # One label per image: several labels of an image would not be independent.
     chosen = predictions[_choose_index(row.id, len(predictions))] if predictions else None
     signals |= _label_signal(chosen)
     if wh is None:
@@ -108,15 +113,12 @@ def _prediction_signals(
 
 
 def _label_signal(prediction: AnyPrediction | None) -> dict[str, SignalValue]:
-    return (
-        {}
-        if prediction is None or prediction.label is None
-        else {"label": prediction.label[:INDEXED_CHARACTERS]}
-    )
+    label = None if prediction is None else prediction.label
+    return {} if label is None else {"label": label[:INDEXED_CHARACTERS]}
 
 
 def _choose_index(inference_id: int, count: int) -> int:
-    """Choose one of several by chance, the same each time."""
+    """Choose one of `count` predictions pseudo-randomly, the same at each reading."""
     return (inference_id * _HASH_FACTOR % 2**64 >> 32) % count
 
 
@@ -125,7 +127,7 @@ def _mean_signal(name: str, values: Sequence[float]) -> dict[str, SignalValue]:
 
 
 def _relative_box(shape: Shape, width: int, height: int) -> tuple[float, ...] | None:
-    """Return where a prediction is, as `_BOX_SIGNALS` has it; None where it is nowhere."""
+    """Return the values of `_BOX_SIGNALS` for one shape; None if it has no area."""
     box = shape.relative_box(width, height)
     if box is None:
         return None

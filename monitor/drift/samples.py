@@ -1,6 +1,6 @@
-"""What is compared: columns of values, a row for each inference, in time order, with its source.
+"""Samples: columns of signal values, one row per inference, in time order, with the source of each row.
 
-A source is what rows that resemble each other come from: a camera, a stream, a recording.
+A source is where rows that resemble each other come from: a camera, a stream, a recording.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,50 +16,50 @@ from quadriga.tasks.arrays import Int64Array
 Kind = Literal["numeric", "count", "categorical", "embedding"]
 
 EMBEDDING = "embedding"
-"""The column of embeddings, where there is one."""
+"""Name of the column of embeddings."""
 
 MAX_NUMBER = 1e150
-"""Numbers beyond, either way, count as this: their squares would be infinite."""
+"""Largest magnitude of a number; larger ones are clipped, as their squares would be infinite."""
 
 MAX_COUNT_VALUES = 32
-"""Integers with no more distinct values than this are counts."""
+"""Maximum number of distinct integers of a column of counts; columns with more are numeric."""
 
 
 class DriftError(ValueError):
-    """What is to be compared cannot be; the message names the column."""
+    """The data cannot be compared; the message says which column or file."""
 
 
 class Column(msgspec.Struct, frozen=True, eq=False):
-    """The values of one signal; what is missing is left out."""
+    """Values of one signal, without rows where it is missing."""
 
     name: str
     kind: Kind
     rows: Int64Array
     """(P,) positions of the rows that have a value, ascending."""
     values: npt.NDArray[Any]
-    """(P,) float64 of a number; (P,) int64, positions in `labels`, of a category; (P, D) float32 of an
-    embedding. All finite."""
+    """Values, all finite: float64 (P,) of numbers and counts; int64 (P,), positions in `labels`, of categories;
+    float32 (P, D) of embeddings."""
     labels: tuple[str, ...] = ()
-    """Of a category, in the order of their text."""
+    """Labels of a category, sorted; empty for other kinds."""
 
 
 class Sample(msgspec.Struct, frozen=True, eq=False):
-    """Rows in time order."""
+    """Columns of rows in time order."""
 
     columns: tuple[Column, ...]
     order: Int64Array
-    """(N,) ascending: what puts rows in time order, such as milliseconds or ids; unique in a source."""
+    """(N,) ascending sort keys of the rows, such as milliseconds or ids; unique within a source."""
     sources: Int64Array
-    """(N,) positions in `source_names`; zeros where there are none."""
+    """(N,) positions in `source_names`; zeros if that is empty."""
     source_names: tuple[str, ...] = ()
-    """In the order of their text; empty where no source is known."""
+    """Names of the sources, sorted; empty if sources are not known."""
 
     def column(self, name: str) -> Column | None:
-        """Return a column by its name."""
+        """Return a column by its name; None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
     def with_columns(self, columns: Iterable[Column]) -> "Sample":
-        """Return these rows with other columns."""
+        """Return the same rows with other columns."""
         return replace(self, columns=tuple(columns))
 
 
@@ -70,10 +70,15 @@ def build_sample(
     sources: Sequence[Any] | None = None,
     order: Sequence[int] | Int64Array | None = None,
 ) -> Sample:
-    """Put columns together: numbers, texts, booleans, or lists of numbers of equal length.
+    """Build a sample from columns of numbers, texts, booleans, or lists of numbers of equal length.
 
-    None, NaN and infinite values are missing. Kinds that are not given are inferred; a source that is None is one
-    of its own; without an order rows are taken as they come.
+    None, NaN and infinite values are missing.
+
+    Args:
+        columns: Values of each row, by column.
+        kinds: Kinds of columns; the others are inferred.
+        sources: Source of each row; rows whose source is None share one. None: sources are not known.
+        order: Sort keys of the rows; None: they are in time order.
 
     Raises:
         DriftError: Lengths differ, or values are not of their kind.
@@ -89,16 +94,16 @@ def build_sample(
     names, codes = _encode_labels(
         ["" if source is None else str(source) for source in source_values]
     )
-    positions = np.arange(n) if order is None else np.asarray(order, np.int64)
+    keys = np.arange(n) if order is None else np.asarray(order, np.int64)
     built = (
         _build_column(name, values, (kinds or {}).get(name)) for name, values in columns.items()
     )
-    unsorted = Sample(tuple(built), positions, codes, () if sources is None else names)
-    return take_rows(unsorted, np.lexsort((codes, positions)))
+    unsorted = Sample(tuple(built), keys, codes, () if sources is None else names)
+    return take_rows(unsorted, np.lexsort((codes, keys)))
 
 
 def take_rows(sample: Sample, rows: Int64Array) -> Sample:
-    """Return these rows (positions, each once) of a sample, in the order given."""
+    """Return some rows of a sample (distinct positions), in that order."""
     new_positions = np.full(len(sample.order), -1, np.int64)
     new_positions[rows] = np.arange(len(rows))
     columns = []
@@ -115,7 +120,7 @@ def take_rows(sample: Sample, rows: Int64Array) -> Sample:
 def merge_names(
     coded: Sequence[tuple[tuple[str, ...], Int64Array]],
 ) -> tuple[tuple[str, ...], list[Int64Array]]:
-    """Return positions in several lists of names as positions in one list of all of them."""
+    """Merge lists of names, each with codes that are positions in it; return the merged list and the new codes."""
     names = tuple(sorted({name for names_of_side, _ in coded for name in names_of_side}))
     positions = {name: position for position, name in enumerate(names)}
     return names, [
@@ -127,23 +132,26 @@ def merge_names(
 def drop_unused_names(
     names: Sequence[str], codes: Int64Array
 ) -> tuple[tuple[str, ...], Int64Array]:
-    """Leave out names that no position names."""
+    """Drop names that no code refers to; return the remaining names and the new codes."""
     used, codes = np.unique(codes, return_inverse=True)
     return tuple(names[position] for position in used), codes.astype(np.int64)
 
 
 def kind_conflict(baseline: Column, current: Column) -> tuple[str, str] | None:
-    """Say what two columns are that cannot be compared; integers may be few on one side only."""
+    """Return how two columns differ if they cannot be compared, else None.
+
+    Numbers and counts are comparable: one side may have few distinct integers by chance.
+    """
     if not len(baseline.rows) or not len(current.rows):
         return None
     if baseline.kind != current.kind and {baseline.kind, current.kind} != {"numeric", "count"}:
         return baseline.kind, current.kind
-    length, other = baseline.values.shape[1:], current.values.shape[1:]
-    return None if length == other else (f"of length {length[0]}", f"{other[0]}")
+    shape, current_shape = baseline.values.shape[1:], current.values.shape[1:]
+    return None if shape == current_shape else (f"of length {shape[0]}", f"{current_shape[0]}")
 
 
 def infer_kind(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
-    """Infer what a column holds: numbers, counts (few distinct integers), categories or embeddings."""
+    """Infer the kind of a column: numbers, counts (few distinct integers), categories or embeddings."""
     if _is_typed(values):
         if np.ndim(values) == 2:
             return "embedding"
@@ -177,7 +185,7 @@ def _build_column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kin
     present = values if len(rows) == len(values) else [values[row] for row in rows.tolist()]
     if kind == "categorical":
         labels, codes = _encode_labels([_label_text(value) for value in present])
-        return Column(name, kind, rows, codes, labels)
+        return Column(name, kind, rows, codes, labels=labels)
     is_embedding = kind == "embedding"
     try:
         numbers = np.asarray(present, np.float32 if is_embedding else np.float64)
@@ -188,21 +196,23 @@ def _build_column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kin
     if numbers.ndim != 1 + is_embedding:
         raise DriftError(f"expected {name} to hold {kind} values, got shape {numbers.shape}")
     finite = np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
-    values_ = numbers[finite] if is_embedding else np.clip(numbers[finite], -MAX_NUMBER, MAX_NUMBER)
-    return Column(name, kind, rows[finite], values_)
+    numbers = numbers[finite]
+    if not is_embedding:
+        numbers = np.clip(numbers, -MAX_NUMBER, MAX_NUMBER)
+    return Column(name, kind, rows[finite], numbers)
 
 
 def value_label(value: Any) -> str | None:
-    """Return the text of a value, the same for 7 and 7.0; None where there is none."""
+    """Return the label of a value, the same for 7 and 7.0; None for a missing value."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return None
-    return (
-        str(int(value)) if isinstance(value, float) and value.is_integer() else _label_text(value)
-    )
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return _label_text(value)
 
 
 def _label_text(value: Any) -> str:
-    """Return a label's text: booleans and numbers as JSON writes them."""
+    """Return the text of a label, with booleans written as in JSON."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     return str(value)

@@ -97,9 +97,9 @@ class DriftService:
 
     def _newest_sha256(self, model: str) -> str:
         """Return the hash of the model file of the newest inference, or an empty text if unknown."""
-        where = {"model": {"eq": model}}
+        filter_tree = {"model": {"eq": model}}
         with suppress(StoreError):  # while the store is unavailable, no baseline counts as stale
-            page = self._inferences.query(QueryRequest(where=where, limit=1))
+            page = self._inferences.query(QueryRequest(where=filter_tree, limit=1))
             return page.inferences[0].model.sha256 if page.inferences else ""
         return ""
 

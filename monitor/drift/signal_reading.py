@@ -22,10 +22,10 @@ from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
 
 SHARD_SIZE = 1000
-"""Inferences that are read at once."""
+"""Number of inferences that are read at once."""
 
 RARE_KEY_RATIO = 100
-"""A metadata key that fewer than one of so many inferences have is no signal."""
+"""A metadata key is a signal if at least one of so many inferences has it."""
 
 _NO_SIGNALS = StoredSignals(None, None, None)
 
@@ -64,7 +64,17 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
             continue
         models[model] = None
         stored = stored_signals.get(inference_id, _NO_SIGNALS)
-        row = InferenceRow(inference_id, task, predictions, metadata, latency_us / 1000, *size)
+        width, height, bytes_ = size
+        row = InferenceRow(
+            id=inference_id,
+            task=task,
+            predictions=predictions,
+            metadata=metadata,
+            latency_ms=latency_us / 1000,
+            width=width,
+            height=height,
+            bytes=bytes_,
+        )
         signal_rows.append(derive_signals(row) | _pixel_signals(stored.picture))
         embedding_spaces.append(stored.space if stored.embedding else None)
         counted_ids.append(inference_id)
@@ -74,11 +84,17 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
         for name, count in counts.items()
         if count * RARE_KEY_RATIO >= len(counted_ids) or not name.startswith(METADATA_PREFIX)
     }
-    return SignalShard(counted_ids, signals, embedding_spaces, list(models), dict(+excluded))
+    return SignalShard(
+        counted_ids,
+        signals,
+        embedding_spaces,
+        models=list(models),
+        excluded=dict(+excluded),
+    )
 
 
 def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
-    """Put shards together, in their order."""
+    """Merge shards, in their order."""
     names = dict.fromkeys(name for shard in shards for name in shard.signals)
     signals = {
         name: [
@@ -92,13 +108,13 @@ def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
         [id_ for shard in shards for id_ in shard.ids],
         signals,
         [space for shard in shards for space in shard.embedding_spaces],
-        list(dict.fromkeys(model for shard in shards for model in shard.models)),
-        sum((Counter(shard.excluded) for shard in shards), Counter()),
+        models=list(dict.fromkeys(model for shard in shards for model in shard.models)),
+        excluded=sum((Counter(shard.excluded) for shard in shards), Counter()),
     )
 
 
 def _pixel_signals(picture: bytes | None) -> dict[str, SignalValue]:
-    """Return what was measured in the pixels of an image."""
+    """Return the stored image statistics as signals; none if there are none, or they are of another release."""
     if picture is None or len(picture) != 4 * len(IMAGE_STATISTICS):
         return {}
     numbers = np.frombuffer(picture, "<f4").tolist()

@@ -1,7 +1,7 @@
-"""How like its model's baseline one image is: a conformal p-value over the nearest embeddings.
+"""The semantic score: how much an image resembles its model's baseline, a conformal p-value over embeddings.
 
-An image is as strange as its mean distance to its `NEIGHBOURS` nearest references. Its score is the share of
-all, references and itself, that are at least as strange; see docs/drift-reference.md.
+The nonconformity of an image is its mean distance to its `NEIGHBOURS` nearest references. Its score is the share of
+the references and itself whose mean distance is at least as large; see docs/drift-reference.md.
 
 Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
@@ -21,26 +21,27 @@ from quadriga.store.disk import write_atomically
 from quadriga.tasks.arrays import Float16Array, Float32Array, Int64Array
 
 NEIGHBOURS = 5
-"""Neighbours of which the mean distance counts."""
+"""Number of nearest references whose mean distance counts."""
 
 MIN_REFERENCES, MAX_REFERENCES = 100, 10_000
-"""References; with N of them the least score is 1 / (N + 1)."""
+"""Limits of the number of references; with N of them the smallest score is 1 / (N + 1)."""
 
 MAX_UNLIKE, MAX_NEIGHBOURS_SHOWN = 12, 3
-"""Images of a window that a report shows, and neighbours of each."""
+"""Maximum number of images of a window in a report, and of neighbours of each."""
 
 _BLOCK_ROWS = 500
-"""Rows whose distances to all are in memory at once."""
+"""Number of rows whose distances to all references are in memory at once."""
 
 
 class References:
-    """Embeddings of a baseline; read-only, and so safe to use from many threads.
+    """Embeddings of a baseline; read-only, so safe to use from several threads.
 
     Args:
         embeddings: float16 (N, D), finite.
-        ids: int64 (N,), of their inferences.
-        space: Which embedding this is; those of two spaces are not comparable.
-        apart: float32 (N, NEIGHBOURS), the distances of each to its nearest others; measured if not given.
+        ids: int64 (N,), ids of their inferences.
+        space: Embedding space; embeddings of two spaces are not comparable.
+        neighbour_distances: float32 (N, NEIGHBOURS), distances of each reference to its nearest others; None:
+            they are computed.
     """
 
     def __init__(
@@ -48,28 +49,26 @@ class References:
         embeddings: Float16Array,
         ids: Int64Array,
         space: str,
-        apart: Float32Array | None = None,
+        neighbour_distances: Float32Array | None = None,
     ) -> None:
         self.ids = ids
         self.space = space
         self._units = _normalise(embeddings)
-        self.neighbour_distances = (
-            _neighbour_distances(self._units, self._units, exclude_self=True)
-            if apart is None
-            else apart
-        )
-        """float32 (N, NEIGHBOURS)."""
+        if neighbour_distances is None:
+            neighbour_distances = _neighbour_distances(self._units, self._units, exclude_self=True)
+        self.neighbour_distances = neighbour_distances
+        """float32 (N, NEIGHBOURS), distances of each reference to its nearest others, unordered."""
         self._mean_distances = self.neighbour_distances.mean(axis=1)
         self._farthest = self.neighbour_distances.max(axis=1)
 
     def score(self, embedding: npt.NDArray[np.floating[Any]]) -> float:
-        """Give the conformal p-value of an embedding (D,), in (0, 1]; low is unlike the references.
+        """Return the conformal p-value of an embedding (D,), in (0, 1]; low values are unlike the references.
 
-        It is exact: the references' neighbours are looked for with the new one among them, which counts where
-        it is nearer than the farthest of the old ones.
+        It is exact: the new embedding is a candidate neighbour of each reference, too, and replaces the farthest of
+        the reference's neighbours where it is nearer.
 
         Raises:
-            DriftError: It is not finite in float16, or of another length.
+            DriftError: The embedding is not finite in float16, or of another length.
         """
         distances = self._distances(embedding)
         own_distance = np.partition(distances, NEIGHBOURS - 1)[:NEIGHBOURS].mean()
@@ -80,7 +79,7 @@ class References:
         return (1 + at_least_as_far) / (1 + len(self.ids))
 
     def mean_neighbour_distance(self, embeddings: Float16Array) -> Float32Array:
-        """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
+        """Return the mean distances (M,) of embeddings (M, D) to their nearest references."""
         return np.asarray(
             _neighbour_distances(_normalise(embeddings), self._units).mean(axis=1), np.float32
         )
@@ -88,13 +87,13 @@ class References:
     def nearest(
         self, embedding: npt.NDArray[np.floating[Any]], count: int
     ) -> tuple[Int64Array, Float32Array]:
-        """Find the references most like an embedding (D,), nearest first.
+        """Find the references nearest to an embedding (D,), nearest first.
 
         Returns:
-            Their ids, int64 (M,), and distances, float32 (M,), from 0 to 2; M is `count` or all there are.
+            Their ids, int64 (M,), and distances, float32 (M,), from 0 to 2; M is at most `count`.
 
         Raises:
-            DriftError: As `score`.
+            DriftError: The embedding is not finite in float16, or of another length.
         """
         distances = self._distances(embedding)
         order = np.argsort(distances, kind="stable")[:count]
@@ -105,8 +104,8 @@ class References:
         """Read what `write_references` wrote.
 
         Raises:
-            DriftError: The file is none of these, or torn.
-            OSError: It cannot be read.
+            DriftError: The file does not hold references, or is incomplete.
+            OSError: The file cannot be read.
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
@@ -122,7 +121,7 @@ class References:
         return cls(embeddings, ids, space, apart)
 
     def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Float32Array:
-        """Measure float32 (N,), after the rounding that the references have had."""
+        """Return the distances (N,) of an embedding to the references, rounded to float16 as they are."""
         with np.errstate(over="ignore"):
             rounded = np.asarray(embedding).astype(np.float16)
         beyond = np.count_nonzero(~np.isfinite(rounded))
@@ -138,21 +137,22 @@ class References:
 def write_references(
     path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Int64Array, space: str
 ) -> int:
-    """Write references; a reader finds the old file or the new one, whole.
+    """Write references atomically: readers see the old file or the new one.
 
-    Embeddings that are not finite are left out, and of equal ones all but the first: an image that came
-    five times would otherwise have itself for a neighbour.
+    Embeddings that are not finite are left out, and of equal ones all but the first: copies of an image would
+    otherwise be its nearest neighbours, at distance 0.
 
     Args:
-        path: Where to; its folder exists.
-        embeddings: (N, D), any float; kept as float16.
-        ids: (N,), of their inferences.
-        space: Which embedding this is.
+        path: Path of the file; its folder exists.
+        embeddings: (N, D), any float type; stored as float16.
+        ids: (N,), ids of their inferences.
+        space: Embedding space.
 
-    Returns how many there are.
+    Returns:
+        The number of references.
 
     Raises:
-        DriftError: They are fewer than `MIN_REFERENCES` or more than `MAX_REFERENCES`.
+        DriftError: There are fewer than `MIN_REFERENCES` or more than `MAX_REFERENCES`.
     """
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(embeddings, np.float16)
@@ -180,7 +180,13 @@ def write_references(
 def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
     """Return the images of a window that are farthest from their neighbours in the baseline.
 
-    Both have embeddings of this space, and inferences as their order; where one has none, there are no images.
+    Args:
+        baseline: Sample with embeddings, ordered by inference id.
+        current: Sample with embeddings, ordered by inference id.
+        space: Embedding space of both.
+
+    Returns:
+        The images, least similar first; none if a side has no embeddings.
     """
     baseline_column, current_column = (side.column(EMBEDDING) for side in (baseline, current))
     if (
@@ -193,23 +199,22 @@ def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]
     references = References(
         baseline_column.values.astype(np.float16), baseline.order[baseline_column.rows], space
     )
-    rows, ids = current_column.values.astype(np.float16), current.order[current_column.rows]
+    embeddings, ids = current_column.values.astype(np.float16), current.order[current_column.rows]
+    farthest = np.argsort(-references.mean_neighbour_distance(embeddings), kind="stable")
     images = []
-    for row in np.argsort(-references.mean_neighbour_distance(rows), kind="stable")[
-        :MAX_UNLIKE
-    ].tolist():
-        neighbours = zip(
-            *(values.tolist() for values in references.nearest(rows[row], MAX_NEIGHBOURS_SHOWN)),
-            strict=True,
-        )
-        nearest = [Neighbour(str(side), distance) for side, distance in neighbours]
-        score = float(references.score(rows[row]))
+    for row in farthest[:MAX_UNLIKE].tolist():
+        near_ids, distances = references.nearest(embeddings[row], MAX_NEIGHBOURS_SHOWN)
+        nearest = [
+            Neighbour(str(near_id), distance)
+            for near_id, distance in zip(near_ids.tolist(), distances.tolist(), strict=True)
+        ]
+        score = float(references.score(embeddings[row]))
         images.append(Unlike(str(ids[row]), score, nearest=nearest))
     return images
 
 
 def _normalise(embeddings: Float16Array) -> Float32Array:
-    """Scale embeddings (..., D) to length 1, each by itself; those of length 0 stay."""
+    """Scale each of the embeddings (..., D) to length 1; those of length 0 stay."""
     units = embeddings.astype(np.float32)
     lengths = np.linalg.norm(units, axis=-1, keepdims=True)
     np.divide(units, lengths, out=units, where=lengths > 0)
@@ -219,7 +224,13 @@ def _normalise(embeddings: Float16Array) -> Float32Array:
 def _neighbour_distances(
     rows: Float32Array, units: Float32Array, *, exclude_self: bool = False
 ) -> Float32Array:
-    """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
+    """Return the distances (M, NEIGHBOURS) of rows to the nearest unit vectors, unordered.
+
+    Args:
+        rows: (M, D), unit vectors.
+        units: (N, D), unit vectors.
+        exclude_self: Whether `rows` are `units`, so that none counts as a neighbour of itself.
+    """
     nearest = np.empty((len(rows), NEIGHBOURS), np.float32)
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = rows[start : start + _BLOCK_ROWS]

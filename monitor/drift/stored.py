@@ -69,7 +69,7 @@ def compare_stored(
         now_us: Time that `now` means, in microseconds since 1970; None: now.
 
     Raises:
-        DriftError: There is nothing to compare, or nothing to compare it with.
+        DriftError: There are no inferences to compare, or no baseline.
         StoreError: The database does not answer.
     """
     started = time.monotonic()
@@ -85,7 +85,7 @@ def compare_stored(
         )
         if not baseline.info.window.n:
             model = parameters.model
-            raise DriftError(f"expected inferences of {model!r:.80} in the baseline, got none")
+            raise DriftError(f"the model {model!r:.80} has no inferences in the baseline")
     else:
         current = summarise_window(_comparable_query(query, baseline.info))
         _check_model_answered(reader, query, current)
@@ -113,8 +113,8 @@ def compare_stored(
 def current_window_query(
     reader: InferenceReader, parameters: DriftParameters, now_us: int | None = None
 ) -> WindowQuery:
-    """Return the query of the current window, after waiting for the journal if that is short."""
-    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+    """Return the query of the current window, after waiting a short time for the writer to catch up."""
+    with suppress(NotReadyError, QueryTimeoutError):  # what is in the database is enough then
         reader.wait_for_journal()
     return WindowQuery(
         parameters.model,
@@ -133,7 +133,7 @@ def _check_model_answered(
     if not current.info.window.n:
         any_of_model = {"model": {"eq": query.model}}
         if not any(ids for ids in reader.matching_ids(any_of_model, query.now_us)):
-            raise DriftError(f"expected inferences of {query.model!r:.80}, got none")
+            raise DriftError(f"the model {query.model!r:.80} has no inferences")
 
 
 def _comparable_query(query: WindowQuery, compared: WindowInfo) -> WindowQuery:
@@ -146,14 +146,14 @@ def _baseline_query(parameters: DriftParameters, current: WindowQuery) -> Window
     """Return the query of the window that is the baseline."""
     window = parameters.baseline
     if not isinstance(window, StoredWindow):
-        raise DriftError(f"expected the baseline {window!r:.80} to be at hand, got its name alone")
+        raise DriftError(f"expected the summary of the baseline {window!r:.80}, got its name alone")
     return replace(current, window=window, max_rows=BASELINE_ROWS)
 
 
 def _comparable_signals(
     baseline: WindowSummary, current: WindowSummary, parameters: DriftParameters
 ) -> tuple[tuple[Summary, Summary], dict[str, str]]:
-    """Leave out signals that have another kind on one side; return the reasons why signals are left out, too."""
+    """Drop signals whose kinds differ between the sides; return the reasons why signals are left out, too."""
     sides = baseline.summary, current.summary
     left_out = baseline.info.left_out | current.info.left_out
     names = _signal_names(sides)
@@ -175,7 +175,7 @@ def _selected_signals(
     infos: tuple[WindowInfo, WindowInfo],
     parameters: DriftParameters,
 ) -> tuple[Summary, Summary]:
-    """Leave out the keys of sources, ignored signals, and where signals are named all others."""
+    """Drop the source keys, ignored signals, and, if signals are named, all others."""
     ignored = {METADATA_PREFIX + info.source_key for info in infos if info.source_key}
     ignored |= {*parameters.ignore}
     if parameters.signals:
@@ -249,7 +249,7 @@ def _with_sizes(window: Window, compared: Window) -> Window:
 def _reported(
     parameters: DriftParameters, infos: tuple[WindowInfo, WindowInfo], left_out: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the parameters that the report has nowhere else."""
+    """Return the parameters that no other field of the report holds."""
     values = msgspec.to_builtins(parameters)
     reported = {name: values[name] for name in ("signals", "ignore", "by") if values[name]}
     baseline, current = infos

@@ -1,7 +1,7 @@
-"""What is kept of a baseline: rows drawn by chance, small enough to keep, and the labels of all.
+"""Summaries of many rows: a random sample of bounded size, and the counts of all labels.
 
-Rows are drawn by a hash of their source and time, so shards need not know of each other: put together, they
-hold the rows that one would have drawn from the whole, however they were dealt out.
+Rows are drawn by a hash of their source and time, so shards are summarised independently: merged, they hold the
+same rows as a summary of all rows at once.
 """
 
 import zlib
@@ -25,42 +25,45 @@ from quadriga.monitor.drift.samples import (
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
 _TARGET_RUN_ROWS = 50
+"""Rows of a source in a typical run."""
 _MAX_RUN_RATIO, _DENSEST_SHARE = 10, 0.02
-"""A run has no more times as many rows, but for the densest share of all."""
+"""Maximum length of a run in multiples of the target; only in the densest share of the time are runs longer."""
 
 
 class Summary(msgspec.Struct, frozen=True, eq=False):
-    """A baseline, frozen."""
+    """Summary of the rows of a baseline or a window."""
 
     sample: Sample
-    """The rows that are kept; embeddings of fewer of them, as float16."""
+    """Drawn rows; embeddings of fewer of them, as float16."""
     n: int
-    """Rows that there were."""
+    """Number of rows that were summarised."""
     labels: dict[str, dict[str, int]]
-    """How often each label was there, by column."""
+    """Counts of all labels, by column."""
     rows: int = 10_000
-    """Kept, at most."""
+    """Maximum number of rows in the sample."""
     embeddings: int = 2_000
-    """Kept, at most."""
+    """Maximum number of embeddings in the sample."""
     run: int = 1
-    """Rows are drawn together whose order, divided by this, has the same whole number."""
+    """Span of `sample.order` that is drawn as a whole: rows with the same `order // run`."""
     seed: int = 0
+    """Seed of the hash that draws rows."""
     first_left: int | None = None
-    """Smallest key that was left out; None if all rows are kept."""
+    """Smallest row key that was excluded; None if all rows are in the sample."""
     first_embedding_left: int | None = None
+    """Smallest row key whose embedding was excluded; None if all embeddings are in the sample."""
 
     def is_sampled(self, kind: Kind) -> bool:
-        """Tell whether values were left out."""
+        """Check whether values of columns of this kind were excluded."""
         first_excluded = self.first_embedding_left if kind == "embedding" else self.first_left
         return first_excluded is not None
 
     def without(self, names: Container[str]) -> "Summary":
-        """Return these rows without some columns."""
+        """Return a summary without some columns."""
         remaining = (column for column in self.sample.columns if column.name not in names)
         return replace(self, sample=self.sample.with_columns(remaining))
 
     def with_max_embeddings(self, max_embeddings: int = 2_000) -> "Summary":
-        """Return this with no more embeddings than so many."""
+        """Return a summary with at most that many embeddings."""
         return _limit_rows(replace(self, embeddings=min(max_embeddings, self.embeddings)))
 
 
@@ -74,20 +77,20 @@ def summarise(
     n: int | None = None,
     first_excluded: tuple[int | None, int | None] = (None, None),
 ) -> Summary:
-    """Keep what a comparison needs.
+    """Summarise rows for a comparison.
 
     Args:
-        sample: The baseline, or a shard of it.
-        rows: Kept, at most.
-        embeddings: As `rows`.
+        sample: All rows, or a shard of them.
+        rows: Maximum number of rows to draw.
+        embeddings: Maximum number of embeddings to draw.
         run: Span of `sample.order` that is drawn as a whole, so that rows that resemble their neighbours, as
-            in a video, stay together. Shards need the same. None: one of about 50 rows of a source.
-        seed: Of the draw.
-        n: Rows that there were, if the sample was drawn of more; its labels are all that are counted then.
-        left: As `draw_rows` returned it for all rows, and for those that have an embedding.
+            in a video, stay together. It must be the same for all shards. None: about 50 rows of a source.
+        seed: Seed of the hash that draws rows.
+        n: Number of all rows, if `sample` was drawn from more; only labels in `sample` are counted then.
+        first_excluded: Smallest excluded keys, from `draw_rows`, of all rows and of those with an embedding.
 
     Raises:
-        DriftError: The run is none.
+        DriftError: The run is less than 1.
     """
     if run is None:
         run = typical_run_length(sample.order, sample.sources)
@@ -105,14 +108,25 @@ def summarise(
         for column in sample.columns
         if column.kind == "categorical"
     }
-    return _limit_rows(Summary(sample, n, labels, rows, embeddings, run, seed, *first_excluded))
+    summary = Summary(
+        sample,
+        n,
+        labels,
+        rows=rows,
+        embeddings=embeddings,
+        run=run,
+        seed=seed,
+        first_left=first_excluded[0],
+        first_embedding_left=first_excluded[1],
+    )
+    return _limit_rows(summary)
 
 
 def typical_run_length(order: Int64Array, sources: Int64Array) -> int:
-    """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source (N,).
+    """Return the span of an ascending order (N,) that typically holds about 50 rows of a source (N,).
 
-    Where many came at once it has less: otherwise the most frequent source, or the busiest hour, would come in
-    few long runs, of which a draw holds too many or none.
+    It is shorter where rows are unevenly spread: otherwise the most frequent source, or the busiest hour, would
+    fall into a few long runs, of which a draw includes too many or none.
     """
     sizes = np.bincount(sources).astype(np.float64)
     target_rows = int(_TARGET_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))
@@ -130,11 +144,11 @@ def typical_run_length(order: Int64Array, sources: Int64Array) -> int:
 def draw_rows(
     sample: Sample, max_rows: int, *, run: int, seed: int = 0
 ) -> tuple[Int64Array, int | None]:
-    """Draw rows as summaries do, by their order and sources alone.
+    """Draw the rows that a summary would, from their order and sources alone.
 
     Returns:
-        Positions of the rows in the order of their draw, and the smallest key that was left out; None if all
-        rows are drawn.
+        Positions of the rows by ascending key, and the smallest key that was excluded; None if all rows are
+        drawn.
     """
     keys = _row_keys(sample, run, seed)
     first_excluded = _first_excluded_key(keys, max_rows, None)
@@ -143,10 +157,10 @@ def draw_rows(
 
 
 def merge_summaries(summaries: Iterable[Summary]) -> Summary:
-    """Put summaries of shards together, one at least, made with the same settings.
+    """Merge summaries of shards, at least one.
 
     Raises:
-        DriftError: Settings or columns differ, or a row is in two of them.
+        DriftError: Their settings or columns differ, or a row is in two of them.
     """
     shards = list(summaries)
     first = shards[0]
@@ -170,6 +184,7 @@ def merge_summaries(summaries: Iterable[Summary]) -> Summary:
 
 
 def _merge_key(summary: Summary) -> tuple[object, ...]:
+    """Return what summaries must have in common to be merged."""
     kinds = tuple((column.name, column.kind) for column in summary.sample.columns)
     has_sources = bool(summary.sample.source_names)
     return (summary.rows, summary.embeddings, summary.run, summary.seed, has_sources, kinds)
@@ -180,7 +195,10 @@ def _smallest_key(keys: Iterable[int | None]) -> int | None:
 
 
 def _row_keys(sample: Sample, run: int, seed: int) -> UInt64Array:
-    """Return what rows are drawn by, smallest first: a hash of source, run and seed."""
+    """Return the keys (N,) that rows are drawn by, smallest first: hashes of source, run and seed.
+
+    Source: Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators (2014), the mixing of SplitMix64.
+    """
     names = [zlib.crc32(name.encode()) for name in sample.source_names or ("",)]
     mixed = np.array(names, np.uint64)[sample.sources] << np.uint64(32)
     mixed ^= (sample.order // run).astype(np.uint64)
@@ -190,12 +208,14 @@ def _row_keys(sample: Sample, run: int, seed: int) -> UInt64Array:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _first_excluded_key(keys: UInt64Array, max_rows: int, known_key: int | None) -> int | None:
-    """Return the smallest key whose rows do not fit any more; the first always fits."""
+def _first_excluded_key(
+    keys: UInt64Array, max_rows: int, excluded_before: int | None
+) -> int | None:
+    """Return the smallest key whose rows do not fit any more; the smallest key of all always fits."""
     values, counts = np.unique(keys, return_counts=True)
     excluded = np.flatnonzero(counts.cumsum() > max_rows)
     excluded = excluded[excluded > 0]
-    return _smallest_key((int(values[excluded[0]]) if len(excluded) else None, known_key))
+    return _smallest_key((int(values[excluded[0]]) if len(excluded) else None, excluded_before))
 
 
 def _is_included(keys: UInt64Array, first_excluded: int | None) -> BoolArray:
@@ -205,12 +225,12 @@ def _is_included(keys: UInt64Array, first_excluded: int | None) -> BoolArray:
 
 
 def _limit_rows(summary: Summary) -> Summary:
-    """Leave out what is too much."""
+    """Draw rows and embeddings until the summary has at most as many as its limits allow."""
     sample = summary.sample
     keys = _row_keys(sample, summary.run, summary.seed)
     first_excluded = _first_excluded_key(keys, summary.rows, summary.first_left)
-    embedded = [one.rows for one in sample.columns if one.kind == "embedding"]
-    embedded_keys = keys[np.unique(np.concatenate(embedded))] if embedded else keys
+    embedded_rows = [column.rows for column in sample.columns if column.kind == "embedding"]
+    embedded_keys = keys[np.unique(np.concatenate(embedded_rows))] if embedded_rows else keys
     first_excluded_embedding = _first_excluded_key(
         embedded_keys, summary.embeddings, summary.first_embedding_left
     )
@@ -223,9 +243,9 @@ def _limit_rows(summary: Summary) -> Summary:
     columns = []
     for column in sample.columns:
         if column.kind == "embedding":
-            is_included_embedding = _is_included(keys[column.rows], first_excluded_embedding)
-            values = column.values[is_included_embedding].astype(np.float16)
-            columns.append(replace(column, rows=column.rows[is_included_embedding], values=values))
+            is_included = _is_included(keys[column.rows], first_excluded_embedding)
+            values = column.values[is_included].astype(np.float16)
+            columns.append(replace(column, rows=column.rows[is_included], values=values))
         elif column.kind == "categorical":
             labels, codes = drop_unused_names(column.labels, column.values)
             columns.append(replace(column, values=codes, labels=labels))
@@ -241,7 +261,11 @@ def _limit_rows(summary: Summary) -> Summary:
 
 
 def _concatenate_samples(samples: Sequence[Sample]) -> Sample:
-    """Put samples together, in time order."""
+    """Concatenate samples, in time order.
+
+    Raises:
+        DriftError: Two rows have the same source and order.
+    """
     names, sources = merge_names([(sample.source_names, sample.sources) for sample in samples])
     offsets = np.cumsum([0, *(len(sample.order) for sample in samples[:-1])])
     columns = [
@@ -255,9 +279,8 @@ def _concatenate_samples(samples: Sequence[Sample]) -> Sample:
         (np.diff(sorted_sample.order) == 0) & (np.diff(sorted_sample.sources) == 0)
     )
     if len(duplicates):
-        raise DriftError(
-            f"expected each row of a source once, got order {sorted_sample.order[duplicates[0]]} twice"
-        )
+        order = sorted_sample.order[duplicates[0]]
+        raise DriftError(f"expected each row of a source once, got order {order} twice")
     return sorted_sample
 
 
@@ -274,15 +297,15 @@ def _concatenate_columns(shards: Sequence[Column], offsets: Int64Array) -> Colum
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """Encode a summary for a file or another machine: MessagePack, with the arrays' own bytes."""
+    """Encode a summary as MessagePack, with the bytes of its arrays."""
     return pack(summary)
 
 
 def decode_summary(data: bytes) -> Summary:
-    """Decode a summary, as `encode_summary` encoded it, bit for bit; its arrays cannot be written to.
+    """Decode what `encode_summary` encoded, bit for bit; the arrays are read-only.
 
     Raises:
-        DriftError: The bytes are no summary.
+        DriftError: The bytes are not an encoded summary.
     """
     try:
         summary: Summary = unpack(data, Summary)

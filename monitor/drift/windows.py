@@ -43,7 +43,7 @@ _SMALL_TEXTS = 50
 
 
 class WindowQuery(msgspec.Struct, frozen=True):
-    """Which inferences of a model to read, and how many."""
+    """Query of the inferences of a model to read, and how many of them."""
 
     model: str
     window: StoredWindow
@@ -91,9 +91,11 @@ class _DrawnRows(NamedTuple):
     """The rows to be read."""
 
     ids: Int64Array
-    """(N,) ascending."""
-    left: int | None = None
+    """(N,) ids, ascending."""
+    first_excluded: int | None = None
+    """Smallest row key that was excluded; None if all rows are read."""
     run: int | None = None
+    """Span of ids that is drawn as a whole; None if all rows are read."""
     source_key: str | None = None
     sources: list[str] | None = None
     """(N,) sources of rows that were drawn; None where no source is known, or all rows are read."""
@@ -102,10 +104,10 @@ class _DrawnRows(NamedTuple):
 def read_window(
     reader: InferenceReader, query: WindowQuery, on_progress: OnProgress, executor: ShardExecutor
 ) -> WindowSummary:
-    """Read a window; one without inferences has no signals.
+    """Read the summary of a window; a window without inferences has no signals.
 
     Raises:
-        StoreError: The database does not answer, or a filter means nothing.
+        StoreError: The database does not answer, or the filter is invalid.
     """
     filter_tree = {
         "and": [window_filter(query.model, query.window), {"id": {"le": str(query.newest_id)}}]
@@ -136,21 +138,29 @@ def read_window(
         excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
         embedded = np.flatnonzero([row_space == space for row_space in spaces])
         query = replace(query, space=space)
-        column, first_excluded_embedding = _embeddings(reader, rows, embedded, query, run)
+        column, first_excluded_embedding = _embeddings(reader, rows, embedded, query=query, run=run)
         rows = rows.with_columns((*rows.columns, column))
     n = round(len(ids) * len(read_ids) / len(drawn_rows.ids))
-    first_excluded = (drawn_rows.left, first_excluded_embedding)
+    first_excluded = (drawn_rows.first_excluded, first_excluded_embedding)
     summary = summarise(rows, **_sizes(query), run=run, n=n, first_excluded=first_excluded)
     labels = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
-    if drawn_rows.left is not None:
-        labels |= count_other_labels(reader, query.model, ids, labels, best=is_single)
+    if drawn_rows.first_excluded is not None:
+        labels |= count_other_labels(reader, query.model, ids, known_labels=labels, best=is_single)
     elif not is_single:
         labels |= label_counts(reader, read_ids.tolist())
     start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
     window = Window(start, end, n, filter=filter_)
     model = _model(query, shard.models)
-    info = WindowInfo(model, task, window, source_key, space, dict(+excluded), left_out)
+    info = WindowInfo(
+        model,
+        task,
+        window,
+        source_key=source_key,
+        space=space,
+        excluded=dict(+excluded),
+        left_out=left_out,
+    )
     return WindowSummary(summary, info)
 
 
@@ -170,7 +180,7 @@ def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> 
     )
     rows.sort()
     row_sources = [names[code] for code in sources[rows].tolist()] if names else None
-    return _DrawnRows(ids[rows], first_excluded, run, key, row_sources)
+    return _DrawnRows(ids[rows], first_excluded, run, source_key=key, sources=row_sources)
 
 
 def _read_shards(
@@ -189,7 +199,7 @@ def _read_shards(
 
 
 def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Put signals in order, and give the reasons why metadata keys are none."""
+    """Return the signals in the order of a report, and the reasons why metadata keys are no signals."""
     counts = {name: len(values) - values.count(None) for name, values in signals.items()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
     keys = [name for name in frequent if name.startswith(METADATA_PREFIX)]
@@ -213,7 +223,7 @@ def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[
 
 
 def _not_categorical(values: Sequence[Any]) -> str:
-    """Return why texts are no categories; empty where they are, and for numbers."""
+    """Return why texts cannot be categories; an empty text if they can, and for numbers."""
     present = [value for value in values if value is not None]
     if not any(isinstance(value, str) for value in present):
         return ""
@@ -239,7 +249,7 @@ def _sources(
     drawn_rows: _DrawnRows, shard: SignalShard, keys: Sequence[str]
 ) -> tuple[str | None, list[str] | None]:
     """Return the metadata key that holds the source, and the source of each row that was read."""
-    if drawn_rows.left is not None:
+    if drawn_rows.first_excluded is not None:
         positions = np.searchsorted(drawn_rows.ids, shard.ids).tolist()
         sources = drawn_rows.sources
         return drawn_rows.source_key, sources and [sources[position] for position in positions]
@@ -252,7 +262,11 @@ def _sources(
 def _embeddings(
     reader: InferenceReader, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
-    """Draw among the rows (N,) with an embedding and read those; return what `draw_rows` says was left, too."""
+    """Draw some of the rows (N,) with an embedding, and read those.
+
+    Returns:
+        The column of embeddings, and the smallest excluded key, from `draw_rows`.
+    """
     order = sample_.order[rows]
     embedded = Sample((), order, sample_.sources[rows], sample_.source_names)
     chosen, first_excluded = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
@@ -265,7 +279,7 @@ def _embeddings(
 
 
 def _model(query: WindowQuery, models: Sequence[ModelReference]) -> ReportedModel:
-    """Name the model by all of its versions that answered."""
+    """Return the model with all of its versions whose predictions were read."""
     versions = sorted({model.version for model in models}) or [query.window.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from quadriga.engine import settings
-from quadriga.engine.metrics import metrics_route
+from quadriga.engine.api.metrics import metrics_route
 from quadriga.proto import table
 from quadriga.proto.operations import WireOptions, expand_path
 

@@ -203,6 +203,20 @@ def test_every_field_and_operator_of_a_query_is_described():
     assert f"{Budget().unbounded_rows:,} inferences" in text.replace("\n", " ")
 
 
+def test_messages_of_the_first_hour_are_those_of_the_code():
+    text = (ROOT / "docs" / "first-hour.md").read_text().partition("## When it does not work")[2]
+    code = "".join(
+        path.read_text()
+        for package in ("engine", "monitor", "proto", "store", "tasks")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    first_cells = "".join(re.findall(r"^\|([^|]*)\|", text, re.MULTILINE))
+    for message in re.findall("`([^`]+)`", first_cells):
+        own_text = message.removesuffix(": Address already in use")  # the system says so
+        for part in own_text.split("…"):
+            assert part.strip(" ,.:") in code, message
+
+
 def anchors(page: Path) -> set[str]:
     """Give what a link may name within a page, as GitHub makes it of headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

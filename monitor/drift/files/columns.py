@@ -1,4 +1,4 @@
-"""The values of a column of a file, as what they are said to be."""
+"""Columns of files as numbers, labels, lists of numbers, or times."""
 
 import math
 from datetime import UTC, datetime
@@ -14,13 +14,15 @@ from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 _MAX_FLOAT16 = float(np.finfo(np.float16).max)
+"""Largest number of an embedding: summaries store float16."""
 TimeSpan = tuple[str | None, str | None]
-"""The first and the last time, RFC 3339; None where nothing says when."""
+"""First and last time, RFC 3339; None where times are not dates."""
 ColumnContent = Literal["number", "list", "text", "other"]
+"""Type that all values of a column have in common."""
 
 
 class ColumnTypeError(DriftError):
-    """A column does not hold what it should."""
+    """A value of a column has the wrong type."""
 
 
 def _type_error(table: FileTable, row: int, expected: str, got: str) -> ColumnTypeError:
@@ -28,7 +30,7 @@ def _type_error(table: FileTable, row: int, expected: str, got: str) -> ColumnTy
 
 
 def infer_content(table: FileTable, name: str) -> ColumnContent | None:
-    """Tell what all values of a column are; None of no values, and of a column that is not there."""
+    """Return the type that all values of a column have in common; None without values, or without the column."""
     values = table.columns.get(name, [])
     if isinstance(values, np.ndarray):
         return "number" if values.ndim == 1 else "list"
@@ -46,10 +48,10 @@ def infer_content(table: FileTable, name: str) -> ColumnContent | None:
 
 
 def as_numbers(table: FileTable, name: str) -> Float64Array:
-    """Return numbers (N,), NaN where there is none.
+    """Return a column of numbers (N,), NaN where a value is missing.
 
     Raises:
-        UnlikeError: A value is none.
+        ColumnTypeError: A value is not a number.
     """
     values = table.columns[name]
     if isinstance(values, np.ndarray):
@@ -73,10 +75,10 @@ def _to_number(value: Any) -> float | None:
 
 
 def as_vectors(table: FileTable, name: str) -> ColumnValues:
-    """Return lists of numbers, float32 (N, D), NaN where there is none; of none at all N times None.
+    """Return a column of lists of numbers, float32 (N, D), NaN where a value is missing; N times None if all are.
 
     Raises:
-        UnlikeError: A value is no list, of another length than those before, or too large.
+        ColumnTypeError: A value is not a list of numbers, its length differs from those before, or it is too large.
     """
     values = table.columns[name]
     if isinstance(values, np.ndarray) and values.ndim == 2:
@@ -99,7 +101,11 @@ def as_vectors(table: FileTable, name: str) -> ColumnValues:
 
 
 def _check_range(table: FileTable, name: str, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """See that summaries can keep these numbers."""
+    """Return vectors (N, D) after checking that float16 can hold them.
+
+    Raises:
+        ColumnTypeError: A number is too large.
+    """
     too_large = np.flatnonzero(np.abs(vectors).max(axis=1) > _MAX_FLOAT16)
     if len(too_large):
         got = vectors[too_large[0]][np.abs(vectors[too_large[0]]).argmax()]
@@ -118,10 +124,10 @@ def _cell_vector(value: Any) -> Float32Array | None:
 
 
 def as_labels(table: FileTable, name: str) -> list[str | None]:
-    """Return texts; a number without fraction is written without.
+    """Return a column of labels; numbers without a fraction are written as integers.
 
     Raises:
-        UnlikeError: A value is a list.
+        ColumnTypeError: A value is a list.
     """
     if name in table.texts:
         return table.texts[name]
@@ -134,12 +140,12 @@ def as_labels(table: FileTable, name: str) -> list[str | None]:
 
 
 def time_order(table: FileTable, name: str | None) -> tuple[Int64Array, TimeSpan]:
-    """Return each row's place in time (N,), and the first and the last time where these are dates.
+    """Return the rank of each row in time (N,), and the first and last time if the column holds dates.
 
-    The column has dates, or numbers of any unit; without one rows are in order.
+    The column holds dates, or numbers of any unit; without a column, rows are in time order.
 
     Raises:
-        UnlikeError: A value is no time.
+        ColumnTypeError: A value is not a time.
     """
     n = len(table.lines)
     if name is None or not n:
@@ -165,7 +171,7 @@ def time_order(table: FileTable, name: str | None) -> tuple[Int64Array, TimeSpan
 
 
 def _parse_time(value: Any) -> float | None:
-    """Return seconds since 1970 of a date, and a number as it is; a date without zone is in UTC."""
+    """Return a date as seconds since 1970, in UTC unless it has a zone, and a number as it is; None of other values."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -1,7 +1,7 @@
 """Drift of files: a row for each inference, a column for each signal.
 
-What a column holds is decided from both files, so that one of labels that look like numbers in one file alone
-is compared as labels.
+The kind of a column is inferred from both files together: labels that happen to look like numbers in one of them
+are compared as labels.
 """
 
 import time
@@ -30,31 +30,31 @@ from quadriga.monitor.report.schema import Data, Report, Window, provenance
 from quadriga.store.records import timestamp_text
 
 SOURCE_KEYS = ("camera_id", "stream", "recording")
-"""What rows that resemble each other have in common, where nothing else is said; also below `metadata`."""
+"""Columns that hold the source if none is named; also nested in `metadata`."""
 
 TIME_COLUMNS = ("created_at", "timestamp")
-"""What rows are put in order by, where nothing else is said."""
+"""Columns that hold the time if none is named."""
 
 _ID_COLUMNS = ("id", "inference_id", "request_id")
 _MAX_LABELS = 50
-"""More distinct texts than this, and more than half of all of a file, are names and no labels."""
+"""Number of distinct texts above which a column holds identifiers, not labels, if they are also more than half of all."""
 
 
 class ColumnOptions(msgspec.Struct, frozen=True):
-    """What the columns are, where it is not to be inferred."""
+    """Options that say what columns hold, instead of inferring it."""
 
     numeric: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     embedding: tuple[str, ...] = ()
-    """Of lists of numbers; or NAME, whose numbers are the columns NAME_0, NAME_1 and so on."""
+    """Columns of lists of numbers; or NAME if the numbers are in columns NAME_0, NAME_1 and so on."""
     ignore: tuple[str, ...] = ()
     source_key: str | None = None
-    """None: the first of `SOURCE_KEYS` that both files have."""
+    """Column of the source; None: the first of `SOURCE_KEYS` that both files have."""
     time: str | None = None
-    """None: the first of `TIME_COLUMNS` that both files have."""
+    """Column of the time; None: the first of `TIME_COLUMNS` that both files have."""
 
     def kinds(self) -> dict[str, Kind]:
-        """Return the kinds that were named."""
+        """Return the kinds of the columns that the options name."""
         kinds: dict[str, Kind] = dict.fromkeys(self.numeric, "numeric")
         kinds |= dict.fromkeys(self.categorical, "categorical")
         return kinds | dict.fromkeys(self.embedding, "embedding")
@@ -72,8 +72,8 @@ def compare_files(
     """Compare two files, CSV, JSON lines or Parquet, not necessarily of the same format.
 
     Raises:
-        DriftError: A file is none of these, a column is not what it was said to be, or is not there; the
-            message begins with the file's name and the line where there is one.
+        DriftError: A file has another format, or a named column is missing or holds something else; the message
+            names the file and, where there is one, the line.
         OSError: A file cannot be read.
     """
     started = time.monotonic()
@@ -113,20 +113,20 @@ def compare_files(
 
 
 def _column_names(tables: Tables) -> list[str]:
-    """Return the columns of both, in the order of the files."""
+    """Return the names of the columns of both files, in their order there."""
     return list(dict.fromkeys(name for table in tables for name in table.columns))
 
 
 def _first_shared_column(
     tables: Tables, names: Iterable[str], options: ColumnOptions
 ) -> str | None:
-    """Return the first of these columns that both have, and that is not ignored."""
+    """Return the first of these names that is a column of both files and not ignored."""
     shared = tables[0].columns.keys() & tables[1].columns.keys() - {*options.ignore}
     return next((name for name in names if name in shared), None)
 
 
 def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
-    """Read a file; columns NAME_0, NAME_1 and so on become NAME where that is an embedding."""
+    """Read a file, with columns NAME_0, NAME_1 and so on joined to the embedding NAME."""
     table = read_table(path)
     for name in options.embedding:
         if name in table.columns:
@@ -142,20 +142,23 @@ def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
 
 
 def _check_options(tables: Tables, options: ColumnOptions) -> None:
-    """See that what was named is there, and once."""
+    """Check that all columns that the options name exist, and that none has two kinds."""
     names = _column_names(tables)
-    files = " or ".join(one.name for one in tables)
+    files = " or ".join(file_table.name for file_table in tables)
     counts = Counter((*options.numeric, *options.categorical, *options.embedding, *options.ignore))
     for name, count in counts.items():
         if name not in names:
-            raise DriftError(f"expected a column {name!r:.80} in {files}, got {_join_names(names)}")
+            listed = _join_names(names)
+            raise DriftError(f"column not found in {files}: {name!r:.80}; there are: {listed}")
         if count > 1:
-            raise DriftError(f"expected to be told once what {name!r:.80} is, got it {count} times")
+            raise DriftError(f"expected column {name!r:.80} in one option, got it in {count}")
     for name in filter(None, (options.source_key, options.time)):
         for table in tables:
             if name not in table.columns:
-                got = _join_names(list(table.columns))
-                raise DriftError(f"expected a column {name!r:.80} in {table.name}, got {got}")
+                listed = _join_names(list(table.columns))
+                raise DriftError(
+                    f"column not found in {table.name}: {name!r:.80}; there are: {listed}"
+                )
 
 
 def _join_names(names: list[str]) -> str:
@@ -168,7 +171,7 @@ def _columns(
 ) -> tuple[
     tuple[dict[str, ColumnValues], dict[str, ColumnValues]], dict[str, Kind], dict[str, str]
 ]:
-    """Return the columns of both sides, their kinds where these are sure, and why others are left out."""
+    """Return the columns of both sides, the kinds that are certain, and reasons why other columns are left out."""
     columns_by_side: tuple[dict[str, ColumnValues], dict[str, ColumnValues]] = ({}, {})
     named_kinds, kinds, left_out = options.kinds(), dict[str, Kind](), dict[str, str]()
     for name in _column_names(tables):
@@ -196,7 +199,7 @@ def _columns(
 
 
 def _infer_kind(tables: Tables, name: str) -> Kind:
-    """Infer what a column holds; few integers are told from other numbers later."""
+    """Infer the kind of a column; counts are distinguished from other numbers later."""
     contents = {infer_content(table, name) for table in tables} - {None}
     if contents <= {"number"}:
         return "numeric"
@@ -210,14 +213,14 @@ def _infer_kind(tables: Tables, name: str) -> Kind:
 
 
 def _are_identifiers(sides: list[ColumnValues]) -> bool:
-    """Tell whether the texts of each side are too many to be labels."""
-    texts = [[one for one in side if one is not None] for side in sides]
-    counts = [(len(set(one)), len(one)) for one in texts if one]
+    """Check whether each side has too many distinct texts for labels."""
+    texts = [[text for text in side if text is not None] for side in sides]
+    counts = [(len(set(side)), len(side)) for side in texts if side]
     return all(distinct > max(_MAX_LABELS, n / 2) for distinct, n in counts) and bool(counts)
 
 
 def _column_values(table: FileTable, name: str, kind: Kind) -> ColumnValues:
-    """Return a column as `build_sample` takes it; a file that has it not has no values."""
+    """Return the values of a column for `build_sample`; all are missing if the file does not have the column."""
     if name not in table.columns:
         return [None] * len(table.lines)
     if kind == "categorical":
@@ -226,5 +229,5 @@ def _column_values(table: FileTable, name: str, kind: Kind) -> ColumnValues:
 
 
 def _json_path(path: Path) -> str:
-    """Return a path as JSON can hold it."""
+    """Return a path as text that JSON can encode, whatever its bytes."""
     return str(path).encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Files of rows as columns: CSV, JSON lines, Parquet. What they mean is not decided here."""
+"""Readers of files of rows, as columns: CSV, JSON lines, Parquet. The kinds of columns are not decided here."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,28 +18,28 @@ MAX_COLUMNS = 4096
 _MAX_DEPTH = 16
 
 ColumnValues = list[Any] | npt.NDArray[Any]
-"""Of a column, one for each row; None is missing. Numbers are float64 (N,) and lists of one length float32
-(N, D), with NaN for what is missing, where the file tells that all are. Else as the file has them, a list of
-numbers in JSON as float32 (D,)."""
+"""Values of a column, one per row; None if missing. Where the file format types the column, or all cells of a CSV
+column are numbers, they are arrays with NaN for missing values: float64 (N,) of numbers, float32 (N, D) of lists of
+equal length. Otherwise they are the values of the file, with lists of numbers in JSON as float32 (D,)."""
 
 
 class FileTable(NamedTuple):
-    """A file."""
+    """Columns of a file."""
 
     name: str
     columns: dict[str, ColumnValues]
     lines: Sequence[int]
-    """(N,) where each row ends; of Parquet, its number from 1."""
+    """(N,) line in which each row ends; in Parquet, the row's number from 1."""
     texts: Mapping[str, list[str | None]] = {}
-    """Of CSV: the cells of each column."""
+    """Cells of each column of a CSV file; empty for other formats."""
 
 
 def read_table(path: Path) -> FileTable:
-    """Read a file by its ending: .csv, .jsonl, .ndjson or .parquet.
+    """Read a file in the format of its suffix: .csv, .jsonl, .ndjson or .parquet.
 
     Raises:
-        DriftError: It is none of them; the message begins with the file's name and the line.
-        OSError: It cannot be read.
+        DriftError: The file does not have this format; the message begins with its name and the line.
+        OSError: The file cannot be read.
     """
     suffix = path.suffix.lower()
     try:
@@ -83,7 +83,7 @@ def _read_csv(path: Path) -> FileTable:
 
 
 def parse_numbers(cells: Sequence[str | None]) -> Float64Array | None:
-    """Return cells of CSV as numbers (N,), NaN where there is none; None if one is no number."""
+    """Return cells of CSV as numbers (N,), NaN where a cell is empty; None if a cell is not a number."""
     try:
         numbers = np.array([np.nan if cell is None else float(cell) for cell in cells], np.float64)
     except ValueError:
@@ -131,7 +131,7 @@ def _read_json_lines(texts: Iterable[bytes], name: str) -> FileTable:
 
 
 def parse_vector(value: Any) -> Float32Array | None:
-    """Return a list of numbers, one at least, as float32 (D,); None of anything else."""
+    """Return a list of at least one number as float32 (D,); None of any other value."""
     if not isinstance(value, list) or not value or not set(map(type, value)) <= {int, float}:
         return None
     with np.errstate(over="ignore"):
@@ -139,7 +139,11 @@ def parse_vector(value: Any) -> Float32Array | None:
 
 
 def _flatten(row: Any) -> dict[str, Any]:
-    """Return a nested object by dotted paths, with its lists, without nulls."""
+    """Flatten a nested object to dotted paths; lists stay, nulls are dropped.
+
+    Raises:
+        DriftError: The row is not an object, is nested too deeply, or two of its paths are equal.
+    """
     if not isinstance(row, dict):
         raise DriftError(f"expected a JSON object, got {str(row)!r:.40}")
     if not any(isinstance(value, dict) for value in row.values()):
@@ -194,7 +198,7 @@ def _read_parquet(path: Path) -> FileTable:
 
 
 def _arrow_values(column: Any) -> ColumnValues:
-    """Return numbers and lists of numbers of one length as arrays, all else as Python has it."""
+    """Return numbers, and lists of numbers of equal length, as arrays; other values as Python objects."""
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 

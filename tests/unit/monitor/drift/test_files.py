@@ -305,10 +305,10 @@ BAD = {
     "far out": ("a.csv", "e_0,e_1\n1,2\n3,\n-7e4,1\n", {"embedding": ("e",)}, "a.csv:4: expected e to have numbers up to 65504, got -70000"),
     "farther out": ("a.jsonl", '{"e": [1e300]}', {"embedding": ("e",)}, "up to 65504, got inf"),
     "a list as label": ("a.jsonl", '{"a": [1]}', {"categorical": ("a",)}, "expected a to be a label, got a list"),
-    "no such column": ("a.csv", "a,b\n", {"numeric": ("c",)}, "expected a column 'c' in a.csv or a.csv, got a, b"),
-    "no such key": ("a.csv", "a,b\n", {"source_key": "c"}, "expected a column 'c' in a.csv, got a, b"),
-    "no such time": ("a.jsonl", "", {"time": "c"}, "expected a column 'c' in a.jsonl, got none"),
-    "two kinds": ("a.csv", "a\n", {"numeric": ("a",), "ignore": ("a",)}, "told once what 'a' is, got it 2 times"),
+    "no such column": ("a.csv", "a,b\n", {"numeric": ("c",)}, "column not found in a.csv or a.csv: 'c'; there are: a, b"),
+    "no such key": ("a.csv", "a,b\n", {"source_key": "c"}, "column not found in a.csv: 'c'; there are: a, b"),
+    "no such time": ("a.jsonl", "", {"time": "c"}, "column not found in a.jsonl: 'c'; there are: none"),
+    "two kinds": ("a.csv", "a\n", {"numeric": ("a",), "ignore": ("a",)}, "expected column 'a' in one option, got it in 2"),
     "no time": ("a.csv", "created_at\n2026-01-31\nsoon\n", {}, "a.csv:3: expected created_at to be a time"),
     "a time without end": ("a.csv", "timestamp\ninf\n", {}, "a.csv:2: .*got inf"),
     "a time before all": ("a.csv", "timestamp\n0001-01-01T00:00:00+23:00\n", {}, "a.csv:2: .*got 0001"),
@@ -335,7 +335,7 @@ def test_a_name_beyond_unicode_is_no_obstacle(write):
     path = write("b\udcff.csv", "a\n1\n")
     report, _ = compared(path, path)
     assert b"b?.csv" in msgspec.json.encode(report)
-    with pytest.raises(DriftError, match="expected a column"):
+    with pytest.raises(DriftError, match="column not found"):
         compared(path, path, ignore=("x",))
 
 

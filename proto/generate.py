@@ -87,7 +87,9 @@ def parse_generate(http_request: HttpRequest) -> InferRequest:
     parameters |= take_parameters(body)
     max_tokens = parameters.pop("max_tokens", None)
     if max_tokens is not None and parameters.setdefault("max_new_tokens", max_tokens) != max_tokens:
-        raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
+        raise InvalidRequest(
+            "expected either parameters.max_tokens or parameters.max_new_tokens, got both"
+        )
     return InferRequest(
         model=http_request.path_parameters["name"],
         version=http_request.path_parameters["version"],

@@ -52,7 +52,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         post_endpoint(
             PATH,
             infer,
-            "Answer images, for Chariot",
+            "Predict on images, for Chariot",
             compress_response=True,
             request_type=ImageBody,
         )

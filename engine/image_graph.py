@@ -123,7 +123,7 @@ class ImageGraph:
         """
         if not options.legacy_format:
             return predictions
-        return legacy(predictions, options.action, self._spec, width, height)
+        return legacy(predictions, options.action, self._spec, width=width, height=height)
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image, whatever it shows; None where the model has none."""

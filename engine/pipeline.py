@@ -168,7 +168,14 @@ class Pipeline:
                     stored = self._record(trace.summary(), results, admission)
                     trace.count_success(1)
                 ids = [inference_id for inference_id in stored.ids if inference_id]
-                yield InferChunk(model.name, model.version, request.id, text, ids, stored.stored)
+                yield InferChunk(
+                    model.name,
+                    model.version,
+                    request.id,
+                    text=text,
+                    inference_ids=ids,
+                    stored=stored.stored,
+                )
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and explain a prediction of each image; only the response is recorded.

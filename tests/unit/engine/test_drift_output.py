@@ -38,7 +38,9 @@ def test_many_parts_are_counted():
 def test_signals_that_lack_the_same_are_named_together():
     nothing = Effect("wasserstein_iqr", None, 0.1)
     signals = [
-        Signal(name, "numeric", "ks", nothing, (9, 9), status="insufficient", reason=reason)
+        Signal(
+            name, "numeric", "ks", effect=nothing, n=(9, 9), status="insufficient", reason=reason
+        )
         for name, reason in (("a", "few"), ("b", "none"), ("c", "few"))
     ]
     text = said(msgspec.structs.replace(watched(), signals=signals))

@@ -43,7 +43,7 @@ def copied(folder, name, monitor=""):
 def answered(model, paths, **parameters):
     images = ImageModel(model.image_predictor, 10**7, 10)
     data = [path.read_bytes() for path in paths]
-    tensor = Tensor("a", "BYTES", (len(data),), data, parameters)
+    tensor = Tensor("a", "BYTES", (len(data),), data=data, parameters=parameters)
     return infer_images(images, InferRequest(model.name, None, "", [tensor]))[1]
 
 
@@ -111,7 +111,7 @@ def test_an_answer_in_pieces_has_it():
     model = open_model(SAMPLE_MODELS / "shapes-image-text")
     images = ImageModel(model.image_predictor, 10**7, 10)
     parameters = {"prompt": "How many circles?"}
-    tensor = Tensor("a", "BYTES", (1,), [SCENES[0].read_bytes()], parameters)
+    tensor = Tensor("a", "BYTES", (1,), data=[SCENES[0].read_bytes()], parameters=parameters)
     *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))
     (complete,) = answered(model, SCENES[:1], **parameters)
     np.testing.assert_array_equal(last.embedding, complete.embedding)
@@ -185,8 +185,8 @@ def small(folder, monitor=""):
         folder / "model.onnx",
         CONVOLUTIONS,
         [value("image", ["batch", 3, 16, 16])],
-        [value("logits", ["batch", 3])],
-        {"w": weights},
+        outputs=[value("logits", ["batch", 3])],
+        initializers={"w": weights},
     )
     (folder / "model.toml").write_text(
         'family = "plain-classifier"\nlabels = ["a", "b", "c"]\n[monitor]\n' + monitor

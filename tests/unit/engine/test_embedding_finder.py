@@ -22,7 +22,9 @@ def graph(text, outputs):
         numbers = {"strides": (stride, stride)} if stride > 1 else {}
         output_names = targets.strip().split(",")
         nodes.append(Node(operator.rstrip("23"), tuple(inputs), tuple(output_names), numbers))
-    return Graph(tuple(nodes), {"image": (1, 3, 64, 64)}, outputs, WEIGHTS, {"by2": (2,)})
+    return Graph(
+        tuple(nodes), {"image": (1, 3, 64, 64)}, outputs, weights=WEIGHTS, constants={"by2": (2,)}
+    )
 
 
 STEM = """a = Conv2 image w3

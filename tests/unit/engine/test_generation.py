@@ -405,9 +405,13 @@ PNG = (
 
 def test_a_request_answers_each_image_with_each_prompt(pipeline):
     tensors = [
-        Tensor("a", "BYTES", (2,), [PNG, PNG], {"prompts": ["one", "two three"]}),
+        Tensor("a", "BYTES", (2,), data=[PNG, PNG], parameters={"prompts": ["one", "two three"]}),
         Tensor(
-            "b", "BYTES", (1,), [PNG], {"prompt": "", "action": "generate", "max_new_tokens": 2}
+            "b",
+            "BYTES",
+            (1,),
+            data=[PNG],
+            parameters={"prompt": "", "action": "generate", "max_new_tokens": 2},
         ),
     ]
     response = pipeline.infer(InferRequest("talker", None, "1", tensors))
@@ -434,7 +438,7 @@ def test_a_request_answers_each_image_with_each_prompt(pipeline):
     ],
 )
 def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared, own, expected):
-    tensor = Tensor("a", "BYTES", (1,), [PNG], own)
+    tensor = Tensor("a", "BYTES", (1,), data=[PNG], parameters=own)
     (output,) = pipeline.infer(
         InferRequest("talker", None, "1", [tensor], parameters=shared)
     ).outputs
@@ -456,7 +460,9 @@ def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared,
     ],
 )
 def test_what_is_wrong_in_a_request_names_the_input(pipeline, parameters, message):
-    request = InferRequest("talker", None, "1", [Tensor("a", "BYTES", (1,), [PNG], parameters)])
+    request = InferRequest(
+        "talker", None, "1", [Tensor("a", "BYTES", (1,), data=[PNG], parameters=parameters)]
+    )
     with pytest.raises(InvalidRequest) as caught:
         pipeline.infer(request)
     assert str(caught.value).startswith(message)

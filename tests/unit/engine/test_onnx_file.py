@@ -14,8 +14,8 @@ def test_a_header_says_what_the_onnx_package_says(tmp_path):
         tmp_path / "model.onnx",
         [helper.make_node("Add", ["x", "w"], ["y"])],
         [value("x", [1])],
-        [value("y", [1])],
-        {"w": np.ones(1, np.float32)},
+        outputs=[value("y", [1])],
+        initializers={"w": np.ones(1, np.float32)},
         metadata={"names": "{0: 'ä'}", "stride": "32"},
     )
     header, _ = read_onnx(path)
@@ -41,7 +41,11 @@ def test_external_weights_are_found_and_checked(tmp_path):
     path = external(tmp_path)
     header, _ = read_onnx(path)
     (external_data,) = header.external_data
-    assert (external_data.location, external_data.offset, external_data.length) == ("weights.bin", 8, 16)
+    assert (external_data.location, external_data.offset, external_data.length) == (
+        "weights.bin",
+        8,
+        16,
+    )
     with pytest.raises(OnnxFileError, match="no such file"):
         check_external_data(path, header)
     (tmp_path / "weights.bin").write_bytes(bytes(23))

@@ -13,7 +13,7 @@ def image(score: float | None = None, *, requested: bool | None = None) -> Image
 
 
 def output(name: str, images: int, **parameters) -> Tensor:
-    return Tensor(name, "BYTES", (images,), [[]] * images, parameters)
+    return Tensor(name, "BYTES", (images,), data=[[]] * images, parameters=parameters)
 
 
 def added(outputs, results, stored, *, per_image: bool = True, with_scores: bool = False):

@@ -45,8 +45,8 @@ def breaking(path: Path) -> Path:
             helper.make_node("Gather", ["rows", "row"], ["logits"]),
         ],
         [value("image", ["batch", 3, 8, 8])],
-        [value("logits", ["batch", 3])],
-        {"rows": np.eye(1, 3, dtype=np.float32)},
+        outputs=[value("logits", ["batch", 3])],
+        initializers={"rows": np.eye(1, 3, dtype=np.float32)},
     )
 
 
@@ -77,7 +77,9 @@ class Place:
         )  # fmt: skip
         journal = Journal(self.directory, 0)
         blobs = FileBlobs(self.blobs)
-        self.recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
+        self.recorder = Recorder(
+            IdSource(0), journal, blobs, settings=settings, engine_version="1.2.3"
+        )
         pipeline = pipeline_of(self.models, self.recorder, settings)
         self.opened.append(pipeline)
         return pipeline
@@ -115,7 +117,7 @@ def ask(
     model: str, *images: bytes, protocol: str = "v2", shared=None, **parameters
 ) -> InferRequest:
     data = list(images or [GRAY])
-    tensor = Tensor("image", "BYTES", (len(data),), data, parameters)
+    tensor = Tensor("image", "BYTES", (len(data),), data=data, parameters=parameters)
     return InferRequest(model, None, "r", [tensor], parameters=shared or {}, protocol=protocol)
 
 
@@ -226,8 +228,8 @@ def test_what_is_kept_is_what_the_model_and_the_request_allow(
 @pytest.mark.parametrize("durability", ["memory", "process", "power"])
 def test_an_input_may_opt_out_beside_others(place: Place, durability) -> None:
     inputs = [
-        Tensor("a", "BYTES", (1,), [GRAY], {"store": False}),
-        Tensor("b", "BYTES", (1,), [WHITE], {}),
+        Tensor("a", "BYTES", (1,), data=[GRAY], parameters={"store": False}),
+        Tensor("b", "BYTES", (1,), data=[WHITE], parameters={}),
     ]
     pipeline = place.pipeline(durability=durability)
     response = pipeline.infer(InferRequest("plain", None, "r", inputs))

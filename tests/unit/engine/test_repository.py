@@ -120,7 +120,7 @@ def test_a_folder_with_several_files_says_why_it_is_passed_over(root, caplog):
 
 @pytest.mark.parametrize("path", ["none", "training"])
 def test_nothing_to_serve_is_an_error(root, path):
-    with pytest.raises(LoadError, match="expected|not found"):
+    with pytest.raises(LoadError, match=r"expected|not found"):
         ModelRepository(root / path)
 
 

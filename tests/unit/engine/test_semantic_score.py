@@ -38,7 +38,7 @@ class Place:
         self.journal = root / "journal"
         settings = small(data=str(root), journal_hard_bytes=1 << 30, **options)
         journal, blobs = Journal(self.journal, 0), FileBlobs(root / "blobs")
-        recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
+        recorder = Recorder(IdSource(0), journal, blobs, settings=settings, engine_version="1.2.3")
         self.names = {"m"}
         self.scores = SemanticScores(settings, lambda: set(self.names), poll_interval_s=0.01)
         self.pipeline = pipeline_of(root / "models", recorder, settings, scores=self.scores)
@@ -51,7 +51,7 @@ class Place:
         write_references(self.path, embeddings, np.arange(len(embeddings)), space)
 
     def ask(self, *images: bytes, shared=None, **parameters) -> InferResponse:
-        tensor = Tensor("image", "BYTES", (len(images),), list(images), parameters)
+        tensor = Tensor("image", "BYTES", (len(images),), data=list(images), parameters=parameters)
         return self.pipeline.infer(InferRequest("m", None, "r", [tensor], parameters=shared or {}))
 
     def settled(self, *images: bytes, scored: bool) -> InferResponse:

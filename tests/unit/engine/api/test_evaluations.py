@@ -40,7 +40,7 @@ def jobs(tmp_path, monkeypatch):
 def place(place):
     """Seven answers, every third of which is wrong; the last one's truth is not known."""
     digest = FileBlobs(place.root / "blobs").put(PHOTO)
-    image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
+    image = InputReference("image", digest, 640, height=480, mime="image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
         predictions = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]

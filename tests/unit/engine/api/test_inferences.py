@@ -21,9 +21,11 @@ from tests.unit.store.place import drain
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
     url = f"sqlite:///{tmp_path}/store.db"
-    reference = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
-    page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
-    gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
+    reference = InputReference(
+        "image", blobs.put(b"\x89PNG"), 1, height=1, mime="image/png", kept=True
+    )
+    page = InputReference("page", blobs.put(b"<p>"), None, height=None, mime="text/html", kept=True)
+    gone = InputReference("image", blob_key(b"gone"), 1, height=1, mime="image/png", kept=True)
     ms = smallest_id_at(1_769_860_800_123)
     journal.append([
         make_record(ms, input=reference, metadata={"camera_id": "north", "location": {"floor": 2}}),

@@ -1,7 +1,7 @@
-"""What every task's evaluation offers, and where it stands.
+"""Interface of the tasks' evaluators, and their table.
 
-Work is done in three steps: `state_of` turns a shard of images into a state, `merge` puts states together,
-`Evaluator.evaluate` looks into the whole.
+An evaluation has three steps: `build_state` turns a shard of images into a state, `merge_states` merges states,
+`Evaluator.evaluate` computes metrics from the merged state.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,103 +33,104 @@ EVALUATORS = {
     "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:SegmentationEvaluator",
     "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:TextEvaluator",
 }
-"""What evaluates a task: a class without arguments that is an `Evaluator`."""
+"""Evaluator class of each task: an `Evaluator`, created without arguments."""
 
 _LONGEST_PX = 1 << 31
 
 
 class Headline(NamedTuple):
-    """One of the numbers that stand above, over several weightings of the images.
+    """A headline metric over several weightings of the images.
 
-    One of a single label lends its interval to the metric of the findings with its type and parameters.
+    A per-label headline supplies the confidence interval of the metric in the details with the same type and
+    parameters.
     """
 
     type: str
     parameters: dict[str, Any]
     values: Float64Array
-    """(B,) one for each weighting, NaN where undefined."""
+    """Value for each weighting (B,), NaN if undefined."""
 
 
 class EvaluationDetails(msgspec.Struct, frozen=True):
-    """All that is to be said about a whole state, beside its headlines."""
+    """Results of an evaluation beside its headlines."""
 
     metrics: list[Metric] = []
     curves: dict[str, list[dict[str, Any]]] = {}
     confusion: Confusion | None = None
     confusion_pixels: Confusion | None = None
-    """Where regions are compared pixel by pixel, too."""
+    """Confusion matrix in pixels, of tasks that compare regions pixel by pixel."""
     errors_tide: dict[str, float | None] = {}
     badness: dict[str, Float64Array] = {}
-    """(I,) how bad each image is, by reason; 0 is not bad."""
+    """Badness of each image (I,), by reason; 0 is not bad."""
     parameters: dict[str, Any] = {}
-    """Thresholds and rules, as the report names them."""
+    """Thresholds and rules, with the names of the report."""
     excluded: dict[str, int] = {}
-    """Predictions that do not count, by reason, such as `unseen_label`."""
+    """Number of predictions that do not count, by reason, such as `unseen_label`."""
 
 
 class TaskMetrics(Protocol):
-    """A whole state, looked into once."""
+    """Metrics of a merged state; matching and sorting are done once, when it is created."""
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute the headlines as if each image were there so many times.
+        """Compute the headlines as if each image occurred as often as its weight says.
 
-        The weights (B, I) are whole numbers, 0 or more: all ones for the whole, ones and zeros for a slice,
+        The weights (B, I) are whole numbers, 0 or more: all ones for all images, ones and zeros for a slice,
         counts for a resample of the bootstrap.
         """
 
     def details(self) -> EvaluationDetails:
-        """Compute everything else, over all images."""
+        """Compute all other results, over all images."""
 
 
 class CombinedMetrics:
-    """Evaluations of the same images as one `Evaluated`; what is first stands first."""
+    """Several `TaskMetrics` of the same images as one, in order."""
 
     def __init__(self, parts: Sequence[TaskMetrics]) -> None:
         self._parts = parts
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute the headlines of all parts."""
+        """Compute all headlines."""
         return [headline for metrics in self._parts for headline in metrics.headlines(weights)]
 
     def details(self) -> EvaluationDetails:
-        """Put the findings of all parts together; of each kind of confusion there is the first."""
+        """Merge all details; of each kind of confusion matrix the first is taken."""
         combined = EvaluationDetails()
         for metrics in self._parts:
             details = metrics.details()
             combined = EvaluationDetails(
-                combined.metrics + details.metrics,
-                combined.curves | details.curves,
-                combined.confusion or details.confusion,
-                combined.confusion_pixels or details.confusion_pixels,
-                combined.errors_tide | details.errors_tide,
-                combined.badness | details.badness,
-                combined.parameters | details.parameters,
-                combined.excluded | details.excluded,
+                metrics=combined.metrics + details.metrics,
+                curves=combined.curves | details.curves,
+                confusion=combined.confusion or details.confusion,
+                confusion_pixels=combined.confusion_pixels or details.confusion_pixels,
+                errors_tide=combined.errors_tide | details.errors_tide,
+                badness=combined.badness | details.badness,
+                parameters=combined.parameters | details.parameters,
+                excluded=combined.excluded | details.excluded,
             )
         return combined
 
 
 class Evaluator(Protocol):
-    """The evaluation of a task."""
+    """Evaluation of a task."""
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
-        """Read the predictions and truths of images, all of which have a truth.
+        """Read the predictions and annotations of images, all of which have ground truth.
 
-        The tables and their columns, with their types, are the same for any images, none included.
+        The tables, their columns and types are the same for any images, and for none.
 
         Raises:
-            EvaluationError: They are not of this task.
+            EvaluationError: Predictions or annotations do not fit the task.
         """
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state, as `merge` returns it."""
+        """Compute the metrics of a merged state, as `merge_states` returns it."""
 
 
 def load_evaluator(task: str) -> Evaluator:
-    """Return the evaluation of a task, given as `OBJECT_DETECTION`, in lower case, or as `detection`.
+    """Return the evaluator of a task, named as `OBJECT_DETECTION`, in lower case, or as `detection`.
 
     Raises:
-        EvaluationError: There is none.
+        EvaluationError: The task has no evaluator.
     """
     location = EVALUATORS.get(full_name(task))
     if location is None:
@@ -144,32 +145,32 @@ def load_evaluator(task: str) -> Evaluator:
 def build_state(
     evaluator: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]
 ) -> EvaluationState:
-    """Turn a shard of images into a state; those without a truth are counted as excluded.
+    """Turn a shard of images into a state; images without ground truth are counted as excluded.
 
-    `by` says what is to be sliced by; see `quadriga.monitor.evaluation.slicing`.
+    `by` lists the keys to slice by; see `quadriga.monitor.evaluation.slicing`.
 
     Raises:
-        EvaluationError: They are not of this task, or of no size that an image can have.
+        EvaluationError: Predictions or annotations do not fit the task, or an image has an impossible size.
     """
     images = list(images)
     annotated = [image for image in images if bytes(image.ground_truth) != b"null"]
     labels = LabelNumbers()
     tables = evaluator.tables(annotated, labels)
     return EvaluationState(
-        [image.id for image in annotated],
-        [image.id if image.image is None else image.image for image in annotated],
-        np.array([_size(image) for image in annotated], np.int64).reshape(-1, 2),
-        {name: slice_values(annotated, name) for name in by},
-        list(labels),
-        tables,
-        nonzero_counts(no_truth=len(images) - len(annotated)),
+        ids=[image.id for image in annotated],
+        images=[image.id if image.image is None else image.image for image in annotated],
+        sizes=np.array([_size(image) for image in annotated], np.int64).reshape(-1, 2),
+        slices={name: slice_values(annotated, name) for name in by},
+        labels=list(labels),
+        tables=tables,
+        excluded=nonzero_counts(no_truth=len(images) - len(annotated)),
     )
 
 
 def find_unreadable(
     evaluator: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
 ) -> dict[int, EvaluationError]:
-    """Return, by their positions, what is wrong with the images that are no state alone."""
+    """Return the errors of the images that cannot be turned into a state, by position."""
     errors = {}
     for index, image in enumerate(images):
         try:
@@ -193,7 +194,7 @@ _decoder = cache(msgspec.json.Decoder)
 
 
 def decode_json(type_: Any, text: bytes, location: str) -> Any:
-    """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
+    """Decode JSON as a type; the message of an `EvaluationError` begins with `location`."""
     try:
         return _decoder(type_).decode(text)
     except msgspec.ValidationError as error:

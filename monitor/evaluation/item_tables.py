@@ -1,4 +1,4 @@
-"""Lists on the wire as tables: a row for each prediction or truth of some images."""
+"""Lists of the wire as tables: a row for each prediction or annotation of a batch of images."""
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
@@ -16,17 +16,17 @@ ItemKind = Literal["predictions", "ground_truth"]
 
 
 class ItemTable(NamedTuple):
-    """The predictions or truths of some images."""
+    """Decoded predictions or annotations of a batch of images, with their table."""
 
     rows: list[Any]
-    """(N,) as they were decoded."""
+    """Decoded items (N,)."""
     table: Table
-    """`image`, `label`, and `number`: the position in the list of the image."""
-    where: Callable[[int], str]
-    """Names a row, for messages."""
+    """Columns `image`, `label`, and `number`: the position in the list of the image."""
+    locate: Callable[[int], str]
+    """Names the row at a position, for messages."""
 
     def numbers(self, *names: str) -> Float64Array:
-        """Return fields of all rows (N, F); None is NaN."""
+        """Return fields of all rows as float64 (N, F); None becomes NaN."""
         columns = [
             np.fromiter(map(attrgetter(name), self.rows), np.float64, len(self.rows))
             for name in names
@@ -36,21 +36,21 @@ class ItemTable(NamedTuple):
     def check(
         self, is_valid: BoolArray, expected: str, actual: Callable[[int], str] = lambda _: "none"
     ) -> None:
-        """See that all rows are good (N,)."""
+        """Raise an `EvaluationError` that names the first invalid row; `is_valid` is (N,)."""
         for row in np.flatnonzero(~is_valid).tolist():
-            raise EvaluationError(f"{self.where(row)}: expected {expected}, got {actual(row)}")
+            raise EvaluationError(f"{self.locate(row)}: expected {expected}, got {actual(row)}")
 
     def take(self, rows: Int64Array) -> "ItemTable":
-        """Return some of the rows."""
+        """Return the rows at these positions."""
         return ItemTable(
             [self.rows[row] for row in rows.tolist()],
             {key: column[rows] for key, column in self.table.items()},
-            lambda row: self.where(rows[row]),
+            lambda row: self.locate(rows[row]),
         )
 
 
 def read_items(type_: Any, image: EvaluatedImage, kind: ItemKind) -> Any:
-    """Decode what an image has."""
+    """Decode the predictions or the annotations of an image."""
     return decode_json(type_, getattr(image, kind), f"image {image.id!r}: {kind}")
 
 
@@ -61,9 +61,9 @@ def tabulate(
     labels: LabelNumbers,
     without: Collection[str] = (),
 ) -> ItemTable:
-    """Put lists of what has a label together, those of one kind of some images, and number the labels.
+    """Build a table from the lists of a batch of images, whose items have a label, and number the labels.
 
-    Rows whose label is one of `without` are passed over.
+    Items whose label is one of `without` are skipped.
     """
     counts = np.array([len(item) for item in lists], np.int64)
     image, number = np.repeat(np.arange(len(lists)), counts), index_within_groups(counts)
@@ -83,14 +83,14 @@ def tabulate(
 def read_item_table(
     images: Sequence[EvaluatedImage], kind: ItemKind, type_: Any, labels: LabelNumbers
 ) -> ItemTable:
-    """Read lists of what has a label, as `listed`."""
+    """Decode lists of labelled items, and build a table as `tabulate`."""
     return tabulate(images, kind, [read_items(type_, image, kind) for image in images], labels)
 
 
 def predictions_table(
     predictions: ItemTable, area: Float64Array | Int64Array, **shape: Float64Array
 ) -> Table:
-    """Return the table of predicted objects, rows with a `score`, of such areas (N,) in square pixels."""
+    """Return the table of predicted objects, with scores; `area` is (N,), square pixels."""
     score = np.array([prediction.score for prediction in predictions.rows], np.float64)
     return {**predictions.table, "score": score, "area": area.astype(np.float64), **shape}
 
@@ -98,7 +98,7 @@ def predictions_table(
 def annotations_table(
     annotations: ItemTable, area: Float64Array | Int64Array, **shape: Float64Array
 ) -> Table:
-    """Return the table of rows as `Truth`, objects whose shapes have such areas (N,) in square pixels."""
+    """Return the table of `TrueObject` items; `area` is that of their shapes, (N,), square pixels."""
     areas = np.array(
         [annotation.area for annotation in annotations.rows], np.float64
     )  # None is NaN

@@ -1,4 +1,4 @@
-"""The job of an evaluation, with the result `report.json` and its page `report.html`."""
+"""The job that evaluates stored inferences; its result is `report.json`, with the page `report.html`."""
 
 import shutil
 
@@ -13,10 +13,10 @@ from quadriga.store.jobs import JobRun
 
 
 def run_evaluation(run: JobRun) -> str:
-    """Evaluate what is stored; the report has the id of the job.
+    """Evaluate stored inferences; the report has the id of the job.
 
     Raises:
-        StoreError: There is nothing to evaluate, or the inferences are of several tasks.
+        StoreError: No inferences match, or they are of several tasks.
     """
     parameters = msgspec.convert(run.job.parameters, EvaluationParameters)
     shards = run.directory / "shards"

@@ -1,4 +1,4 @@
-"""What is asked of an evaluation of stored inferences."""
+"""Parameters of an evaluation of stored inferences."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from quadriga.store.query.request import decode_body
 
 MAX_RESAMPLES = 1000
 MAX_SLICE_KEYS = 20
-"""Keys and filters, each, to slice by."""
+"""Maximum number of keys, and of filters, to slice by."""
 
 MAX_COMPARED = 10
 
@@ -22,35 +22,35 @@ class OtherModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     version: str | None = None
-    """None: whichever version answered last."""
+    """Version to compare with; None for the version of each image's newest inference."""
     where: Any = None
-    """A filter that its answers pass, as of a query."""
+    """Filter that its inferences pass, in the form of a query's."""
 
 
 class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to evaluate, and what to compute of it."""
+    """The inferences to evaluate, and what to compute."""
 
     model: str
     version: str | None = None
-    """None: all of them together."""
+    """Version to evaluate; None for all versions together."""
     where: Any = None
-    """A filter, as of a query."""
+    """Filter of the inferences, in the form of a query's."""
     by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
-    """What to slice by: `meta.<path>`, `hour`, `day`, `month`."""
+    """Keys to slice by: `meta.<path>`, `hour`, `day`, `month`."""
     slices: Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = {}
     """Filters to slice by, by name."""
     compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MAX_COMPARED)] = []
-    """Models that are compared on the images that both answered."""
+    """Models to compare on the images that both have predictions for."""
     resamples: Annotated[int, msgspec.Meta(ge=0, le=MAX_RESAMPLES)] = 200
-    """Of the bootstrap; 0 for no intervals."""
+    """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
 
 
 def decode_parameters(body: bytes) -> EvaluationParameters:
-    """Read the parameters of an evaluation from JSON.
+    """Decode the parameters of an evaluation from JSON.
 
     Raises:
-        QueryError: They are none, or name a filter or a slice that means nothing.
+        QueryError: The parameters, a filter or a slice are invalid.
     """
     parameters = decode_body(body, EvaluationParameters)
     check_parameters(parameters)
@@ -58,7 +58,7 @@ def decode_parameters(body: bytes) -> EvaluationParameters:
 
 
 def check_parameters(parameters: EvaluationParameters) -> None:
-    """See that this means something, or raise as `decode_parameters`."""
+    """Check filters and slices; raises as `decode_parameters`."""
     parse(parameters.where, 0)
     filters = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
     filters |= {f"compare[{index}]": other.where for index, other in enumerate(parameters.compare)}

@@ -1,4 +1,4 @@
-"""From a whole state to a report: headlines with their intervals, slices, another model beside."""
+"""Builds the report of a merged state: headlines with intervals, slices, comparisons with other models."""
 
 import time
 from collections import Counter
@@ -36,26 +36,26 @@ from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Float64Array, UInt8Array
 
 MAX_SLICES = 50
-"""Values of one key, those with the most images first; the rest is not shown."""
+"""Maximum number of values reported per key, those with the most images."""
 
 _MOST_WORST = 8
-"""Images shown of each reason."""
+"""Maximum number of images shown per reason."""
 
 _WEIGHTS_AT_ONCE = 500_000
-"""Weights of images that an evaluation is handed in one step."""
+"""Maximum number of weights that are processed at once: bounds the memory."""
 
 Weights = UInt8Array
-"""(B, I) how often each image counts in each weighting; never 256 times."""
+"""How often each image counts in each weighting (B, I); below 256."""
 
 CheckCancelled = Callable[[], None]
-"""Is called again and again; may raise to end the work."""
+"""Called repeatedly during the work; may raise to end it."""
 
 
 class EvaluationOptions(NamedTuple):
-    """What is to be computed."""
+    """Options of an evaluation."""
 
     resamples: int = 200
-    """Of the bootstrap; 0 for no intervals."""
+    """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: int = 0
 
 
@@ -74,17 +74,17 @@ def evaluate_state(
     other_models: Sequence[tuple[ReportedModel, EvaluationState]] = (),
     check_cancelled: CheckCancelled = lambda: None,
 ) -> Report:
-    """Write the report of a whole state.
+    """Build the report of a merged state.
 
     Args:
-        evaluation: Of the task.
-        state: As `merge` returns it.
-        task: Its full name.
-        model: That answered.
-        window: What was looked at; its `n` is filled in.
-        asked: See `Asked`.
-        others: Other models, that are compared on the images that both answered.
-        step: See `Step`.
+        evaluator: Evaluator of the task.
+        state: Merged state, as `merge_states` returns it.
+        task: Full name of the task.
+        model: Model of the predictions.
+        window: The images that were selected; `n` is filled in here.
+        options: See `EvaluationOptions`.
+        other_models: Models to compare on the images that both have predictions for.
+        check_cancelled: See `CheckCancelled`.
     """
     started_s = time.monotonic()
     task_metrics = evaluator.evaluate(state)
@@ -120,7 +120,7 @@ def evaluate_state(
 
 
 def bootstrap_weights(images: int, options: EvaluationOptions) -> Weights:
-    """Return how often each image counts (1 + B, I): once, then as drawing with replacement has it."""
+    """Return how often each image counts (1 + B, I): once, then in B draws with replacement."""
     generator = np.random.default_rng(options.seed)
     weights = np.ones((1 + options.resamples, images), np.uint8)
     for row in weights[1:]:
@@ -132,7 +132,7 @@ def bootstrap_weights(images: int, options: EvaluationOptions) -> Weights:
 def _headlines(
     task_metrics: TaskMetrics, weights: Weights, check_cancelled: CheckCancelled
 ) -> list[Headline]:
-    """Return the headlines of all weightings, which are computed some at a time."""
+    """Compute the headlines of all weightings, in batches."""
     batch_size = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
     batches = []
     for start in range(0, len(weights), batch_size):
@@ -147,26 +147,26 @@ def _headlines(
 
 
 def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
-    """Return headlines whose first values are those of the whole, the others a bootstrap's."""
+    """Convert headlines to metrics; the first value is that of all images, the others are resamples."""
     return [
         Metric(
             headline.type,
             finite_or_none(headline.values[0]),
             headline.parameters,
-            confidence_interval(headline.values),
-            n,
+            ci95=confidence_interval(headline.values),
+            n=n,
         )
         for headline in headlines
     ]
 
 
 def _overall(headlines: Sequence[Headline]) -> list[Headline]:
-    """Leave out the headlines of single labels."""
+    """Drop the headlines of single labels."""
     return [headline for headline in headlines if headline.parameters.get("label") is None]
 
 
 def _with_intervals(details: EvaluationDetails, headlines: Sequence[Headline]) -> list[Metric]:
-    """Return the findings' metrics, those of labels with the intervals of their headlines."""
+    """Return the metrics of the details; per-label metrics get the intervals of their headlines."""
     intervals = {
         (metric.type, str(metric.parameters)): confidence_interval(metric.values)
         for metric in headlines
@@ -181,15 +181,15 @@ def _with_intervals(details: EvaluationDetails, headlines: Sequence[Headline]) -
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number as a report has it: None where it is undefined."""
+    """Return a number for a report: None if it is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
 def confidence_interval(values: Float64Array) -> tuple[float | None, float | None] | None:
-    """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
+    """Return the 95 % percentile interval of a bootstrap, widened to contain the metric itself.
 
-    Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
-    all of their resamples. The values are (1 + B,) the number, then those of the resamples.
+    Resampling is biased upwards for some metrics (calibration errors, average precision of many labels): at times
+    all resamples are above the metric. `values` is (1 + B,): the metric, then its resamples.
     """
     resampled = values[1:][np.isfinite(values[1:])]
     if not resampled.size:
@@ -221,19 +221,19 @@ def _worst(state: EvaluationState, badness: dict[str, Float64Array]) -> list[Wor
             width, height = (int(side) or None for side in state.sizes[index])
             worst.append(
                 Worst(
-                    state.ids[index],
-                    reason,
-                    float(scores[index]),
-                    state.images[index],
-                    width,
-                    height,
+                    inference_id=state.ids[index],
+                    reason=reason,
+                    score=float(scores[index]),
+                    image=state.images[index],
+                    width=width,
+                    height=height,
                 )
             )
     return worst
 
 
 def with_image_items(report: Report, images: Iterable[EvaluatedImage]) -> Report:
-    """Give the worst images of a report what is drawn on them, from those of `images` that they are."""
+    """Add predictions and ground truth, which are drawn, to the worst images of a report, if `images` has them."""
     shown_ids = {image.inference_id for image in report.worst}
     items_by_id = {
         image.id: (image.predictions, image.ground_truth)
@@ -260,13 +260,13 @@ def _compared(
     options: EvaluationOptions,
     check_cancelled: CheckCancelled,
 ) -> Comparison:
-    """Compare on the images that both answered, resampled alike."""
+    """Compare two models on the images that both have predictions for, with the same resamples."""
     own_index = {image: index for index, image in enumerate(state.images)}
     other_index = {image: index for index, image in enumerate(other.images)}
     shared = own_index.keys() & other_index.keys()
     own_state = select_images(state, sorted(own_index[image] for image in shared))
     other_state = select_images(other, sorted(other_index[image] for image in shared))
-    # In the same order, which decides between equal scores.
+    # Both states list the images in the same order, because the order decides between equal scores.
     other_state = merge_states(
         [other_state._replace(ids=[state.ids[own_index[image]] for image in other_state.images])]
     )
@@ -275,7 +275,7 @@ def _compared(
         _overall(_headlines(evaluator.evaluate(compared_state), weights, check_cancelled))
         for compared_state in (own_state, other_state)
     )
-    differences = [  # a model that gives several labels an image has other headlines
+    differences = [  # multi-label models have other headlines than single-label models
         own._replace(values=own.values - other_headline.values)
         for other_headline in other_headlines
         for own in own_headlines
@@ -290,6 +290,6 @@ def _compared(
         model,
         len(shared),
         _metrics(other_headlines, len(shared)),
-        _metrics(differences, len(shared)),
-        nonzero_counts(**excluded),
+        differences=_metrics(differences, len(shared)),
+        excluded=nonzero_counts(**excluded),
     )

@@ -1,4 +1,4 @@
-"""Parts of the images: by a metadata key, by time, by size."""
+"""Slices of the images: by a metadata key or by time."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
     `by` is `meta.<path>` of the metadata, or `hour`, `day` or `month` of the time in UTC.
 
     Raises:
-        EvaluationError: It is none of these, or the metadata of an image cannot be searched.
+        EvaluationError: `by` is none of these, or the metadata of an image cannot be searched.
     """
     if by in TIME_SLICES:
         characters = TIME_SLICES[by]

@@ -72,7 +72,9 @@ def evaluate_stored(
         selection = select_inferences(reader, parameters)
         cache.put("selection", selection)
     executor = executor or LocalExecutor(reader)
-    shards = _ShardReader(selection, len(parameters.compare), cache, executor, on_progress)
+    shards = _ShardReader(
+        selection, len(parameters.compare), cache, executor=executor, on_progress=on_progress
+    )
     task = selection.task
     own_shards = shards.read("whole", partial(read_shard, parameters, task), selection.parts)
     unreadable = next((shard.unreadable for shard in own_shards if shard.unreadable), "")
@@ -116,7 +118,7 @@ class _ShardCache:
         """Return what is saved under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
-            # Power may have been lost while it was made.
+            # The file may be damaged if power was lost while it was written.
             with suppress(FileNotFoundError, msgspec.MsgspecError):
                 return msgspec.msgpack.decode(path.read_bytes(), type=type_)
         return None

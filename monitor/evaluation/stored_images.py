@@ -70,7 +70,7 @@ def select_inferences(reader: InferenceReader, parameters: EvaluationParameters)
         StoreError: The database does not answer.
     """
     now_us = time.time_ns() // 1000
-    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+    with suppress(NotReadyError, QueryTimeoutError):  # the writer lags: evaluate what is committed
         reader.wait_for_journal()
     newest_id = reader.latest_seq()
     where = _all(
@@ -168,14 +168,14 @@ def evaluated_image(
     """Return an inference with its annotations, JSON or None, for evaluation; with metadata if sliced by it."""
     needs_metadata = any(key.startswith("meta.") for key in by)
     return EvaluatedImage(
-        record.id,
-        record.predictions,
-        msgspec.Raw(b"null") if annotations is None else annotations,
-        record.input.width,
-        record.input.height,
-        msgspec.json.decode(record.metadata) if needs_metadata else {},
-        record.created_at,
-        record.input.hash,
+        id=record.id,
+        predictions=record.predictions,
+        ground_truth=msgspec.Raw(b"null") if annotations is None else annotations,
+        width=record.input.width,
+        height=record.input.height,
+        metadata=msgspec.json.decode(record.metadata) if needs_metadata else {},
+        created_at=record.created_at,
+        image=record.input.hash,
     )
 
 

@@ -97,13 +97,13 @@ def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
     """Describe the signals that moved, in the order of the slices."""
     return [
         MovedSignal(
-            one_line(str(metric.parameters.get("signal", metric.type))),
-            one_line(slice_.by),
-            one_line(slice_.value),
-            format_number(slice_.n),
-            format_brief(metric.value),
-            format_brief(metric.parameters.get("other")),
-            format_brief(metric.parameters.get("p_adjusted")),
+            signal=one_line(str(metric.parameters.get("signal", metric.type))),
+            by=one_line(slice_.by),
+            value=one_line(slice_.value),
+            n=format_number(slice_.n),
+            effect=format_brief(metric.value),
+            other=format_brief(metric.parameters.get("other")),
+            p=format_brief(metric.parameters.get("p_adjusted")),
         )
         for slice_ in slices
         for metric in slice_.metrics

@@ -130,15 +130,15 @@ def _card(
         item_outline(kind, item, (width, height)) for kind, item in placed if width and height
     ]
     return ImageCard(
-        image.inference_id,
-        reasons,
-        width,
-        height,
-        None if pixels is None else _data_url(pixels, longest_px),
-        [image for image in outlines if image is not None],
-        item_texts(annotations),
-        item_texts(predictions),
-        notes,
+        inference_id=image.inference_id,
+        reasons=reasons,
+        width=width,
+        height=height,
+        picture=None if pixels is None else _data_url(pixels, longest_px),
+        outlines=[image for image in outlines if image is not None],
+        truths=item_texts(annotations),
+        predictions=item_texts(predictions),
+        notes=notes,
     )
 
 

@@ -107,7 +107,14 @@ def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Ou
     y = np.clip(y, 0.9 * letter_px, height - 0.3 * letter_px)
     path = "".join(f"M{'L'.join(f'{x:.5g} {y:.5g}' for x, y in ring)}Z" for ring in rings)
     anchor = "end" if is_wide else "start"
-    return Outline(kind, path, item.name, round(float(x), 1), round(float(y), 1), anchor)
+    return Outline(
+        kind=kind,
+        path=path,
+        name=item.name,
+        x=round(float(x), 1),
+        y=round(float(y), 1),
+        anchor=anchor,
+    )
 
 
 def _rings(item: DrawnItem, size_wh: tuple[float, float]) -> list[Float64Array]:

@@ -71,10 +71,10 @@ def picture(name: str) -> Image.Image:
     image = Image.blend(coarse, Image.fromarray(fine), 0.3)
     draw = ImageDraw.Draw(image)
     for _ in range(6):
-        x_min, right = np.sort(rng.integers(0, width, 2)).tolist()
+        left, right = np.sort(rng.integers(0, width, 2)).tolist()
         top, bottom = np.sort(rng.integers(0, height, 2)).tolist()
         shape = rng.choice([draw.rectangle, draw.ellipse])
-        shape((x_min, top, right, bottom), fill=tuple(rng.integers(0, 256, 3).tolist()))
+        shape((left, top, right, bottom), fill=tuple(rng.integers(0, 256, 3).tolist()))
     return image
 
 
@@ -132,15 +132,15 @@ def spread_queries(model: torch.nn.Module, images: list[torch.Tensor]) -> None:
         if head.out_features not in sizes and "mask_embedder.2" not in name:
             continue
         seen: list[torch.Tensor] = []
-        hook = head.register_forward_hook(lambda *scales, seen=seen: seen.append(scales[2]))
+        hook = head.register_forward_hook(lambda *arguments, seen=seen: seen.append(arguments[2]))
         for pixels in images:
             model(pixels)
         hook.remove()
         if seen:
             rows = torch.cat([output.flatten(0, -2) for output in seen])
             # a class that wins a pixel takes queries that are surer of theirs than of their masks
-            scales = {"class_predictor": 0.3, "mask_embedder.2": 8}
-            less = next((scales[suffix] for suffix in scales if name.endswith(suffix)), 2)
+            factors = {"class_predictor": 0.3, "mask_embedder.2": 8}
+            less = next((factors[suffix] for suffix in factors if name.endswith(suffix)), 2)
             mean, std = rows.mean(0), less * rows.std(0)
             head.weight /= std[:, None]
             head.bias.copy_((head.bias - mean) / std)
@@ -173,24 +173,26 @@ def classified(model, processor, image, tensor, folder):
 def detected(model, processor, image, tensor, folder):
     outputs = model(**tensor)
     sizes = [(image.height, image.width)]
-    (result,) = processor.post_process_object_detection(outputs, threshold=0, target_sizes=sizes)
-    scores = result["scores"].sort(descending=True).values[3:25]
+    (detections,) = processor.post_process_object_detection(
+        outputs, threshold=0, target_sizes=sizes
+    )
+    scores = detections["scores"].sort(descending=True).values[3:25]
     widest = (scores[:-1] - scores[1:]).argmax().item()
     threshold = (scores[widest] + scores[widest + 1]).item() / 2
-    (result,) = processor.post_process_object_detection(
+    (detections,) = processor.post_process_object_detection(
         outputs, threshold=threshold, target_sizes=sizes
     )
-    labels = [LABELS[index] for index in result["labels"].tolist()]
-    rows = zip(labels, result["scores"].tolist(), result["boxes"].tolist(), strict=True)
+    labels = [LABELS[index] for index in detections["labels"].tolist()]
+    rows = zip(labels, detections["scores"].tolist(), detections["boxes"].tolist(), strict=True)
     return {"threshold": threshold, "boxes": list(rows)}
 
 
 def segmented(model, processor, image, tensor, folder):
-    (result,) = processor.post_process_semantic_segmentation(
+    (label_map,) = processor.post_process_semantic_segmentation(
         model(**tensor), target_sizes=[(image.height, image.width)]
     )
     name = Path(image.filename).stem + "-classes.png"
-    Image.fromarray(result.numpy().astype(np.uint8)).save(folder / name)
+    Image.fromarray(label_map.numpy().astype(np.uint8)).save(folder / name)
     return {"classes": name}
 
 
@@ -199,8 +201,8 @@ def instances(model, processor, image, tensor, folder):
     outputs = model(**tensor)
     size = [(image.height, image.width)]
     read = processor.post_process_instance_segmentation
-    (result,) = read(outputs, threshold=0, target_sizes=size, return_binary_maps=True)
-    best = sorted((segment["score"] for segment in result["segments_info"]), reverse=True)
+    (segmentation,) = read(outputs, threshold=0, target_sizes=size, return_binary_maps=True)
+    best = sorted((segment["score"] for segment in segmentation["segments_info"]), reverse=True)
     threshold = (best[7] + best[8]) / 2
     chances = outputs.class_queries_logits[0].softmax(-1)[:, :-1].flatten()
     queries = chances.topk(len(outputs.class_queries_logits[0]), sorted=False).indices
@@ -211,15 +213,19 @@ def instances(model, processor, image, tensor, folder):
         masks = torch.nn.functional.interpolate(masks, (384, 384), **enlarge)
     masks = torch.nn.functional.interpolate(masks, size[0], **enlarge)[0] > 0
     non_empty = [index for index, query in enumerate(queries.tolist()) if masks[query].any()]
-    assert len(non_empty) == len(result["segments_info"]), "a mask that nearest pixels alone have"
+    assert len(non_empty) == len(segmentation["segments_info"]), (
+        "a mask that nearest pixels alone have"
+    )
     rows = []
-    for number, (index, segment) in enumerate(zip(non_empty, result["segments_info"], strict=True)):
+    for number, (index, segment) in enumerate(
+        zip(non_empty, segmentation["segments_info"], strict=True)
+    ):
         if segment["score"] <= threshold:
             continue
         name = f"{Path(image.filename).stem}-{number}.png"
         mask = masks[queries[index]]
         Image.fromarray(mask.numpy().astype(np.uint8)).save(folder / name)
-        theirs = result["segmentation"][number] > 0
+        theirs = segmentation["segmentation"][number] > 0
         shared = ((mask & theirs).sum() / (mask | theirs).sum()).item()
         rows.append([LABELS[segment["label_id"]], segment["score"], name, shared])
     return {"threshold": threshold, "instances": rows}
@@ -391,8 +397,8 @@ def write_timm(folder: Path, architecture: str, **pretrained) -> None:
 @torch.no_grad()
 def main(root: Path) -> None:
     torch.manual_seed(1)
-    for name, *arguments in transformers_models():
-        write_transformers(root / name, *arguments)
+    for name, *model_parts in transformers_models():
+        write_transformers(root / name, *model_parts)
     write_timm(root / "timm-resnet", "test_resnet", crop_mode="center")
     write_timm(root / "timm-vit", "test_vit", interpolation="bilinear", crop_pct=1.0)
     write_timm(root / "timm-squash", "test_efficientnet", crop_mode="squash", crop_pct=0.9)

@@ -78,7 +78,7 @@ def settle(network: torch.nn.Module, size_hw: tuple[int, int]) -> None:
     placed = LetterBox(size_hw, auto=False, scale_fill=size_hw == OPEN_HW)
     pixels = np.stack([placed(image=np.array(drawn(name, network.task))) for name in SIZES])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    norms = [layer for layer in network.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
         norm.train()
@@ -92,9 +92,7 @@ def settle(network: torch.nn.Module, size_hw: tuple[int, int]) -> None:
             continue
         mean, spread = SPREADS[branch]
         seen = []
-        hook = last.register_forward_hook(
-            lambda *hook_arguments, seen=seen: seen.append(hook_arguments[2])
-        )
+        hook = last.register_forward_hook(lambda *arguments, seen=seen: seen.append(arguments[2]))
         network(images)
         hook.remove()
         if not seen:

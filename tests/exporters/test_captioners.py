@@ -54,8 +54,10 @@ def test_answers_are_those_of_generate(exports, tmp_path, decoder, layout):
         )
         ((answers, _),) = text_package.predict([image], [options])
         for case, answer in zip(group, answers, strict=True):
-            expected = " ".join(word for word in case["answer"].split() if not word.startswith("<"))
-            if answer.answer != expected:
-                different.append((name, settings, case["prompt"], answer.answer, expected))
+            expected_answer = " ".join(
+                word for word in case["answer"].split() if not word.startswith("<")
+            )
+            if answer.answer != expected_answer:
+                different.append((name, settings, case["prompt"], answer.answer, expected_answer))
     assert different == []
     assert len(cases) == 40

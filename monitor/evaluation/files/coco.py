@@ -1,4 +1,4 @@
-"""COCO's files, of what is true and of what a model found, as a state."""
+"""Reads COCO's files, instances and results, into an evaluation state."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -33,15 +33,15 @@ from quadriga.tasks import full_name
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
-"""Of the images of the masks that are held at once, an image counting as so many at least; the masks
-themselves take far less."""
+"""Maximum number of pixels of images whose masks are in memory at once, and the minimum counted per image; the
+masks themselves take far less."""
 
 _LONGEST = 1 << 19
-"""Pixels of a side of an image."""
+"""Maximum side of an image, in pixels."""
 
 
 def read_instances(data: bytes, name: str) -> tuple[CocoInstances, list[CocoImage]]:
-    """Read a file of instances; also gives its images."""
+    """Decode a file of instances, and its images."""
     instances: CocoInstances = decode_json(CocoInstances, data, name)
     images = [
         decode_json(CocoImage, image, f"{name}: images[{position}]")
@@ -53,19 +53,19 @@ def read_instances(data: bytes, name: str) -> tuple[CocoInstances, list[CocoImag
 def coco_state(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
 ) -> tuple[str, EvaluationState]:
-    """Turn a file of instances and one of results into the full name of the task and a state for `merge`.
+    """Read a file of instances and a file of results; return the full name of the task and a state to merge.
 
     Every image of the file of instances counts, with annotations or without. As in pycocotools, `iscrowd`
     makes a crowd, `area` decides about the size of an annotation, and `ignore` means nothing.
 
     Args:
-        truth: Instances: `images`, `categories`, `annotations`.
-        predictions: A list of results, with `bbox` or with `segmentation`: run lengths or polygons.
-        by: What is to be sliced by: `meta.<key of an image>`.
-        task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; without it masks if results have them, else boxes.
+        truth: File of instances: `images`, `categories`, `annotations`.
+        predictions: File with a list of results, with `bbox` or with `segmentation`: run lengths or polygons.
+        by: Keys to slice by: `meta.<key of an image>`.
+        task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; None for masks if results have them, else boxes.
 
     Raises:
-        EvaluationError: A file is none of COCO's, or results are not of these images and categories.
+        EvaluationError: A file is not in COCO's format, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
     instances, images = read_instances(truth.read_bytes(), truth.name)
@@ -82,30 +82,32 @@ def coco_state(
         [item.id for item in instances.categories], f"{truth.name}: categories: id"
     )
     _numbered(labels, f"{truth.name}: categories: name")
-    prediction_table = _listed(predictions.name, results, image_at, label_at)
-    annotation_table = _listed(
+    prediction_table = _table(predictions.name, results, image_at, label_at)
+    annotation_table = _table(
         f"{truth.name}: annotations", instances.annotations, image_at, label_at
     )
     if len(prediction_table.rows) < len(results):
-        raise EvaluationError(_stray(predictions.name, results, image_at, label_at))
+        raise EvaluationError(_unlisted_message(predictions.name, results, image_at, label_at))
     sizes = np.array([(item.width or 0, item.height or 0) for item in images], np.int64).reshape(
         -1, 2
     )
     ids = [str(item.id) for item in images]
     names = [item.file_name for item in images if item.file_name]
     return task, EvaluationState(
-        ids,
-        names if len(set(names)) == len(ids) else ids,
-        sizes,
-        {name: _values(instances.images, name) for name in by},
-        labels,
-        _TABLES[task](prediction_table, annotation_table, sizes),
-        nonzero_counts(unlisted_annotation=len(instances.annotations) - len(annotation_table.rows)),
+        ids=ids,
+        images=names if len(set(names)) == len(ids) else ids,
+        sizes=sizes,
+        slices={name: _values(instances.images, name) for name in by},
+        labels=labels,
+        tables=_TABLES[task](prediction_table, annotation_table, sizes),
+        excluded=nonzero_counts(
+            unlisted_annotation=len(instances.annotations) - len(annotation_table.rows)
+        ),
     )
 
 
 def _numbered(names: Sequence[ImageId], location: str) -> dict[ImageId, int]:
-    """Return the position of each name."""
+    """Return the position of each name; names are distinct."""
     numbers = {name: index for index, name in enumerate(names)}
     if len(numbers) < len(names):
         repeated = next(name for index, name in enumerate(names) if numbers[name] != index)
@@ -113,13 +115,13 @@ def _numbered(names: Sequence[ImageId], location: str) -> dict[ImageId, int]:
     return numbers
 
 
-def _listed(
+def _table(
     name: str,
     rows: Sequence[CocoAnnotation | CocoResult],
     images: Mapping[ImageId, int],
     labels: Mapping[ImageId, int],
 ) -> ItemTable:
-    """Sort annotations or results by image, without those of other images and categories."""
+    """Build a table of annotations or results, sorted by image, without those of unlisted images and categories."""
     count = len(rows)
     image = np.fromiter((images.get(row.image_id, -1) for row in rows), np.int64, count)
     label = np.fromiter((labels.get(row.category_id, -1) for row in rows), np.int64, count)
@@ -133,13 +135,13 @@ def _listed(
     )
 
 
-def _stray(
+def _unlisted_message(
     name: str,
     results: list[CocoResult],
     images: Mapping[ImageId, int],
     labels: Mapping[ImageId, int],
 ) -> str:
-    """Tell which result is of none of the images or categories."""
+    """Return the error message for the first result of an unlisted image or category."""
     for index, result in enumerate(results):
         if result.image_id not in images:
             return f"{name}[{index}]: expected image_id to be one of the images, got {result.image_id!r}"
@@ -149,7 +151,7 @@ def _stray(
 
 
 def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
-    """Return the value that each image is sliced by."""
+    """Return the value of the slice key of each image."""
     path = f"{by.removeprefix('meta.')}."
     fields_only = []
     for image in images:
@@ -173,7 +175,7 @@ def _boxes(predictions: ItemTable, annotations: ItemTable, _: Int64Array) -> dic
 def _instances(
     predictions: ItemTable, annotations: ItemTable, sizes: Int64Array
 ) -> dict[str, Table]:
-    """Return the tables of masks, as `quadriga.monitor.evaluation.pixels.instances` has them."""
+    """Return the tables of masks; see `quadriga.monitor.evaluation.pixels.instances`."""
     item_tables = predictions, annotations
     images = np.concatenate([table.table["image"] for table in item_tables])
     objects = np.bincount(images, minlength=len(sizes))
@@ -187,7 +189,7 @@ def _instances(
         ]
         masks = (
             masks_from_segmentations(
-                [row.segmentation for row in table.rows], _sizes(table, sizes), table.where
+                [row.segmentation for row in table.rows], _sizes(table, sizes), table.locate
             )
             for table in chunk_tables
         )
@@ -196,7 +198,7 @@ def _instances(
 
 
 def _sizes(table: ItemTable, sizes: Int64Array) -> Int64Array:
-    """Return (N, 2) the size of the image of each object."""
+    """Return the width and height of the image of each object, (N, 2)."""
     item_sizes = sizes[table.table["image"]]
     for row in np.flatnonzero(
         (item_sizes <= 0).any(axis=1) | (item_sizes > _LONGEST).any(axis=1)

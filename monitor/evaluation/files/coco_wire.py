@@ -1,4 +1,4 @@
-"""COCO's annotations and results in the form of the wire: boxes by their edges, masks as contours."""
+"""Converts COCO's annotations and results to the form of the wire: boxes by their edges, masks as contours."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 def coco_images(
     truth: Path, predictions: Path, task: str, ids: Collection[str]
 ) -> list[EvaluatedImage]:
-    """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
+    """Return the images with these ids from COCO's files, which `coco_state` has read before."""
     instances, images = read_instances(truth.read_bytes(), truth.name)
     results = decode_json(list[CocoResult], predictions.read_bytes(), predictions.name)
     labels = labels_by_id(instances.categories)
@@ -52,9 +52,9 @@ def coco_images(
 def annotated_images(
     data: bytes, name: str, task: str
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Read a file of instances as names of images' files, each with what is true of the image.
+    """Yield the file names of a file of instances, each with the annotations of the image.
 
-    The task, its full name, says whether boxes, oriented boxes, masks or the labels alone count.
+    The task, its full name, decides whether boxes, oriented boxes, masks or only the labels count.
     """
     instances, images = read_instances(data, name)
     labels = labels_by_id(instances.categories)
@@ -81,9 +81,9 @@ def annotated_images(
 def _shape(
     task: str, row: Any, size: tuple[int | None, int | None], location: str
 ) -> dict[str, Any]:
-    """Return the shape of an annotation or a result of an image of that size, as the task has it.
+    """Return the shape of an annotation or a result of an image of that size, in the form of the task.
 
-    A contour is filled to the same pixels as the mask it stands for.
+    A contour has the same pixels as the mask that it replaces.
     """
     if task == "IMAGE_SEGMENTATION":
         return {"contour": _contour(row.segmentation, size, location)}

@@ -1,4 +1,4 @@
-"""A dataset: what its layout is, and its images with what is true of them.
+"""Reads datasets of several layouts: their images with annotations.
 
 Source: Chariot, dataset archives; COCO, "Data format"; torchvision, ImageFolder.
 """
@@ -21,24 +21,24 @@ from quadriga.store.exchange.datasets import GPS, OWN
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
-"""Names of folders that hold a folder for each label."""
+"""Names of folders of splits, which hold a folder for each label."""
 
 _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 
 
 class DatasetFiles(NamedTuple):
-    """Names with `/`, relative to the folder, in order; read from several threads."""
+    """Files of a folder or a zip, names sorted, relative, with `/`; they may be read from several threads."""
 
     names: list[str]
     place: Path
     archive: ZipFile | None = None
 
     def read(self, name: str) -> bytes:
-        """Read one.
+        """Read a file.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         if self.archive is None:
             return (self.place / name).read_bytes()
@@ -65,16 +65,16 @@ def open_dataset_files(location: Path) -> DatasetFiles:
 
 
 class DatasetImage(NamedTuple):
-    """One image."""
+    """An image of a dataset."""
 
     path: str
-    """In the dataset."""
+    """Path within the dataset."""
     read: Callable[[], bytes]
-    """Raises an `OSError` where it cannot."""
+    """Returns the file of the image; raises `OSError` if it cannot be read."""
     annotations: list[dict[str, Any]] | None
-    """In the form of the wire; None where it is not known."""
+    """Annotations in the form of the wire; None without ground truth."""
     split: str | None = None
-    metadata: dict[str, Any] = {}  # noqa: RUF012 - of a tuple, nobody changes it
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - default of a tuple, never changed
 
 
 class _Row(msgspec.Struct):
@@ -86,14 +86,14 @@ class _Row(msgspec.Struct):
 
 
 def read_dataset(location: Path, task: str) -> list[DatasetImage]:
-    """Read what is there, without the images themselves.
+    """List the images of a dataset with their annotations, without reading the images themselves.
 
-    The place is a folder or a zip: of Chariot's layout, with COCO's instances, or with a folder a label. The
-    task, its full name, says which shape of COCO's annotations counts.
+    The location is a folder or a zip: in Chariot's layout, with COCO's instances, or with a folder per label. The
+    task, its full name, decides which shape of COCO's annotations counts.
 
     Raises:
-        EvaluationError: It is none of these, or a part of it means nothing; the message names the place.
-        OSError: It cannot be read.
+        EvaluationError: The layout is none of these, or a file is invalid; the message names it.
+        OSError: A file cannot be read.
     """
     files = open_dataset_files(location)
     rows = _highest(files, lambda name: name == "annotations.jsonl")
@@ -116,7 +116,7 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
 
 
 def _highest(files: DatasetFiles, is_match: Callable[[str], bool]) -> list[str]:
-    """Return the files of such a name that lie highest."""
+    """Return the files with matching names that are nearest to the root."""
     paths = [PurePosixPath(name) for name in files.names if is_match(PurePosixPath(name).name)]
     depth = min((len(path.parts) for path in paths), default=0)
     return [str(path) for path in paths if len(path.parts) == depth]
@@ -156,7 +156,9 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
             if dataset_key in metadata_fields
         }
         images.append(
-            DatasetImage(path, partial(files.read, image), annotations, row.split, metadata)
+            DatasetImage(
+                path, partial(files.read, image), annotations, split=row.split, metadata=metadata
+            )
         )
     return images
 
@@ -171,14 +173,14 @@ def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[_Row, str]]:
 def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
     matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
-    find_image = _places(files, name, split)
+    find_image = _image_finder(files, name, split)
     for file_name, annotations in annotated_images(files.read(name), name, task):
         path = find_image(file_name)
         yield DatasetImage(path, partial(files.read, path), annotations, split)
 
 
-def _places(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:
-    """Return what finds an image of COCO: beside its file, or in one of the usual folders."""
+def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:
+    """Return a function that finds an image of COCO's file: beside that file, or in one of the usual folders."""
     names = set(files.names)
     by_name: dict[str, list[str]] = {}
     for other_path in files.names:
@@ -203,7 +205,7 @@ def _places(files: DatasetFiles, name: str, split: str | None) -> Callable[[str]
 
 
 def _by_folder(files: DatasetFiles) -> Iterator[DatasetImage]:
-    """Read a folder for each label, maybe below one for each split."""
+    """List the images of folders per label, optionally within folders per split."""
     paths = [PurePosixPath(name) for name in files.names]
     paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]
     has_splits = {path.parts[0].lower() for path in paths} <= SPLITS

@@ -1,6 +1,6 @@
-"""Evaluation of files: JSON lines, each an `EvaluatedImage` in the wire's own JSON, Parquet, and COCO's files.
+"""Evaluation of files: JSON lines, each an `EvaluatedImage` in the wire's JSON, Parquet, and COCO's files.
 
-Lines are read in shards, so that what is held at once is the state and one shard.
+Lines are read in shards, so that only the state and one shard are in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,11 +40,11 @@ from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks import full_name
 
 SHARD_SIZE = 1000
-"""Images that are read at once."""
+"""Number of images that are read at once."""
 
 MapShards = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
 OnLinesRead = Callable[[int], None]
-"""Is told after every shard how many lines are read."""
+"""Called after every shard with the number of lines read so far."""
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _Numbered(NamedTuple):
-    """An image, the line it stands in, and whether the model failed."""
+    """An image, its line number, and whether the model failed."""
 
     line: int
     image: EvaluatedImage
@@ -77,7 +77,7 @@ class _Numbered(NamedTuple):
 
 
 _Times = tuple[str, ...]
-"""The first and the last; nothing of none."""
+"""First and last time of creation; empty if no image has a time."""
 
 
 def evaluate_records(
@@ -93,23 +93,23 @@ def evaluate_records(
 
     Args:
         file: JSON lines; read twice, the second time for the worst images.
-        task: Theirs; see `evaluator`.
-        name: Of the file, for messages.
-        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
-        asked: What to compute.
-        tell: See `Tell`.
+        task: Task of all records; see `load_evaluator`.
+        name: Name of the file, for messages.
+        by: Keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+        options: See `EvaluationOptions`.
+        on_lines_read: See `OnLinesRead`.
 
     Raises:
-        EvaluationError: A line is none, or not of this task; the message begins with the file's name and
+        EvaluationError: A line is not a record, or not of this task; the message begins with the file's name and
             the line's number.
     """
-    state, times = _read(task, by, name, file, on_lines_read)
+    state, times = _read(task, by, name, lines=file, on_lines_read=on_lines_read)
 
     def reread(_: set[str]) -> Iterator[EvaluatedImage]:
         file.seek(0)
         return (line.image for line in _lines(file, name))
 
-    return _report(task, state, times, options, reread, records=name)
+    return _report(task, state, times, options=options, reread=reread, records=name)
 
 
 def evaluate_parquet(
@@ -124,15 +124,15 @@ def evaluate_parquet(
     """Evaluate a Parquet file, as `quadriga export` writes it.
 
     Args:
-        path: Of the file; every process that reads it finds it there.
-        task: Of all of its inferences; see `evaluator`.
-        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
-        asked: What to compute.
-        each: Reads its row groups, one after the other or on many machines; as the built-in `map`.
-        tell: See `Tell`.
+        path: Path of the file, the same for every process that reads it.
+        task: Task of all inferences; see `load_evaluator`.
+        by: Keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+        options: See `EvaluationOptions`.
+        map_shards: Reads the row groups, one after the other or on many machines; like the built-in `map`.
+        on_lines_read: See `OnLinesRead`.
 
     Raises:
-        EvaluationError: It is no Parquet file of inferences of this task.
+        EvaluationError: The file is not a Parquet file of inferences of this task.
     """
     if find_spec("pyarrow") is None:
         raise EvaluationError(PYARROW_MISSING)
@@ -153,7 +153,9 @@ def evaluate_parquet(
             times = _span((*times, *span))
             rows += len(states[-1].ids)
             on_lines_read(rows)
-        return _report(task, merge_states(states), times, options, reread, records=path.name)
+        return _report(
+            task, merge_states(states), times, options=options, reread=reread, records=path.name
+        )
     except QueryError as error:
         raise EvaluationError(str(error)) from error
 
@@ -174,7 +176,7 @@ def _report(
     reread: Callable[[set[str]], Iterable[EvaluatedImage]],
     **names: str,
 ) -> Report:
-    """Write the report, with the names of what was read; the worst images are read reread, by their ids."""
+    """Build the report, with the names of the files; the worst images are read again, by their ids."""
     report = evaluate_state(
         load_evaluator(task),
         state,
@@ -199,7 +201,7 @@ def _read(
     lines: Iterable[bytes],
     on_lines_read: OnLinesRead = lambda _: None,
 ) -> tuple[EvaluationState, _Times]:
-    """Turn lines into a state, shard by shard."""
+    """Read lines into a state, shard by shard."""
     evaluation = load_evaluator(task)
     states, failed = [build_state(evaluation, [], by)], 0
     ids: set[str] = set()
@@ -209,7 +211,7 @@ def _read(
         for line in shard:
             if line.image.id in ids:
                 raise EvaluationError(
-                    f"{name}:{line.line}: expected each id once, got {line.image.id!r:.80} reread"
+                    f"{name}:{line.line}: expected each id once, got {line.image.id!r:.80} again"
                 )
             ids.add(line.image.id)
         answered = [line for line in shard if not line.failed]
@@ -235,14 +237,14 @@ def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
             continue
         line = decode_json(_Line, text, f"{name}:{number}")
         image = EvaluatedImage(
-            str(line.id),
-            line.predictions,
-            line.ground_truth,
-            line.input.width if line.width is None else line.width,
-            line.input.height if line.height is None else line.height,
-            line.metadata or {},
-            line.created_at,
-            line.input.hash if line.image is None else line.image,
+            id=str(line.id),
+            predictions=line.predictions,
+            ground_truth=line.ground_truth,
+            width=line.input.width if line.width is None else line.width,
+            height=line.input.height if line.height is None else line.height,
+            metadata=line.metadata or {},
+            created_at=line.created_at,
+            image=line.input.hash if line.image is None else line.image,
         )
         yield _Numbered(number, image, line.status != 200)
 
@@ -255,13 +257,13 @@ def evaluate_coco(
     by: Sequence[str] = (),
     options: EvaluationOptions = DEFAULT_OPTIONS,
 ) -> Report:
-    """Evaluate COCO's files; see `state_of_coco`.
+    """Evaluate COCO's files; see `coco_state`.
 
     Raises:
-        EvaluationError: A file is none of COCO's, or they do not belong together.
+        EvaluationError: A file is not in COCO's format, or the files do not belong together.
         OSError: A file cannot be read.
     """
     task, state = coco_state(truth, predictions, by, task)
     reread = partial(coco_images, truth, predictions, task)
     names = {"truth": truth.name, "predictions": predictions.name}
-    return _report(task, merge_states([state]), (), options, reread, **names)
+    return _report(task, merge_states([state]), (), options=options, reread=reread, **names)

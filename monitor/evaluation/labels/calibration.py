@@ -1,6 +1,6 @@
-"""Whether scores are probabilities: of answers with a score of 0.8, 80 % should be right.
+"""Calibration of scores: of predictions with a score of 0.8, 80 % should be correct.
 
-Bins are of equal width and hold their upper edge; the first holds 0, too.
+Bins have equal width and include their upper edge; the first includes 0, too.
 
 Source: Guo et al., On Calibration of Modern Neural Networks, 2017, section 2.
 """
@@ -21,14 +21,14 @@ _SCORE_BINS = 20
 
 
 def are_probabilities(scores: Float64Array) -> bool:
-    """Tell whether all lie from 0 to 1, but for rounding in single precision."""
+    """Check that all scores are from 0 to 1, up to rounding in single precision."""
     return bool((scores >= -1e-6).all() and (scores <= 1 + 1e-6).all())
 
 
 class CalibrationBins:
-    """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
+    """Predictions (N,) by bins of their scores: image, score, and whether each is correct.
 
-    Where scores are no probabilities, nothing is defined.
+    Errors are undefined if the scores are not probabilities.
     """
 
     def __init__(self, image: Int64Array, score: Float64Array, is_correct: BoolArray) -> None:
@@ -37,15 +37,15 @@ class CalibrationBins:
         self._is_defined = are_probabilities(score)
 
     def _bins(self, weights: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
+        """Return the count, the sum of scores and the number of correct predictions of each bin (B, BINS)."""
         count, score, correct = (
-            weighted_totals(weights, self._image, self._bin, BINS, values)
+            weighted_totals(weights, self._image, self._bin, groups=BINS, values=values)
             for values in (None, self._score, self._right)
         )
         return count, score, correct
 
     def errors(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the expected and the maximum calibration error (B,), NaN without answers."""
+        """Return the expected and the maximum calibration error (B,), NaN without predictions."""
         if not self._is_defined:
             return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
         count, score, right = self._bins(weights)
@@ -55,7 +55,7 @@ class CalibrationBins:
         return expected, np.where(maximum < 0, np.nan, maximum)
 
     def curves(self, weights: Float64Array) -> dict[str, list[dict[str, Any]]]:
-        """Draw the reliability, and the scores of what is right and wrong, over the whole (1, I)."""
+        """Return the reliability diagram and the histograms of scores, over weights (1, I)."""
         curves: dict[str, list[dict[str, Any]]] = {}
         if self._is_defined and len(self._score):
             count, score, right = (values[0] for values in self._bins(weights))

@@ -1,8 +1,8 @@
-"""Image classification: one label for each image, or any number of them.
+"""Image classification: one label for each image, or any number of labels.
 
-A set of images is multi-label as soon as one image has not exactly one true label; then each label is a
-question of its own, decided at a threshold. Of images with one label each, the answer is the label with the
-highest score, of equal scores the first in the model's list.
+A set of images is multi-label as soon as one image does not have exactly one true label; then each label is
+decided by itself, at a threshold. If all images have one label, the prediction is the label with the highest
+score; among equal scores the first in the model's list.
 """
 
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ from quadriga.monitor.report.schema import Example, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 SCORE_THRESHOLD = 0.5
-"""Least score of a label that an image is said to have."""
+"""Minimum score of a label that counts as predicted."""
 
-_EXAMPLES, _OF_A_CELL = 300, 3
+_MAX_EXAMPLES, _EXAMPLES_PER_CELL = 300, 3
 _CALIBRATION = {"bins": BINS, "rule": RULE}
 _UNRANKED = np.iinfo(np.int64).max
 
@@ -58,8 +58,8 @@ class _TrueLabel(msgspec.Struct, frozen=True):
 class ClassificationEvaluator:
     """Evaluates `IMAGE_CLASSIFICATION`.
 
-    Tables: "predictions" with image, label, score and number, the position in the image's answer, in the
-    order of the answer; "truths" with image and label. A label that an image has twice counts once, with
+    Tables: "predictions" with image, label, score and number, the position in the image's list, in the
+    order of the list; "truths" with image and label. A label that an image has twice counts once, with
     its higher score.
     """
 
@@ -69,39 +69,41 @@ class ClassificationEvaluator:
         annotations = read_item_table(images, "ground_truth", list[_TrueLabel], labels)
         scored = {**predictions.table, "score": predictions.numbers("score")[:, 0]}
         return {
-            "predictions": _once(scored, scored["score"]),
-            "truths": _once({name: annotations.table[name] for name in ("image", "label")}),
+            "predictions": _distinct_rows(scored, scored["score"]),
+            "truths": _distinct_rows(
+                {name: annotations.table[name] for name in ("image", "label")}
+            ),
         }
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state, by the one true label of each image or by all of its labels."""
+        """Compute metrics of a merged state, as single-label or as multi-label classification."""
         truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
         return SingleLabelMetrics(state) if (truths == 1).all() else MultiLabelMetrics(state)
 
 
-def _once(table: Table, score: Float64Array | None = None) -> Table:
-    """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
+def _distinct_rows(table: Table, score: Float64Array | None = None) -> Table:
+    """Keep one row per image and label, the one with the highest score; among equal scores the first."""
     keys = joint_key(table["image"], table["label"])
     order = np.lexsort((np.zeros(len(keys)) if score is None else -score, keys))
     selected = np.sort(order[run_starts(keys[order])])
     return {name: column[selected] for name, column in table.items()}
 
 
-class _Answers(NamedTuple):
-    """What a model says to each image (I,)."""
+class _TopPredictions(NamedTuple):
+    """The best prediction and the rank of the true label, for each image (I,)."""
 
     label: Int64Array
-    """The best, -1 where there is none."""
+    """Predicted label, -1 without predictions."""
     score: Float64Array
-    """Of the best, 0 where there is none."""
+    """Score of the predicted label, 0 without predictions."""
     number: Int64Array
-    """Position of the best in the image's answer."""
+    """Position of the predicted label in the image's list."""
     true_rank: Int64Array
-    """Place of the true label by falling score, from 0; huge where it is not answered."""
+    """Rank of the true label by falling score, from 0; huge if it has no score."""
     true_score: Float64Array
 
 
-def _answers(rows: Table, is_correct_row: BoolArray, images: int) -> _Answers:
+def _top_predictions(rows: Table, is_correct_row: BoolArray, images: int) -> _TopPredictions:
     order = np.lexsort((-rows["score"], rows["image"]))
     image = rows["image"][order]
     rank = index_within_runs(image)
@@ -115,35 +117,35 @@ def _answers(rows: Table, is_correct_row: BoolArray, images: int) -> _Answers:
     is_correct = is_correct_row[order]
     true_rank[image[is_correct]] = rank[is_correct]
     true_score[image[is_correct]] = rows["score"][order][is_correct]
-    return _Answers(label, score, numbers, true_rank, true_score)
+    return _TopPredictions(label, score, numbers, true_rank=true_rank, true_score=true_score)
 
 
 class SingleLabelMetrics:
-    """A whole state, looked into once."""
+    """Metrics of images with one true label each."""
 
     def __init__(self, state: EvaluationState) -> None:
         rows = state.tables["predictions"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._true: Int64Array = state.tables["truths"]["label"]
         is_correct = rows["label"] == self._true[rows["image"]]
-        self._answers = answers = _answers(rows, is_correct, self._images)
-        self._is_right = answers.label == self._true
-        answered = np.flatnonzero(answers.label >= 0)
-        self._reliability = CalibrationBins(
-            answered, answers.score[answered], self._is_right[answered]
+        self._best = best = _top_predictions(rows, is_correct, self._images)
+        self._is_right = best.label == self._true
+        answered = np.flatnonzero(best.label >= 0)
+        self._calibration = CalibrationBins(
+            answered, best.score[answered], self._is_right[answered]
         )
         self._brier = np.full(self._images, np.nan)
         if are_probabilities(rows["score"]):
             squares = (rows["score"] - is_correct) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
-            self._brier += answers.true_rank == _UNRANKED
+            self._brier += best.true_rank == _UNRANKED
         all_images = np.arange(self._images)
         shape = self._images, self._labels
         self._scores = LabelScores(rows, is_correct, (all_images, self._true), shape)
         correct_label = np.where(self._is_right, self._true, -1)
         self._rows = (
             (all_images, correct_label),
-            (all_images, answers.label),
+            (all_images, best.label),
             (all_images, self._true),
         )
 
@@ -151,7 +153,7 @@ class SingleLabelMetrics:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
-        expected, _ = self._reliability.errors(weights)
+        expected, _ = self._calibration.errors(weights)
         return [
             Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
             self._top(5, weights),
@@ -162,60 +164,64 @@ class SingleLabelMetrics:
         ]
 
     def _top(self, k: int, weights: Float64Array) -> Headline:
-        """Tell how often the truth is among the best `k`; undefined where it could not but be."""
-        hits = weights @ (self._answers.true_rank < k)
+        """Compute how often the true label is among the best `k`; undefined with `k` labels or fewer."""
+        hits = weights @ (self._best.true_rank < k)
         return Headline(
             "TopKAccuracy", {"k": k}, ratio(hits, weights.sum(axis=1) * (self._labels > k))
         )
 
     def details(self) -> EvaluationDetails:
-        """Compute everything else, over all images."""
+        """Compute all other results, over all images."""
         weights = np.ones((1, self._images))
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
-        _, maximum_error = self._reliability.errors(weights)
+        _, maximum_error = self._calibration.errors(weights)
         top = self._top(3, weights)
-        answers, image_counts = self._answers, np.ones(self._images, np.int64)
-        wrong = (answers.label >= 0) & ~self._is_right
-        margin = np.where(wrong, answers.score - answers.true_score, 0.0)
+        best, image_counts = self._best, np.ones(self._images, np.int64)
+        is_wrong = (best.label >= 0) & ~self._is_right
+        margin = np.where(is_wrong, best.score - best.true_score, 0.0)
         confusion = count_confusion(
-            self._state.labels, self._true, answers.label, image_counts, unit="images"
+            self._state.labels, self._true, best.label, image_counts, unit="images"
         )
         metrics = [
-            Metric(top.type, finite_or_none(top.values[0]), top.parameters, None, self._images),
+            Metric(
+                top.type, finite_or_none(top.values[0]), top.parameters, ci95=None, n=self._images
+            ),
             *average_metrics(counts, self._images),
-            Metric("MCE", finite_or_none(maximum_error[0]), _CALIBRATION, None, self._images),
+            Metric(
+                "MCE", finite_or_none(maximum_error[0]), _CALIBRATION, ci95=None, n=self._images
+            ),
             *label_metrics(self._state.labels, values, counts.actual),
         ]
         return EvaluationDetails(
             metrics=metrics,
             curves=score_curves(self._scores, self._state.labels)
-            | self._reliability.curves(weights),
+            | self._calibration.curves(weights),
             confusion=msgspec.structs.replace(confusion, examples=self._examples()),
-            badness={"wrong_label": margin, "miss": (answers.label < 0).astype(np.float64)},
+            badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
         )
 
     def _examples(self) -> list[Example]:
-        """Choose a few of each cell off the diagonal, surest first, of the fullest cells."""
-        answers, labels = self._answers, [*self._state.labels, None]
+        """Choose examples of confusions, from the most frequent ones, highest scores first."""
+        best, labels = self._best, [*self._state.labels, None]
         wrong = np.flatnonzero(~self._is_right)
-        cell = self._true[wrong] * (self._labels + 1) + answers.label[wrong]
+        cell = self._true[wrong] * (self._labels + 1) + best.label[wrong]
         _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
-        order = np.lexsort((-answers.score[wrong], cells))
-        order = order[index_within_runs(cells[order]) < _OF_A_CELL]
-        fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
+        order = np.lexsort((-best.score[wrong], cells))
+        order = order[index_within_runs(cells[order]) < _EXAMPLES_PER_CELL]
+        fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_MAX_EXAMPLES]
         examples = []
         for image in wrong[fullest]:
-            prediction_id = None if answers.label[image] < 0 else str(answers.number[image])
-            pair = labels[self._true[image]], labels[answers.label[image]]
+            prediction_id = None if best.label[image] < 0 else str(best.number[image])
+            pair = labels[self._true[image]], labels[best.label[image]]
             examples.append(Example(*pair, self._state.ids[image], "0", prediction_id))
         return examples
 
 
 class MultiLabelMetrics:
-    """A whole state, looked into once."""
+    """Metrics of images with any number of true labels."""
 
     def __init__(self, state: EvaluationState) -> None:
         rows, truths = state.tables["predictions"], state.tables["truths"]
@@ -254,7 +260,7 @@ class MultiLabelMetrics:
         ]
 
     def details(self) -> EvaluationDetails:
-        """Compute everything else, over all images."""
+        """Compute all other results, over all images."""
         weights = np.ones((1, self._images))
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)

@@ -1,7 +1,7 @@
 """Precision, recall, F1 and intersection over union from counts, per label and averaged.
 
-A rate without anything to count is NaN, but for the precision of a label that is there and never answered:
-that is 0, as scikit-learn has it.
+A rate with denominator 0 is NaN, except the precision of a label that has images and is never predicted:
+that is 0, as in scikit-learn.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MAX_LABELS = 1000
-"""Of a confusion matrix."""
+"""Maximum number of labels in a confusion matrix."""
 
 
 def weighted_totals(
@@ -26,17 +26,17 @@ def weighted_totals(
     groups: int,
     values: Float64Array | Int64Array | BoolArray | None = None,
 ) -> Float64Array:
-    """Add up rows by group, each as often as its image is there.
+    """Sum rows by group, weighted by their images.
 
     Args:
-        weights: (B, I) how often each image is there.
-        image: (N,) of each row.
-        group: (N,) of each row, below `groups` (G); rows of a negative one are left out.
-        groups: How many there are.
-        values: (N,) what is added; ones if not given.
+        weights: How often each image counts, (B, I).
+        image: Image of each row, (N,).
+        group: Group of each row, (N,), below `groups`; rows with a negative group are ignored.
+        groups: Number of groups (G).
+        values: Summands, (N,); ones if omitted.
 
     Returns:
-        (B, G).
+        Sums (B, G).
     """
     has_group = group >= 0
     values = np.ones(len(group)) if values is None else values.astype(np.float64)
@@ -47,7 +47,7 @@ def weighted_totals(
 
 
 class LabelCounts(NamedTuple):
-    """How often each label is answered, is true, and is both: (B, K) each."""
+    """How often each label is correct, is predicted, and is true: (B, K) each."""
 
     correct: Float64Array
     predicted: Float64Array
@@ -61,7 +61,7 @@ class LabelCounts(NamedTuple):
         labels: int,
         values: Int64Array | None = None,
     ) -> "LabelCounts":
-        """Count images and labels that are right, answered and true; the rest as of `totals`."""
+        """Count rows (image, label) that are correct, predicted and true; see `weighted_totals`."""
         return cls(
             *(
                 weighted_totals(weights, *image_and_label, labels, values)
@@ -70,7 +70,7 @@ class LabelCounts(NamedTuple):
         )
 
     def rates(self) -> dict[str, Float64Array]:
-        """Return precision, recall and F1 (B, K) by their names."""
+        """Return precision, recall and F1 (B, K) by name."""
         is_never_predicted = (self.predicted == 0) & (self.actual > 0)
         return {
             "Precision": np.where(is_never_predicted, 0.0, ratio(self.correct, self.predicted)),
@@ -83,7 +83,7 @@ class LabelCounts(NamedTuple):
         return ratio(self.correct, self.predicted + self.actual - self.correct)
 
     def macro(self, values: Float64Array) -> Float64Array:
-        """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
+        """Average (B,) over the labels that are true or predicted at all; for those NaN counts as 0."""
         present = self.predicted + self.actual > 0
         defined_values = np.where(present & ~np.isnan(values), values, 0.0)
         return ratio(defined_values.sum(axis=1), present.sum(axis=1))
@@ -94,7 +94,7 @@ class LabelCounts(NamedTuple):
         return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
 
     def weighted(self, values: Float64Array) -> Float64Array:
-        """Average (B,) over the labels by how often each is true."""
+        """Average (B,) over labels, weighted by how often each is true."""
         defined_values = np.where(self.actual > 0, values, 0.0)
         return ratio((self.actual * defined_values).sum(axis=1), self.actual.sum(axis=1))
 
@@ -107,14 +107,14 @@ class LabelCounts(NamedTuple):
 def count_confusion(
     labels: list[str], actual: Int64Array, predicted: Int64Array, count: Int64Array, *, unit: str
 ) -> Confusion:
-    """Count what is taken for what, among the `MOST_LABELS` labels that are true most often.
+    """Count a confusion matrix of the `MAX_LABELS` labels that are true most often.
 
     Args:
-        labels: All (K).
-        true: (N,) true labels of rows, -1 for nothing.
-        answered: (N,) answered ones, likewise.
-        count: (N,) how often each row is there.
-        unit: What is counted, as the report names it.
+        labels: All labels (K).
+        actual: True labels of rows, (N,), -1 for none.
+        predicted: Predicted labels of rows, (N,), -1 for none.
+        count: How often each row counts, (N,).
+        unit: Unit of the counts, as the report names it.
     """
     has_label = actual >= 0
     frequency = np.bincount(actual[has_label], count[has_label], len(labels))
@@ -140,19 +140,19 @@ def count_confusion(
 def label_metrics(
     labels: list[str], values: dict[str, Float64Array], actual: Float64Array, **parameters: Any
 ) -> list[Metric]:
-    """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
+    """Return values (1, K) of labels as metrics, with sample sizes `actual` (1, K)."""
     return [
-        Metric(name, finite_or_none(value), {**parameters, "label": label}, None, int(count))
+        Metric(name, finite_or_none(value), {**parameters, "label": label}, ci95=None, n=int(count))
         for name, column in values.items()
         for label, value, count in zip(labels, column[0], actual[0], strict=True)
     ]
 
 
 def average_metrics(counts: LabelCounts, n: int, **parameters: Any) -> list[Metric]:
-    """Name rates (1, K) of all labels together, and weighted by how often each is true, over `n` images."""
+    """Return rates (1, K) averaged over labels, micro and weighted, as metrics over `n` images."""
     weighted = {name: counts.weighted(rate) for name, rate in counts.rates().items()}
     return [
-        Metric(name, finite_or_none(found[0]), {**parameters, "average": average}, None, n)
+        Metric(name, finite_or_none(value[0]), {**parameters, "average": average}, ci95=None, n=n)
         for average, rates in (("micro", counts.micro()), ("weighted", weighted))
-        for name, found in rates.items()
+        for name, value in rates.items()
     ]

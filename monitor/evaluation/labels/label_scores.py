@@ -1,7 +1,7 @@
-"""How well scores rank what is there above what is not: areas under curves, per label, and the curves.
+"""ROC and precision-recall curves of labels, and the areas under them.
 
-Every image has a score of every label; one that the model did not give is 0. Equal scores are one step of
-a curve, as scikit-learn has it.
+Every image has a score for every label; a score that the model did not give is 0. Equal scores are one step of
+a curve, as in scikit-learn.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _POINTS = 200
-"""Most of one curve."""
+"""Maximum number of points of a curve."""
 
 _CURVES = 100
-"""Most labels that are drawn, those with the most truths; the mean is over all."""
+"""Maximum number of labels with a curve, those with the most images; the mean is over all."""
 
 _GRID: Float64Array = np.linspace(0, 1, 101)
 
 
 class RocSteps(NamedTuple):
-    """A curve (S,): what is found and what is wrongly found at each score or above."""
+    """Cumulative counts of a label (S,): images at each score or above, with and without the label."""
 
     score: Float64Array
-    """Falling, each once."""
+    """Distinct scores, falling."""
     true_positives: Int64Array
     false_positives: Int64Array
 
@@ -38,10 +38,10 @@ class LabelScores:
     """All scores of all labels, sorted once.
 
     Args:
-        rows: What the model gave (N,): `image`, `label` and `score`, no label of an image twice.
-        right: (N,) whether the image has the label.
-        truths: Positions of image and label (M,) of what is there.
-        shape: How many images and labels there are.
+        rows: Scores of the model (N,): `image`, `label` and `score`, no label of an image twice.
+        right: Whether the image has the label, (N,).
+        truths: Image and label of the true labels, (M,) each.
+        shape: Number of images and number of labels.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LabelScores:
     def areas(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Compute the area under the ROC curve, and the average precision, of labels (B, K).
 
-        By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
+        The weights of images are (B, I). Both are NaN if no image has the label, the first also if all images do.
         """
         used = weights.max(axis=0, initial=0) > 0
         per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
@@ -77,12 +77,12 @@ class LabelScores:
         return roc, precision
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Average both areas over labels."""
+        """Compute the means of both areas over labels."""
         named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
         return [Headline(name, {"average": "macro"}, nan_mean(area)) for name, area in named]
 
     def steps(self) -> Iterator[tuple[int, RocSteps]]:
-        """Draw the curve of each label that some images have and some have not."""
+        """Yield the cumulative counts of each label that some, but not all images have."""
         actual = np.bincount(self._truths[1], minlength=self._labels)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             if not 0 < actual[label] < self._images:
@@ -102,7 +102,7 @@ class LabelScores:
             )
             is_step_end = np.append(score[1:] != score[:-1], True)
             if not unscored:
-                is_step_end[zero_index] = False  # nobody stands there
+                is_step_end[zero_index] = False  # no image has this score
             yield (
                 label,
                 RocSteps(
@@ -112,18 +112,18 @@ class LabelScores:
 
 
 class _Rows(NamedTuple):
-    """Scores of one label, falling, and between them one row for all images without any."""
+    """Scores of one label, falling, with one row, at score 0, for all images without a score."""
 
     image: Int64Array
-    """(N + 1,) the row of those without has the number of images."""
+    """Images (N + 1,); the row for images without a score has the number of images."""
     absent: int
-    """Where that row is."""
+    """Position of the row for images without a score."""
     correct: Int64Array
-    """(P,) rows that have the label; the row of those without is one of them."""
-    first: Int64Array
-    """(P,) first row of the same score, of each of these."""
-    after: Int64Array
-    """(P,) row after the last of the same score."""
+    """Rows whose image has the label (P,), including the row for images without a score."""
+    step_start: Int64Array
+    """First row with the same score, of each of these (P,)."""
+    step_stop: Int64Array
+    """Row after the last one with the same score (P,)."""
 
     @classmethod
     def of(
@@ -140,7 +140,7 @@ class _Rows(NamedTuple):
     def areas(
         self, per_image: Float64Array, total: Float64Array, actual: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the label's (B,)."""
+        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the sums of images with the label (B,)."""
         weights = per_image[self.image]
         weights[self.absent] = total - weights.sum(axis=0)
         own_weights = weights[self.correct]
@@ -148,22 +148,24 @@ class _Rows(NamedTuple):
         own_weights[absent] = 0
         own_weights[absent] = actual - own_weights.sum(axis=0)
         total_before, true_before = cumulative_before(weights), cumulative_before(own_weights)
-        true_above = true_before[np.searchsorted(self.correct, self.first)]
-        true_through = true_before[np.searchsorted(self.correct, self.after)]
+        true_above = true_before[np.searchsorted(self.correct, self.step_start)]
+        true_through = true_before[np.searchsorted(self.correct, self.step_stop)]
         false_above, false_through = (
-            total_before[self.first] - true_above,
-            total_before[self.after] - true_through,
+            total_before[self.step_start] - true_above,
+            total_before[self.step_stop] - true_through,
         )
         negatives = total - actual
         roc = (own_weights * (negatives - (false_above + false_through) / 2)).sum(axis=0)
-        precision = np.where(own_weights > 0, ratio(true_through, total_before[self.after]), 0.0)
+        precision = np.where(
+            own_weights > 0, ratio(true_through, total_before[self.step_stop]), 0.0
+        )
         return ratio(roc, actual * negatives), ratio((own_weights * precision).sum(axis=0), actual)
 
 
 def score_curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Draw the curves of labels, the mean of each kind first, its label None.
+    """Return the curves of labels, first the mean of each kind, with label None.
 
-    The mean precision is over the best that each label has at each of 101 recalls or above.
+    The mean precision averages the interpolated precision of the labels at 101 recalls.
     """
     steps = dict(scores.steps())
     if not steps:
@@ -208,7 +210,7 @@ def _roc(
 
 
 def _thinned(x: Float64Array, y: Float64Array) -> Int64Array:
-    """Choose the points to draw: corners, and of too many of those some evenly along the curve."""
+    """Choose the points of a curve to keep: corners, or evenly spaced ones if there are too many."""
     if len(x) <= _POINTS:
         return np.arange(len(x))
     is_straight = np.diff(x[:-1]) * np.diff(y[1:]) == np.diff(x[1:]) * np.diff(y[:-1])

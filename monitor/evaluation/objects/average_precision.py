@@ -1,7 +1,7 @@
-"""Average precision and recall over many images, as COCO defines them, and how a report has them.
+"""Average precision and recall over many images, as COCO defines them, and their metrics in a report.
 
-Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, whose numbers these are; where those say
--1 for "nothing to find", ours are NaN.
+Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, with the same numbers, but NaN instead of
+-1 if there are no objects.
 """
 
 from typing import Any, NamedTuple
@@ -19,25 +19,25 @@ RECALLS: Float64Array = np.linspace(0, 1, 101)
 AREA_RANGES: Float64Array = np.array(
     [(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64
 )
-"""All, small, medium and large, in square pixels, both ends included."""
+"""Ranges of area: all, small, medium and large, in square pixels, both ends included."""
 
 MAX_DETECTIONS = (1, 10, 100)
-"""Predictions of an image and a label that count."""
+"""Maximum numbers of predictions that count per image and label."""
 
 
 class PrecisionCurves(NamedTuple):
     """Precision over recall, per label (K) and threshold (T)."""
 
     precision: Float64Array
-    """(K, T, R) at each of `RECALLS`, the best that is had at that recall or more."""
+    """Best precision at each of `RECALLS` or above, (K, T, R)."""
     scores: Float64Array
-    """(K, T, R) of the prediction at which the recall is reached; 0 where it never is."""
+    """Score of the prediction at which the recall is reached, (K, T, R); 0 if it never is."""
     recall: Float64Array
-    """(K, T) in the end."""
+    """Maximum recall, (K, T)."""
 
 
 def precision_recall_curves(ranking: RankedPredictions) -> PrecisionCurves:
-    """Draw precision over recall for each label, at all thresholds, in the first range of area."""
+    """Compute precision over recall of each label, at all thresholds, in the first range of area."""
     labels = len(ranking.bounds) - 1
     shape = labels, len(ranking.outcome)
     precision = np.full((*shape, len(RECALLS)), np.nan)
@@ -56,9 +56,9 @@ def precision_recall_curves(ranking: RankedPredictions) -> PrecisionCurves:
 def _curve(
     is_correct: BoolArray, is_incorrect: BoolArray, score: Float64Array, actual_count: int
 ) -> tuple[Float64Array, Float64Array, Float64Array | float]:
-    """Return precision (T, R), score (T, R) and the last recall (T,) of predictions by falling score.
+    """Return precision (T, R), score (T, R) and maximum recall (T,) of predictions, by falling score.
 
-    The best precision from some prediction on is that of one that is right, so only those are looked at.
+    The best precision from a prediction on is always that of a correct one, so only those are considered.
     """
     thresholds, count = is_correct.shape
     precision = np.zeros((thresholds, len(RECALLS)))
@@ -88,13 +88,13 @@ def _curve(
 def average_precisions(
     label: Int64Array, score: Float64Array, is_correct: BoolArray, actual_counts: Int64Array
 ) -> Float64Array:
-    """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
+    """Return the average precision (K,) of each label at one threshold, NaN without objects.
 
     Args:
-        label: (N,) of predictions, none of which is to be ignored.
-        score: (N,) of equal ones the earlier comes first.
-        right: (N,) whether each is.
-        to_find: (K,) objects of each label.
+        label: Labels of predictions (N,), without ignored ones.
+        score: Scores (N,); equal scores stay in this order.
+        is_correct: Whether each prediction is correct, (N,).
+        actual_counts: Number of objects of each label, (K,).
     """
     order = np.lexsort((-score, label))
     bounds = np.searchsorted(label[order], np.arange(len(actual_counts) + 1))
@@ -112,13 +112,13 @@ def average_precisions(
 
 
 AREA_NAMES = ("all", "small", "medium", "large")
-"""Of `AREAS`."""
+"""Names of `AREA_RANGES`."""
 
 MEAN_IOU = "0.50:0.95"
-"""How COCO writes the mean over its ten thresholds."""
+"""COCO's notation for the mean over its ten thresholds."""
 
 _LABEL_IOUS = (0.5, 0.75)
-"""Thresholds that each label's curve is drawn at."""
+"""Thresholds with a curve for each label."""
 
 
 def coco_parameters() -> list[tuple[str, dict[str, Any]]]:
@@ -134,7 +134,7 @@ def coco_parameters() -> list[tuple[str, dict[str, Any]]]:
 
 
 def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
-    """Return the parameters of a label's number."""
+    """Return the parameters of a label's metric."""
     return {**_parameters(iou, "all", MAX_DETECTIONS[-1], label), "n": "objects"}
 
 
@@ -147,7 +147,7 @@ def _parameters(
 def label_precision_metrics(
     precision_curves: PrecisionCurves, labels: list[str], actual_counts: Int64Array
 ) -> list[Metric]:
-    """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
+    """Return AP of labels (K,), also at each of two thresholds, and AR; None without objects."""
     precision = precision_curves.precision.mean(axis=2)  # (K, T)
     values: list[tuple[str, str | float, Float64Array]] = [("AP", MEAN_IOU, precision.mean(axis=1))]
     values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
@@ -167,9 +167,9 @@ def label_precision_metrics(
 def precision_curve_rows(
     precision_curves: PrecisionCurves, labels: list[str]
 ) -> list[dict[str, Any]]:
-    """Return precision over recall with its scores: the mean at each threshold, each label at two.
+    """Return precision over recall with scores: the mean at each threshold, each label at two.
 
-    A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
+    A score is None if the recall is not reached; mean scores are over the labels that reach it.
     """
     labels_present = np.flatnonzero(~np.isnan(precision_curves.recall[:, 0]))
     if not labels_present.size:
@@ -179,17 +179,19 @@ def precision_curve_rows(
     score = np.where(reached, precision_curves.scores[labels_present], np.nan)
     mean = nan_mean(np.stack([*score], axis=-1))
     rows = [
-        _drawn(None, float(iou), precision[:, index].mean(axis=0), mean[index])
+        _curve_row(None, float(iou), precision[:, index].mean(axis=0), mean[index])
         for index, iou in enumerate(IOU_THRESHOLDS.round(2))
     ]
     for index, label in enumerate(labels_present):
         for iou in _LABEL_IOUS:
             label_and_iou = index, _nearest(iou)
-            rows.append(_drawn(labels[label], iou, precision[label_and_iou], score[label_and_iou]))
+            rows.append(
+                _curve_row(labels[label], iou, precision[label_and_iou], score[label_and_iou])
+            )
     return rows
 
 
-def _drawn(
+def _curve_row(
     label: str | None, iou: float, precision: Float64Array, score: Float64Array
 ) -> dict[str, Any]:
     return {

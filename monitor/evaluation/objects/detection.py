@@ -1,4 +1,4 @@
-"""Boxes: how detections on the wire become tables, and how far two boxes overlap."""
+"""Object detection: tables of boxes from the wire, and the overlap of two boxes."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ class _TrueBox(TrueObject, kw_only=True, gc=False):
 
 
 class DetectionEvaluator:
-    """The evaluation of `OBJECT_DETECTION`."""
+    """Evaluates `OBJECT_DETECTION`."""
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read boxes; see `Evaluator.tables`."""
@@ -52,7 +52,7 @@ class DetectionEvaluator:
         return box_tables(predictions, _boxes(predictions), annotations, _boxes(annotations))
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state."""
+        """Compute metrics of a merged state."""
         return ObjectMetrics(state, box_overlap(state), "box")
 
 
@@ -62,7 +62,7 @@ def box_tables(
     annotations: ItemTable,
     true_boxes: Float64Array,
 ) -> dict[str, Table]:
-    """Return the tables of objects whose boxes are (N, 4) and (M, 4), xywh."""
+    """Return the tables of predictions and annotations with boxes (N, 4) and (M, 4), xywh, pixels."""
     return {
         "predictions": predictions_table(
             predictions, predicted_boxes[:, 2] * predicted_boxes[:, 3], box=predicted_boxes
@@ -74,7 +74,7 @@ def box_tables(
 
 
 def _boxes(table: ItemTable) -> Float64Array:
-    """Return boxes (N, 4), xywh."""
+    """Return boxes float64 (N, 4), xywh, pixels."""
     corners = table.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
     table.check(
@@ -86,9 +86,9 @@ def _boxes(table: ItemTable) -> Float64Array:
 
 
 def box_overlap(state: EvaluationState) -> OverlapFunction:
-    """Return the overlap of boxes: intersection over union; of a crowd, over the prediction.
+    """Return the overlap of boxes: intersection over union; with a crowd, over the area of the prediction.
 
-    Source: `bbIou` of COCO's `maskApi.c`, whose numbers these are.
+    Source: `bbIou` of COCO's `maskApi.c`, with the same numbers.
     """
     predictions, annotations = state.tables["predictions"], state.tables["truths"]
     predicted_sides, true_sides = _sides(predictions["box"]), _sides(annotations["box"])

@@ -1,7 +1,7 @@
-"""Average precision of oriented boxes as DOTA's development kit has it, beside COCO's; see docs/evaluation-reference.md.
+"""Average precision of oriented boxes as in DOTA's development kit; see docs/evaluation-reference.md.
 
-The kit first leaves out pairs whose upright frames, a pixel wider, lie apart: these overlap by 0, so it
-changes nothing. Equal scores, which it leaves open, come in the order of the images and predictions.
+The kit first skips pairs whose upright frames, a pixel wider, are disjoint: their overlap is 0, so this
+changes nothing. Equal scores, whose order the kit does not define, are in the order of images and predictions.
 
 Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`.
 """
@@ -20,24 +20,25 @@ from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 IOU_THRESHOLDS = (0.5, 0.75)
-"""What an overlap must be above."""
+"""Match thresholds, which the overlap must exceed."""
 
 RULES = ("DOTA VOC07", "DOTA VOC12")
-"""The mean of the best precisions at eleven recalls; the area under the best precisions."""
+"""Rules of average precision: mean of the best precisions at eleven recalls; area under the best precisions."""
 
 _RECALLS = np.arange(0.0, 1.1, 0.1)
-"""As the kit has them: the fourth is a little above 0.3."""
+"""Eleven recalls, computed as in the kit: the fourth is slightly above 0.3."""
 
 _AT_ONCE = 1 << 21
-"""Predictions times weightings that are counted at once."""
+"""Maximum number of predictions times weightings that are counted at once: bounds the memory."""
 
 
 class DotaMetrics:
-    """What a model found, judged by DOTA's rule; a crowd counts as difficult, for the rule knows none.
+    """Metrics of objects by DOTA's rule, which has no crowds: they count as difficult.
 
     Args:
-        state: With `predictions` (image, label, score) and `truths` (image, label, crowd, difficult).
-        overlap: Intersection over union.
+        state: State with the tables `predictions` (image, label, score) and `truths` (image, label, crowd,
+            difficult).
+        overlap: Intersection over union of pairs.
     """
 
     def __init__(self, state: EvaluationState, overlap: OverlapFunction) -> None:
@@ -59,7 +60,7 @@ class DotaMetrics:
             lambda prediction, matched_object: overlap(order[prediction], matched_object),
             IOU_THRESHOLDS[0],
         )
-        # Of objects that overlap alike the first counts.
+        # Among objects with equal overlap the first counts.
         pairs = pairs.select(np.argsort(-pairs.overlap, kind="stable")[::-1])
         best, matched_object = pairs.last_of_each(len(order))
         near = best > np.array(IOU_THRESHOLDS)[:, None]
@@ -93,7 +94,7 @@ class DotaMetrics:
         return EvaluationDetails(metrics=metrics, parameters={"dota": rules})
 
     def _precisions(self, weights: Float64Array) -> Float64Array:
-        """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""
+        """Return average precisions (B, R, T, K) of weightings (B, I), NaN without objects."""
         shape = len(RULES), len(IOU_THRESHOLDS), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
         actual_counts = weighted_totals(weights, *self._there, len(self._labels))
@@ -116,7 +117,7 @@ class DotaMetrics:
 
 
 def _first(is_near: BoolArray, matched_object: Int64Array) -> BoolArray:
-    """Tell (N,) which predictions, by falling score, are the first near their object."""
+    """Return (N,) which predictions, by falling score, are the first that match their object."""
     near_indices = np.flatnonzero(is_near)
     _, first = np.unique(matched_object[near_indices], return_index=True)
     is_first = np.zeros(len(is_near), bool)
@@ -133,23 +134,23 @@ def _average_precisions(
     """Return the average precisions (B, 2) of one label by both rules.
 
     Args:
-        counts: (B, D) how often each prediction counts, by falling score.
-        right: (D,).
-        wrong: (D,).
-        to_find: (B,) how many objects there are.
+        counts: How often each prediction counts, (B, D), by falling score.
+        is_correct: Whether each prediction is correct, (D,).
+        is_incorrect: Whether each prediction is incorrect, (D,); neither if it matches an ignored object.
+        actual_counts: Number of objects, (B,).
     """
     true_positives, false_positives = (
         np.cumsum(counts * is_correct, axis=1),
         np.cumsum(counts * is_incorrect, axis=1),
     )
-    # Only at what is right does recall rise, and from there on is precision best.
+    # Recall rises only at correct predictions, where the best precision is, too.
     true_positives, false_positives = true_positives[:, is_correct], false_positives[:, is_correct]
     precision = true_positives / np.maximum(
         true_positives + false_positives, np.finfo(np.float64).eps
     )
     precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     recall = ratio(true_positives, np.broadcast_to(actual_counts[:, None], true_positives.shape))
-    padded = np.pad(precision, ((0, 0), (0, 1)))  # past the end
+    padded = np.pad(precision, ((0, 0), (0, 1)))  # for recalls that are never reached
     indices = (recall[:, None] < _RECALLS[:, None]).sum(axis=2)
     eleven = sum(np.take_along_axis(padded, indices, axis=1).T / 11.0)
     area = (np.diff(recall, axis=1, prepend=0) * precision).sum(axis=1)

@@ -1,9 +1,9 @@
-"""Which prediction found which object: COCO's greedy rule, for whatever overlap is given.
+"""Matching of predictions and objects by COCO's greedy rule, for any overlap.
 
-Many images, and all labels, thresholds and ranges of area, are matched at once: first pairs that nothing
-else competes with, then the n-th predictions of all images and labels, then the n+1-th.
+Many images, and all labels, thresholds and ranges of area, are matched at once: first pairs without
+competitors, then the n-th predictions of all images and labels, then the n+1-th.
 
-Source: `pycocotools.cocoeval.COCOeval.evaluateImg`, whose answers these are.
+Source: `pycocotools.cocoeval.COCOeval.evaluateImg`, with the same results.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,20 +24,20 @@ from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 
 OverlapFunction = Callable[[Int64Array, Int64Array], Float64Array]
-"""Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
+"""Returns the overlap of pairs, given the positions of predictions (P,) and objects (P,)."""
 
 INCORRECT, CORRECT, IGNORED = np.arange(3, dtype=np.uint8)
-"""Outcomes of a prediction; the ignored ones are neither right nor wrong."""
+"""Outcomes of a prediction; ignored ones are neither correct nor incorrect."""
 
 _ALMOST_ONE = 1 - 1e-10
 _AT_ONCE = 1 << 17
-"""Pairs looked at together: as many as caches hold."""
+"""Maximum number of pairs matched at once: they fit into the CPU's caches."""
 
 
 class RankedPredictions(NamedTuple):
-    """What became of predictions and objects, per threshold (T) and range of area (A).
+    """Outcomes of predictions and objects, per threshold (T) and range of area (A).
 
-    Of the predictions only those that count (D,): by label, then by falling score, then by image.
+    Predictions are those that count (D,): by label, then by falling score, then by image.
     """
 
     row: Int64Array
@@ -46,22 +46,22 @@ class RankedPredictions(NamedTuple):
     label: Int64Array
     score: Float64Array
     rank: Int64Array
-    """Place within image and label, from 0."""
+    """Rank within image and label, from 0."""
     outcome: UInt8Array
-    """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
+    """`INCORRECT`, `CORRECT` or `IGNORED`, (T, A, D)."""
     outside: BoolArray
-    """(A, D) whether the prediction's own area is outside of each range."""
+    """Whether the prediction's area is outside of each range, (A, D)."""
     matched_object: Int64Array
-    """Position of the object taken at the first threshold and range, -1 for none."""
+    """Position of the object matched at the first threshold and range, (D,), -1 for none."""
     object_ignored: BoolArray
-    """(A, M) whether the object is neither found nor missed."""
+    """Whether the object counts neither as found nor as missed, (A, M)."""
     bounds: Int64Array
-    """(K + 1,) where each label begins and ends."""
+    """Position at which each label begins, and the end, (K + 1,)."""
     actual_counts: sparse.csr_array
-    """(A * K, I) objects that count, by range of area and label, in each image."""
+    """Number of objects that count, by range of area and label, in each image, (A * K, I)."""
 
     def label_span(self, start_label: int, stop_label: int) -> slice:
-        """Return the places of the predictions of some labels."""
+        """Return the positions of the predictions of a range of labels."""
         return slice(int(self.bounds[start_label]), int(self.bounds[stop_label]))
 
 
@@ -73,20 +73,20 @@ class OverlapPairs(NamedTuple):
     overlap: Float64Array
 
     def select(self, selection: Int64Array | BoolArray) -> "OverlapPairs":
-        """Return some of them."""
+        """Return the pairs at these positions, or where the mask is true."""
         return OverlapPairs(
             self.prediction[selection], self.truth[selection], self.overlap[selection]
         )
 
     def last_of_each(self, count: int) -> tuple[Float64Array, Int64Array]:
-        """Return the last overlap of each prediction (D,), 0 for none, and its object, -1 for none."""
+        """Return the overlap and the object of the last pair of each prediction (D,); 0 and -1 without one."""
         overlap, matched_object = np.zeros(count), np.full(count, -1, np.int64)
         overlap[self.prediction] = self.overlap
         matched_object[self.prediction] = self.truth
         return overlap, matched_object
 
     def overlaps(self) -> OverlapFunction:
-        """Return what looks overlaps up: 0 for a pair that is not among these."""
+        """Return a function that looks up overlaps, 0 for other pairs."""
         width = int(self.truth.max(initial=-1)) + 1
         keys = self.prediction * width + self.truth
         order = np.argsort(keys, kind="stable")
@@ -113,15 +113,15 @@ def match_objects(
     """Match predictions with objects.
 
     Args:
-        predictions: `image`, `label`, `score` and `area` of any number of images and labels; the order of
-            images decides between equal scores.
-        truths: Of the same: `image`, `label`, `area`, `crowd` and `difficult`. A crowd is taken by any
-            number of predictions, and missed by none; a difficult one is neither found nor missed.
-        overlap: Asked once for each pair within an image and a label.
-        thresholds: (T,) smallest overlaps.
-        areas: (A, 2) least and greatest area, in square pixels, of objects that count.
-        most: Predictions of an image and a label that count, those with the highest scores.
-        shape: How many labels (K) and images (I) there are.
+        predictions: Table with `image`, `label`, `score` and `area`, of any number of images and labels; the
+            order of images decides between equal scores.
+        truths: Table of objects with `image`, `label`, `area`, `crowd` and `difficult`. A crowd may match any
+            number of predictions, and is never missed; a difficult object is neither found nor missed.
+        overlap: Called once for each pair within an image and a label.
+        thresholds: Match thresholds, (T,).
+        areas: Minimum and maximum area of objects that count, (A, 2), square pixels.
+        max_detections: Number of predictions that count per image and label, those with the highest scores.
+        shape: Number of labels (K) and of images (I).
     """
     order, rank, by_label = _ranked(predictions, max_detections)
     groups = joint_key(truths["image"], truths["label"])
@@ -145,12 +145,12 @@ def match_objects(
         pairs = OverlapPairs(prediction, truth, overlaps).select(
             overlaps >= minimum_overlaps.min(initial=_ALMOST_ONE)
         )
-        chosen = _take(
+        chosen = _match_greedily(
             pairs,
             rank[start:stop],
             (truths["crowd"][chunk_objects], object_ignored[:, chunk_objects]),
-            minimum_overlaps,
-            outcome[:, :, start:stop],
+            minimum_overlaps=minimum_overlaps,
+            outcome=outcome[:, :, start:stop],
         )
         matched_objects[start:stop] = np.append(chunk_objects, -1)[chosen]
     row = order[by_label]
@@ -165,24 +165,24 @@ def match_objects(
     )
     label = predictions["label"][row]
     return RankedPredictions(
-        row,
-        predictions["image"][row],
-        label,
-        predictions["score"][row],
-        rank[by_label],
-        outcome[:, :, by_label],
-        outside[:, by_label],
-        matched_objects[by_label],
-        object_ignored,
-        np.searchsorted(label, np.arange(labels + 1)),
-        actual_counts,
+        row=row,
+        image=predictions["image"][row],
+        label=label,
+        score=predictions["score"][row],
+        rank=rank[by_label],
+        outcome=outcome[:, :, by_label],
+        outside=outside[:, by_label],
+        matched_object=matched_objects[by_label],
+        object_ignored=object_ignored,
+        bounds=np.searchsorted(label, np.arange(labels + 1)),
+        actual_counts=actual_counts,
     )
 
 
 def near_pairs(
     predictions: Table, truths: Table, overlap: OverlapFunction, min_overlap: float
 ) -> OverlapPairs:
-    """Return the pairs within an image, of any labels, that overlap at least so much."""
+    """Return the pairs within an image, of any labels, with an overlap of `min_overlap` or more."""
     order = np.argsort(predictions["image"], kind="stable")
     by_image = np.argsort(truths["image"], kind="stable")
     prediction_images, images = predictions["image"][order], truths["image"][by_image]
@@ -196,21 +196,21 @@ def near_pairs(
     return OverlapPairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 
-def _take(
+def _match_greedily(
     pairs: OverlapPairs,
     rank: Int64Array,
     truths: tuple[BoolArray, BoolArray],
     minimum_overlaps: Float64Array,
     outcome: UInt8Array,
 ) -> Int64Array:
-    """Let predictions (D,) choose, write what became of them; return what each took first, or -1.
+    """Match predictions (D,) greedily; return the object of each at the first threshold and range, or -1.
 
     Args:
-        pairs: All there are.
-        rank: (D,).
-        truths: Which are crowds (M,), and which are ignored (A, M).
-        least: (T,) smallest overlaps.
-        outcome: (T, A, D) what becomes of those that take nothing; written to.
+        pairs: All pairs of predictions and objects with a label in common.
+        rank: Rank of each prediction within image and label, (D,).
+        truths: Which objects are crowds, (M,), and which are ignored, (A, M).
+        minimum_overlaps: Match thresholds, (T,).
+        outcome: Outcomes of unmatched predictions, (T, A, D); those of matched ones are written to it.
     """
     crowd, ignored = truths
     verdict = np.where(ignored, IGNORED, CORRECT)
@@ -227,7 +227,7 @@ def _take(
 
     pairs = pairs.select(~is_sole_pair)
     is_free = np.ones((len(minimum_overlaps), len(ignored), len(crowd)), bool)
-    # Of a prediction's objects the last that may be taken: by overlap, then position.
+    # A prediction takes its last free object, ordered by overlap, then by position.
     prediction, truth, overlaps = pairs.select(
         np.lexsort((pairs.truth, pairs.overlap, pairs.prediction, rank[pairs.prediction]))
     )
@@ -258,7 +258,7 @@ def _take(
 
 
 def _chunks(groups: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
-    """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
+    """Divide sorted groups (D,) into chunks with a bounded number of `pairs` (D,); no group is cut."""
     group_starts = run_starts(groups)
     work_before = (np.cumsum(pairs + 8) - pairs)[group_starts]
     cuts = group_starts[run_starts(work_before // _AT_ONCE)]
@@ -266,11 +266,11 @@ def _chunks(groups: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
 
 
 def _ranked(predictions: Table, max_detections: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Sort predictions, and cut each image and label to its first ones.
+    """Sort predictions, and keep the `max_detections` first ones of each image and label.
 
     Returns:
-        Their positions (D,) by image, label and falling score; the rank of each within image and label; and
-        the places in these, by label, then falling score, then image.
+        Positions (D,) of predictions by image, label and falling score; the rank of each within image and label;
+        and indices into these, by label, then falling score, then image.
     """
     by_image = _sorted(np.arange(len(predictions["image"])), predictions["image"])
     by_score = by_image[np.argsort(-predictions["score"][by_image], kind="stable")]
@@ -285,7 +285,7 @@ def _ranked(predictions: Table, max_detections: int) -> tuple[Int64Array, Int64A
 
 
 def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
-    """Sort further by whole numbers of 0 or more, in digits of 16 bits, which NumPy sorts by counting."""
+    """Sort an order stably by whole numbers of 0 or more, in digits of 16 bits: NumPy uses radix sort for those."""
     for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
         digits = (numbers[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]
@@ -293,6 +293,6 @@ def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
 
 
 def _outside(area: Float64Array, areas: Float64Array) -> BoolArray:
-    """Tell (A, N) which areas are outside of each range."""
+    """Return (A, N) which areas are outside of each range."""
     outside: BoolArray = (area < areas[:, :1]) | (area > areas[:, 1:])
     return outside

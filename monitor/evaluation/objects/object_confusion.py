@@ -1,7 +1,7 @@
-"""Which label was taken for which: COCO's greedy match, of all labels of an image at once.
+"""Confusion matrix of objects: COCO's greedy matching, of all labels of an image at once.
 
-What takes only a crowd or a difficult object does not count. A prediction without an object, and an object
-that nothing took, stand against the background.
+A prediction that matches a crowd or a difficult object does not count. Unmatched predictions, and unmatched
+objects, are paired with the background.
 """
 
 from typing import NamedTuple
@@ -18,13 +18,13 @@ from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MATCH_OVERLAP = 0.5
 MIN_SCORE = 0.3
-_PER_CELL = 5
-_EXAMPLES = 2000
+_EXAMPLES_PER_CELL = 5
+_MAX_EXAMPLES = 2000
 _ANY_AREA: Float64Array = np.array([[0, np.inf]])
 
 
 class ConfusedPairs(NamedTuple):
-    """Pairs of prediction and truth (N,), -1 for the background, by falling score, misses last."""
+    """Pairs of prediction and object (N,), -1 for the background, by falling score, missed objects last."""
 
     prediction: Int64Array
     truth: Int64Array
@@ -33,7 +33,7 @@ class ConfusedPairs(NamedTuple):
 def match_any_label(
     predictions: Table, truths: Table, rows: Int64Array, overlap: OverlapFunction
 ) -> ConfusedPairs:
-    """Match all labels of an image at once, of the predictions at these rows."""
+    """Match the predictions at these rows with objects of any label."""
     rows = np.sort(rows)
     image, no_label = predictions["image"][rows], np.zeros(len(rows), np.int64)
     row_labels = {"image": image, "label": no_label}
@@ -58,13 +58,13 @@ def match_any_label(
 
 
 def object_confusion(state: EvaluationState, pairs: ConfusedPairs) -> Confusion:
-    """Count pairs by their labels, and name some of each."""
+    """Count pairs by their labels, with examples of each cell."""
     predictions, annotations = state.tables["predictions"], state.tables["truths"]
     predicted = np.append(predictions["label"], -1)[pairs.prediction]
     true = np.append(annotations["label"], -1)[pairs.truth]
     names = [*state.labels, None]
     examples = []
-    for pair_index in _chosen(true % len(names) * len(names) + predicted % len(names)):
+    for pair_index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
         prediction, truth = int(pairs.prediction[pair_index]), int(pairs.truth[pair_index])
         image = predictions["image"][prediction] if prediction >= 0 else annotations["image"][truth]
         ids = (
@@ -85,9 +85,11 @@ def object_confusion(state: EvaluationState, pairs: ConfusedPairs) -> Confusion:
     )
 
 
-def _chosen(cell: Int64Array) -> Int64Array:
-    """Return the first ones of each cell; the firsts of all cells before the seconds."""
+def _choose_examples(cell: Int64Array) -> Int64Array:
+    """Choose the first examples of each cell, first those of all cells, then the second ones, and so on."""
     order = np.argsort(cell, kind="stable")
     position = index_within_runs(cell[order])
-    is_selected = position < _PER_CELL
-    return np.sort(order[is_selected][np.argsort(position[is_selected], kind="stable")][:_EXAMPLES])
+    is_selected = position < _EXAMPLES_PER_CELL
+    return np.sort(
+        order[is_selected][np.argsort(position[is_selected], kind="stable")][:_MAX_EXAMPLES]
+    )

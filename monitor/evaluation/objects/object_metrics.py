@@ -1,6 +1,6 @@
-"""What all evaluations of objects share: COCO's numbers, from tables of predictions and truths.
+"""Metrics of objects, which boxes, oriented boxes and masks share: COCO's, from tables.
 
-Only the overlap of two objects differs between boxes, oriented boxes and masks; it is handed in.
+The overlap of two objects, which differs between them, is a parameter.
 """
 
 import numpy as np
@@ -49,13 +49,13 @@ from quadriga.tasks.arrays import BoolArray, Float64Array
 
 
 class ObjectMetrics:
-    """Objects that a model found, beside those that are there.
+    """Metrics of predicted objects against annotated ones.
 
     Args:
-        state: With the tables of `quadriga.monitor.evaluation.item_tables`, and what the overlap needs.
-        overlap: Of pairs, by the positions of their rows in the two tables, which share an image but not
-            always a label. Of a crowd: the part of the prediction that lies in it.
-        kind: What the report calls the overlap.
+        state: State with the tables of `quadriga.monitor.evaluation.item_tables`, and columns for the overlap.
+        overlap: Overlap of pairs, by the positions of their rows in the two tables; pairs share an image, but
+            not always a label. With a crowd: intersection over the area of the prediction.
+        kind: Name of the overlap in the report.
     """
 
     def __init__(self, state: EvaluationState, overlap: OverlapFunction, kind: str = "box") -> None:
@@ -79,7 +79,7 @@ class ObjectMetrics:
         return [Headline(*name, headline_values) for name, headline_values in named_values]
 
     def details(self) -> EvaluationDetails:
-        """Compute everything else, over all images."""
+        """Compute all other results, over all images."""
         labels, ranking = self.state.labels, self.ranking
         has_objects = np.isin(np.arange(len(labels)), self.truths["label"])
         actual_counts = ranking.actual_counts.sum(axis=1)[: len(labels)].astype(np.int64)
@@ -100,7 +100,7 @@ class ObjectMetrics:
         overlap = overlapping._replace(prediction=ranking.row[overlapping.prediction]).overlaps()
         confident = ranking.row[ranking.score >= MIN_SCORE]
         pairs = match_any_label(self.predictions, self.truths, confident, overlap)
-        excluded = nonzero_counts(  # from all numbers but the confusion
+        excluded = nonzero_counts(  # from all metrics except the confusion matrix
             unseen_label=int(np.count_nonzero(~has_objects[self.predictions["label"]])),
             over_max_dets=len(self.predictions["label"]) - len(ranking.row),
         )
@@ -108,7 +108,11 @@ class ObjectMetrics:
             metrics=[
                 *label_precision_metrics(precision_curves, labels, actual_counts),
                 *metrics_at_operating_points(
-                    labels, ranking.label[counted], score, is_correct, actual_counts
+                    labels,
+                    ranking.label[counted],
+                    score,
+                    is_correct=is_correct,
+                    actual_counts=actual_counts,
                 ),
                 *(
                     Metric(kind, finite_or_none(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
@@ -134,9 +138,11 @@ class ObjectMetrics:
         )
 
     def _badness(self, pairs: ConfusedPairs, errors: TideErrors) -> dict[str, Float64Array]:
-        """Add up by image what the confusion matrix has beside its diagonal, by score."""
+        """Sum the errors of the confusion matrix by image, predictions weighted by score."""
         rows, truth = pairs.prediction, pairs.truth
-        kind = np.full(len(self.predictions["label"]) + 1, -1, np.int64)  # the last is for -1
+        kind = np.full(
+            len(self.predictions["label"]) + 1, -1, np.int64
+        )  # the last element is for index -1
         kind[self.ranking.row] = errors.kind
         is_poorly_placed = (kind[rows] == ERROR_KINDS.index("Loc")) & (truth < 0)
         predicted, true = self.predictions["label"], self.truths["label"]

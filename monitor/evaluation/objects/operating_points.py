@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of objects where only predictions of some score or more are believed."""
+"""Precision, recall and F1 of objects at operating points: only predictions of a score or more count."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ def metrics_at_operating_points(
     is_correct: BoolArray,
     actual_counts: Int64Array,
 ) -> list[Metric]:
-    """Return counts and rates at a score of 0.5, at that of the best F1, and each label's best F1.
+    """Return counts and rates at a score of 0.5, at the score of the best F1, and each label's best F1.
 
     Args:
-        labels: (K,) names.
-        label: (N,) of predictions that count.
-        score: (N,)
-        right: (N,)
-        to_find: (K,) objects of each label.
+        labels: Names of labels, (K,).
+        label: Labels of predictions that count, (N,).
+        score: Scores of predictions, (N,).
+        is_correct: Whether each prediction is correct, (N,).
+        actual_counts: Number of objects of each label, (K,).
     """
 
     def metrics_at(score_threshold: float, more: dict[str, Any]) -> list[Metric]:
@@ -57,7 +57,7 @@ def metrics_at_operating_points(
 def best_f1(
     score: Float64Array, is_correct: BoolArray, actual_count: int
 ) -> tuple[float | None, float | None]:
-    """Return the highest of the scores with the best F1, and that F1; None without predictions."""
+    """Return the highest score with the best F1, and that F1; None without predictions."""
     if not len(score):
         return None, None
     order = np.argsort(-score, kind="stable")
@@ -70,7 +70,7 @@ def best_f1(
 def _rates(
     labels: list[str], sides: list[Int64Array], threshold: dict[str, Any], more: dict[str, Any]
 ) -> list[Metric]:
-    """Name what is right, answered and true (K,) of each label, and in all (None)."""
+    """Return metrics of each label, and of all labels (None), from correct, predicted and actual counts (K,)."""
     counts = LabelCounts(*(np.append(unit.sum(), unit)[None].astype(np.float64) for unit in sides))
     rates = counts.rates()
     metrics = []

@@ -1,4 +1,4 @@
-"""Oriented boxes: how they come from the wire, how far two overlap, and the two rules they are judged by."""
+"""Oriented object detection: tables of boxes from the wire, the overlap of two boxes, COCO's and DOTA's rules."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 _Pair = tuple[BoundedNumber, BoundedNumber]
 
 _AT_ONCE = 4096
-"""Pairs of boxes that are clipped at once: their corners stay in the cache."""
+"""Maximum number of pairs of boxes that are clipped at once: their corners stay in the cache."""
 
 
 class _PredictedBox(msgspec.Struct, gc=False):
@@ -60,10 +60,10 @@ class _TrueBox(TrueObject):
 
 
 class OrientedDetectionEvaluator:
-    """The evaluation of `ORIENTED_OBJECT_DETECTION`.
+    """Evaluates `ORIENTED_OBJECT_DETECTION`.
 
-    Its tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
-    of four, from the centre, clockwise on the screen and convex.
+    The tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
+    of four corners, relative to the centre, clockwise on the screen and convex.
     """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
@@ -73,7 +73,7 @@ class OrientedDetectionEvaluator:
         sizes = np.array([(image.width or 0, image.height or 0) for image in images], np.float64)
         boxes = _boxes(predictions, sizes.reshape(-1, 2))
         centre, corners = _shapes(annotations, sizes.reshape(-1, 2))
-        predicted_corners = _around(boxes).reshape(-1, 8)
+        predicted_corners = _relative_corners(boxes).reshape(-1, 8)
         return {
             "predictions": predictions_table(
                 predictions,
@@ -87,16 +87,16 @@ class OrientedDetectionEvaluator:
         }
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state, by COCO's rule and by DOTA's."""
+        """Compute metrics of a merged state, by COCO's rule and by DOTA's."""
         overlap = oriented_overlap(state)
         coco = ObjectMetrics(state, overlap, "oriented box")
         return CombinedMetrics([coco, DotaMetrics(state, oriented_overlap(state, crowds=False))])
 
 
 def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapFunction:
-    """Return the overlap of oriented boxes: intersection over union, exact.
+    """Return the exact overlap of oriented boxes: intersection over union.
 
-    With `crowds`, of a crowd it is the part of the prediction that lies in it.
+    If `crowds`, the overlap with a crowd is the intersection over the area of the prediction.
     """
     predictions, annotations = state.tables["predictions"], state.tables["truths"]
     predicted_corners, true_corners = (
@@ -120,14 +120,14 @@ def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapF
             predicted_area,
             predicted_area + true_areas[annotation] - intersection,
         )
-        iou: Float64Array = np.minimum(ratio(intersection, union), 1)  # rounding may pass it
+        iou: Float64Array = np.minimum(ratio(intersection, union), 1)  # rounding may exceed 1
         return iou
 
     return overlap
 
 
 def _common_areas(first: Float64Array, second: Float64Array) -> Float64Array:
-    """Return the common area of pairs (P, 4, 2); only those are clipped whose upright frames meet."""
+    """Return the intersection areas of pairs (P, 4, 2); only pairs with overlapping upright frames are clipped."""
     frames_meet = (first.min(axis=1) < second.max(axis=1)) & (
         second.min(axis=1) < first.max(axis=1)
     )
@@ -138,21 +138,21 @@ def _common_areas(first: Float64Array, second: Float64Array) -> Float64Array:
 
 
 def _boxes(table: ItemTable, sizes: Float64Array) -> Float64Array:
-    """Return boxes (N, 5), xywhr, in pixels, of images whose sizes are (I, 2)."""
+    """Return boxes float64 (N, 5), xywhr, pixels; the sizes of the images are (I, 2)."""
     scale = sizes[table.table["image"]]
     table.check(scale.min(axis=1) > 0, "width and height of the image")
     return relative_to_pixels(table.numbers(*ORIENTED_BOX_KEYS), scale)
 
 
 def _shapes(table: ItemTable, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
+    """Return centres (N, 2) and corners relative to them (N, 4, 2), from corners or from boxes."""
     has_corners: BoolArray = np.array([item.corners is not None for item in table.rows], bool)
     box_rows = np.flatnonzero(~has_corners)
     box_table = table.take(box_rows)
     boxes = _boxes(box_table, sizes)
     box_table.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
     centre, corners = np.zeros((len(has_corners), 2)), np.zeros((len(has_corners), 4, 2))
-    centre[box_rows], corners[box_rows] = boxes[:, :2], _around(boxes)
+    centre[box_rows], corners[box_rows] = boxes[:, :2], _relative_corners(boxes)
     quads = np.array([item.corners for item in table.rows if item.corners], np.float64)
     quads = quads.reshape(-1, 4, 2)
     centre[has_corners] = quads.mean(axis=1)
@@ -160,19 +160,19 @@ def _shapes(table: ItemTable, sizes: Float64Array) -> tuple[Float64Array, Float6
     return centre, corners
 
 
-def _around(boxes: Float64Array) -> Float64Array:
-    """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, from their centres: small numbers round less."""
+def _relative_corners(boxes: Float64Array) -> Float64Array:
+    """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, relative to their centres: small numbers round less."""
     return xywhr_to_corners(boxes * (0, 0, 1, 1, 1))
 
 
 def order_corners(corners: Float64Array) -> Float64Array:
-    """Put four corners into the order in which they surround what they span.
+    """Sort four corners into the order in which they form a convex polygon.
 
     Args:
-        corners: float64 (N, 4, 2), from about their middle, in any order.
+        corners: float64 (N, 4, 2), relative to about their middle, in any order.
 
     Returns:
-        Clockwise on the screen; a corner within the other three becomes a double of its neighbour.
+        Corners clockwise on the screen; a corner within the other three is replaced by its neighbour.
     """
     offset = corners - corners.mean(axis=1, keepdims=True)
     order = np.argsort(np.arctan2(offset[..., 1], offset[..., 0]), axis=1, kind="stable")

@@ -1,6 +1,6 @@
-"""Why predictions are wrong and objects missed, and what mending each kind would be worth.
+"""Kinds of errors of an object detector, and the average precision that each kind costs.
 
-The kinds are those of docs/evaluation-reference.md; of a prediction the first that holds.
+The kinds are those of docs/evaluation-reference.md; a prediction has the first that applies.
 
 Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
 """
@@ -22,29 +22,30 @@ from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MATCH_OVERLAP = 0.5
 BACKGROUND_OVERLAP = 0.1
-"""Least overlaps of a match, and of not being background."""
+"""Minimum overlaps: of a match, and of a prediction that is not background."""
 
 ERROR_KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 _CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
 
 
 class TideErrors(NamedTuple):
-    """What is wrong with each prediction and object."""
+    """Errors of predictions (D,), in the order of the ranking, and of objects (M,)."""
 
     kind: Int64Array
-    """(D,) place in `KINDS`, `len(KINDS) - 1` for those that are right or ignored; as ranked."""
+    """Index in `ERROR_KINDS`, (D,); `len(ERROR_KINDS) - 1` for correct and ignored predictions."""
     target: Int64Array
-    """(D,) object that a `Cls` or `Loc` error would have found, -1 for none."""
+    """Object that a `Cls` or `Loc` error would match if corrected, (D,), -1 for none."""
     missed: BoolArray
-    """(M,) objects that no prediction took."""
+    """Whether no prediction matches the object, (M,)."""
     unaccounted: BoolArray
-    """(M,) those of them that no error would have found: `Miss`."""
+    """Whether the object is missed, and no error's target: `Miss`, (M,)."""
 
 
 def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPairs) -> TideErrors:
-    """Tell what is wrong, matched first at `NEAR`, over all areas.
+    """Classify the errors of predictions, matched at `MATCH_OVERLAP`, over all areas.
 
-    The pairs are all that overlap by `FAR` or more, by place in the ranking and position of the truth.
+    `pairs` are all that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of
+    objects.
     """
     is_incorrect = ranking.outcome[0, 0] == INCORRECT
     is_taken = np.zeros(len(truths["image"]), bool)
@@ -85,12 +86,11 @@ def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPai
 def error_costs(
     ranking: RankedPredictions, truths: Table, errors: TideErrors
 ) -> dict[str, float | None]:
-    """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
+    """Return by how much the mean average precision at `MATCH_OVERLAP` would rise without each kind of error.
 
-    An error that would have found an object which nothing else took, with the highest score of those, is
-    made right; the others are taken out. `FalsePos` takes out all wrong predictions, `FalseNeg` all missed
-    objects; a label of which neither objects nor predictions are left is no longer in the mean: there
-    is nothing to find. None where there is nothing to find, or nothing is left.
+    Of the errors whose target is a missed object, the one with the highest score is corrected; the others are
+    removed. `FalsePos` removes all incorrect predictions, `FalseNeg` all missed objects; a label without
+    remaining objects and predictions is no longer in the mean. None if there are no objects, or none remain.
     """
     outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
     is_counted, is_correct = outcome <= CORRECT, outcome == CORRECT
@@ -135,12 +135,14 @@ def error_costs(
 
 
 def _first_of_targets(score: Float64Array, errors: TideErrors) -> BoolArray:
-    """Tell (D,) which errors would have found a missed object with the highest score."""
+    """Return (D,) which errors have the highest score among those with the same missed object as target."""
     indices = np.flatnonzero(errors.target >= 0)
     indices = indices[errors.missed[errors.target[indices]]]
     indices = indices[np.lexsort((-indices, score[indices]))]
     best_of_object = np.full(len(errors.missed), -1, np.int64)
-    best_of_object[errors.target[indices]] = indices  # the last one stays
+    best_of_object[errors.target[indices]] = (
+        indices  # among equal indices NumPy keeps the last value
+    )
     is_first = np.zeros(len(score), bool)
     is_first[best_of_object[best_of_object >= 0]] = True
     return is_first

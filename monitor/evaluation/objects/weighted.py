@@ -1,8 +1,8 @@
-"""COCO's twelve numbers as if each image were there so many times, for many weightings at once.
+"""COCO's twelve numbers with weighted images, for many weightings at once.
 
-An average precision is the sum, over the predictions that are right, of the best precision from there on,
-times how many of the 101 recalls are reached there. So nothing is looked up per recall, and a weighting
-costs about what adding up its predictions costs.
+An average precision is the sum, over the correct predictions, of the best precision from there on, times the
+number of the 101 recalls that are reached there. So no lookup per recall is needed, and a weighting costs about
+as much as summing its predictions.
 """
 
 from collections.abc import Iterator
@@ -22,38 +22,38 @@ from quadriga.monitor.evaluation.objects.matching import CORRECT, IGNORED, Ranke
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _AT_ONCE = 1 << 18
-"""Numbers of one table looked at together: as many as caches hold."""
+"""Maximum number of values of a table processed at once: they fit into the CPU's caches."""
 
-_FEW = 8
-"""Weightings looked at together at least, as a line of the cache holds so many, ..."""
+_CACHE_LINE = 8
+"""Minimum number of weightings processed at once, a cache line of float64, within `_MAX_VALUES`."""
 
-_MOST = 1 << 23
-"""... if they are not more numbers than this."""
+_MAX_VALUES = 1 << 23
+"""Maximum number of values processed at once for a full cache line of weightings."""
 
 
 class _LabelBlock(NamedTuple):
-    """Predictions (n,) of some labels (L), as ranked, and the right ones (E,) at all thresholds and areas.
+    """Predictions (n,) of a range of labels (L), as ranked, and the correct ones (E,) at all thresholds and areas.
 
-    A group is a threshold, a range of area and a label: groups are numbered in this order.
+    A group is a combination of threshold, range of area and label; groups are numbered in this order.
     """
 
     image: Int64Array
     inside: Float64Array
-    """(A, n) 1 where its own area is inside of the range, else 0."""
-    begin: Int64Array
-    """(n,) where its label begins."""
-    place: Int64Array
-    """(E,) of the right ones, by group and falling score."""
+    """1.0 if the prediction's area is inside of the range, else 0.0, (A, n)."""
+    label_start: Int64Array
+    """First prediction with the same label, (n,)."""
+    correct: Int64Array
+    """Positions of the correct predictions, (E,), by group and falling score."""
     group: Int64Array
-    """(E,)."""
+    """Group of each correct prediction, (E,)."""
     early: list[Int64Array]
-    """Which of (E,) are also among the first 1 and 10 of their image, over all areas."""
-    odd_place: Int64Array
-    """(X,) of those that count although outside, or do not although inside, sorted as `place`."""
-    odd: Float64Array
-    """(X,) 1 or -1."""
-    odd_span: tuple[Int64Array, Int64Array]
-    """(E,) the odd ones before it within its group."""
+    """Indices into (E,) of those among the first 1 and the first 10 of their image, over all areas."""
+    exception: Int64Array
+    """Positions of predictions that count although outside, or do not although inside, (X,), sorted as `correct`."""
+    exception_sign: Float64Array
+    """1.0 or -1.0, (X,)."""
+    exception_span: tuple[Int64Array, Int64Array]
+    """Range of the exceptions before each correct prediction within its group, (E,) each."""
 
 
 def coco_numbers(
@@ -61,8 +61,8 @@ def coco_numbers(
 ) -> tuple[Float64Array, Float64Array]:
     """Compute COCO's twelve numbers (12, B), in its order, and each label's average precision (K, B).
 
-    Over weights (B, I) of images, whole numbers of 0 or more; of labels over all thresholds and areas. NaN
-    where there is nothing to find.
+    Weights (B, I) of images are whole numbers of 0 or more; labels are over all thresholds and areas. NaN
+    without objects.
     """
     shape = len(AREA_RANGES), len(ranking.bounds) - 1, len(weights)
     actual_counts = (ranking.actual_counts @ weights.T).reshape(shape)
@@ -74,8 +74,8 @@ def coco_numbers(
     by_label = np.full(shape[1:], np.nan)
     for start, stop in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
         block = _label_block(ranking, start, stop, is_used)
-        rows = len(block.place) + block.inside.size + 1
-        columns_at_once = max(1, _AT_ONCE // rows, min(_FEW, _MOST // rows))
+        rows = len(block.correct) + block.inside.size + 1
+        columns_at_once = max(1, _AT_ONCE // rows, min(_CACHE_LINE, _MAX_VALUES // rows))
         for first_column in range(0, len(weights), columns_at_once):
             columns_slice = np.s_[..., first_column : first_column + columns_at_once]
             numbers = _block_numbers(
@@ -104,7 +104,7 @@ def coco_numbers(
 
 
 def _spans(bounds: Int64Array, max_predictions: int) -> Iterator[tuple[int, int]]:
-    """Cut labels into runs of about so many predictions, one label at least."""
+    """Divide labels into runs of about `max_predictions` predictions, at least one label each."""
     block_number = bounds[:-1] // max(max_predictions, 1)
     return pairwise([*run_starts(block_number).tolist(), len(block_number)])
 
@@ -122,43 +122,48 @@ def _label_block(
         image, rank = image[is_used_row], rank[is_used_row]
         bounds = np.append(0, np.cumsum(is_used_row))[bounds]
     label = np.repeat(np.arange(stop_label - start_label), np.diff(bounds))
-    correct = np.flatnonzero(outcome == CORRECT)
-    exceptions = np.flatnonzero((outcome == IGNORED) != outside)
-    row, place = np.divmod(correct, max(len(image), 1))
-    odd_row, odd_place = np.divmod(exceptions, max(len(image), 1))
-    group = row * (stop_label - start_label) + label[place]
-    odd_group = odd_row * (stop_label - start_label) + label[odd_place]
+    correct_cells = np.flatnonzero(outcome == CORRECT)
+    exception_cells = np.flatnonzero((outcome == IGNORED) != outside)
+    row, correct = np.divmod(correct_cells, max(len(image), 1))
+    exception_row, exception = np.divmod(exception_cells, max(len(image), 1))
+    group = row * (stop_label - start_label) + label[correct]
+    exception_group = exception_row * (stop_label - start_label) + label[exception]
     is_all_areas = row % len(AREA_RANGES) == 0
     return _LabelBlock(
-        image,
-        (~outside).astype(np.float64),
-        bounds[label],
-        place,
-        group,
-        [np.flatnonzero((rank[place] < most) & is_all_areas) for most in MAX_DETECTIONS[:-1]],
-        odd_place,
-        np.where(outside[odd_row % len(AREA_RANGES), odd_place], 1.0, -1.0),
-        (np.searchsorted(odd_group, group), np.searchsorted(exceptions, correct, "right")),
+        image=image,
+        inside=(~outside).astype(np.float64),
+        label_start=bounds[label],
+        correct=correct,
+        group=group,
+        early=[
+            np.flatnonzero((rank[correct] < count) & is_all_areas) for count in MAX_DETECTIONS[:-1]
+        ],
+        exception=exception,
+        exception_sign=np.where(outside[exception_row % len(AREA_RANGES), exception], 1.0, -1.0),
+        exception_span=(
+            np.searchsorted(exception_group, group),
+            np.searchsorted(exception_cells, correct_cells, "right"),
+        ),
     )
 
 
 def _block_numbers(
     block: _LabelBlock, columns: Float64Array, actual_counts: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B).
+    """Return average precision (T, A, L, B), recall (T, A, B) and recall among the first 1 and 10 (2, T, B).
 
-    From weights (I, B) and objects to find (A, L, B); both recalls are summed over labels.
+    Weights are (I, B), numbers of objects (A, L, B); both recalls are summed over labels.
     """
     shape = len(IOU_THRESHOLDS), *actual_counts.shape
     groups = int(np.prod(shape[:3]))
     row_weights = columns.take(block.image, axis=0)
-    actual = np.maximum(actual_counts, 1)  # where it is 0, nothing is right
+    actual = np.maximum(actual_counts, 1)  # without objects no prediction is correct
     area, label = np.divmod(block.group % (shape[1] * shape[2]), shape[2])
     group_starts = run_starts(block.group)
     bounds = [*group_starts.tolist(), len(block.group)]
     group_ids = block.group[group_starts]
 
-    hits = row_weights.take(block.place, axis=0)
+    hits = row_weights.take(block.correct, axis=0)
     early = np.stack(
         [_sums(hits.take(subset, axis=0), block.group[subset], groups) for subset in block.early]
     )
@@ -166,9 +171,11 @@ def _block_numbers(
     correct = _running(hits, np.repeat(group_starts, np.diff(bounds)), np.arange(1, len(hits) + 1))
     believed = cumulative_before(row_weights * block.inside[:, :, None]).reshape(-1, shape[-1])
     area_offset = area * (len(row_weights) + 1)
-    precision = believed.take(area_offset + block.place + 1, axis=0)
-    precision -= believed.take(area_offset + block.begin[block.place], axis=0)
-    precision += _running(row_weights[block.odd_place] * block.odd[:, None], *block.odd_span)
+    precision = believed.take(area_offset + block.correct + 1, axis=0)
+    precision -= believed.take(area_offset + block.label_start[block.correct], axis=0)
+    precision += _running(
+        row_weights[block.exception] * block.exception_sign[:, None], *block.exception_span
+    )
     precision += np.spacing(1)
     np.divide(correct, precision, out=precision)
     actual = actual.reshape(-1, shape[-1]).take(area * shape[2] + label, axis=0)
@@ -177,7 +184,7 @@ def _block_numbers(
         backwards = precision[slice(*span)][::-1]
         np.maximum.accumulate(backwards, axis=0, out=backwards)
     recall = np.zeros((groups, shape[-1]))
-    recall[group_ids] = recalls[[after - 1 for after in bounds[1:]]]
+    recall[group_ids] = recalls[[stop - 1 for stop in bounds[1:]]]
     average_precision = _sums(precision * _steps(recalls, group_starts), block.group, groups) / len(
         RECALLS
     )
@@ -185,7 +192,7 @@ def _block_numbers(
 
 
 def _steps(recalls: Float64Array, group_starts: Int64Array) -> Float64Array:
-    """Count how many of the 101 recalls are reached by each row (E, B) and not by the one before it."""
+    """Count how many of the 101 recalls are reached by each row (E, B), and not by the row before."""
     reached = recalls * 100
     reached += 1e-9
     np.floor(reached, out=reached)
@@ -197,7 +204,7 @@ def _steps(recalls: Float64Array, group_starts: Int64Array) -> Float64Array:
 
 
 def _running(values: Float64Array, starts: Int64Array, stops: Int64Array) -> Float64Array:
-    """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
+    """Sum ranges of rows (N, B); exact, because the values are whole numbers."""
     sums = cumulative_before(values)
     differences = sums.take(stops, axis=0)
     differences -= sums.take(starts, axis=0)
@@ -205,7 +212,7 @@ def _running(values: Float64Array, starts: Int64Array, stops: Int64Array) -> Flo
 
 
 def _sums(values: Float64Array, group: Int64Array, groups: int) -> Float64Array:
-    """Sum rows by their ascending groups."""
+    """Sum rows by group; groups are ascending."""
     sums = np.zeros((groups, values.shape[1]))
     group_starts = run_starts(group)
     if group_starts.size:

@@ -1,4 +1,4 @@
-"""Instance masks: how segments on the wire become tables, and how far two masks overlap."""
+"""Instance segmentation: tables of masks from the wire, and the overlap of two masks."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,19 +33,19 @@ from quadriga.monitor.evaluation.state import (
 from quadriga.tasks.predictions import Point
 
 IGNORED_LABELS = frozenset({"ignore", "void"})
-"""Labels of truths whose pixels do not count."""
+"""Labels of annotations whose pixels do not count."""
 
 BACKGROUND = "background"
 
 NON_OBJECT_LABELS = IGNORED_LABELS | {BACKGROUND}
-"""Labels of segments that are regions, not objects: they are passed over here."""
+"""Labels of segments that are regions, not objects: they are skipped here."""
 
 MAX_OUTSIDE_PX = 1 << 20
-"""How far a contour may lie outside of its image."""
+"""Maximum distance of a contour from its image, in pixels."""
 
 
 class PredictedSegment(msgspec.Struct):
-    """A segment that a model found."""
+    """A segment that a model predicted."""
 
     label: str
     score: BoundedNumber
@@ -53,7 +53,7 @@ class PredictedSegment(msgspec.Struct):
 
 
 class TrueSegment(TrueObject, kw_only=True):
-    """A segment that is there."""
+    """A segment of the ground truth."""
 
     contour: list[list[Point]]
 
@@ -64,11 +64,11 @@ _NOTHING = EvaluatedImage("", width=1, height=1)
 ImageTables = Callable[
     [EvaluatedImage, list[PredictedSegment], list[TrueSegment]], dict[str, Table]
 ]
-"""Gives the tables of one image."""
+"""Returns the tables of one image."""
 
 
 def tables_by_image(images: Sequence[EvaluatedImage], tables_of: ImageTables) -> dict[str, Table]:
-    """Read image by image, whose points take much memory, and put the tables of all together."""
+    """Read image by image, because points take much memory, and concatenate the tables."""
     empty = tables_of(_NOTHING, [], []).items()
     table_sets = [
         {name: {key: columns[:0] for key, columns in table.items()} for name, table in empty}
@@ -86,10 +86,11 @@ def tables_by_image(images: Sequence[EvaluatedImage], tables_of: ImageTables) ->
 
 
 class InstanceEvaluator:
-    """The evaluation of the segments of `IMAGE_SEGMENTATION` as objects.
+    """Evaluates the segments of `IMAGE_SEGMENTATION` as objects.
 
-    Beside the tables of objects there are `pairs` of numbers of a prediction and a truth of an image that share
-    a pixel, whatever their labels, with their overlap: intersection over union; of a crowd over the prediction.
+    Beside the tables of objects, the table `pairs` has the numbers of a prediction and an annotation of an image
+    that share a pixel, of any labels, with their overlap: intersection over union; with a crowd, over the area of
+    the prediction.
     """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
@@ -97,12 +98,12 @@ class InstanceEvaluator:
         return tables_by_image(images, partial(object_tables, labels))
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state."""
+        """Compute metrics of a merged state."""
         return ObjectMetrics(state, pair_overlap(state), "mask")
 
 
 def pair_overlap(state: EvaluationState) -> OverlapFunction:
-    """Return the overlap that the table `pairs` has; that of any other pair is 0."""
+    """Return the overlap from the table `pairs`; that of any other pair is 0."""
     predictions, annotations, pairs = (
         state.tables[name] for name in ("predictions", "truths", "pairs")
     )
@@ -122,8 +123,12 @@ def object_tables(
     truths: list[TrueSegment],
 ) -> dict[str, Table]:
     """Return the tables of one image."""
-    prediction_items = tabulate([image], "predictions", [predictions], labels, NON_OBJECT_LABELS)
-    annotation_items = tabulate([image], "ground_truth", [truths], labels, NON_OBJECT_LABELS)
+    prediction_items = tabulate(
+        [image], "predictions", [predictions], labels=labels, without=NON_OBJECT_LABELS
+    )
+    annotation_items = tabulate(
+        [image], "ground_truth", [truths], labels=labels, without=NON_OBJECT_LABELS
+    )
     return mask_tables(
         (prediction_items, _masks(image, "predictions", prediction_items.rows)),
         (annotation_items, _masks(image, "ground_truth", annotation_items.rows)),
@@ -133,7 +138,7 @@ def object_tables(
 def mask_tables(
     predicted: tuple[ItemTable, Masks], annotations: tuple[ItemTable, Masks]
 ) -> dict[str, Table]:
-    """Return the tables of predictions and of objects, rows by image with the mask of each."""
+    """Return the tables of predictions, annotations and overlapping pairs, from items by image and their masks."""
     (prediction_items, predicted_masks), (annotation_items, true_masks) = predicted, annotations
     prediction_table, annotation_table = (
         predictions_table(prediction_items, predicted_masks.area),
@@ -153,7 +158,7 @@ def mask_tables(
 
 
 def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
-    """Make masks of contours; each point is rounded to its pixel."""
+    """Convert contours to masks; each point is rounded to its pixel."""
     if rows and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
     rings = [ring for segment in rows for ring in segment.contour]

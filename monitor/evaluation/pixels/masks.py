@@ -1,8 +1,8 @@
 """Masks as bits: exact areas and overlaps of regions, counted in pixels, for many images at once.
 
-A mask is kept within its frame alone, line by line, 64 pixels to a word. Its lines are the rows of the
-image where it comes from contours, the columns where it comes from COCO's runs; two masks are compared
-only if their lines are the same.
+Only the frame around a mask is stored, line by line, 64 pixels to a word. Lines are the rows of the image for
+masks from contours, and the columns for masks from COCO's runs; two masks can be compared only if their lines
+have the same direction.
 """
 
 from typing import NamedTuple
@@ -14,31 +14,31 @@ from quadriga.tasks.arrays import BoolArray, Float64Array, Int32Array, Int64Arra
 from quadriga.tasks.contours import fill
 
 _LINES = 1 << 20
-"""Lines of pairs that are compared at once: bounds the memory."""
+"""Maximum number of lines that are compared at once: bounds the memory."""
 
 
 class Masks(NamedTuple):
-    """Regions of images (N,)."""
+    """Masks of regions (N,), of any number of images."""
 
     frame: Int64Array
-    """(N, 4) first line and the one after the last, first pixel of a line and the one after the last."""
+    """First line and line after the last, first pixel of a line and pixel after the last, (N, 4)."""
     area: Int64Array
-    """Pixels."""
+    """Area in pixels, (N,)."""
     start: Int64Array
-    """Position of the first of its words."""
+    """Position of the first word of each mask, (N,)."""
     words: UInt64Array
-    """Bit 0 of a word is its first pixel. A line's words begin at a multiple of 64 pixels of the image."""
+    """Words of all masks. Bit 0 of a word is its first pixel; lines begin at a multiple of 64 pixels of the image."""
 
 
 class Contours(NamedTuple):
     """Regions of one image (N,) as rings of points."""
 
     points: Int32Array
-    """(P, 2) of all rings: x and y of pixels."""
+    """Points of all rings, x and y, pixels of the image, (P, 2)."""
     sizes: Int64Array
-    """(R,) points of each ring."""
+    """Number of points of each ring, (R,)."""
     rings: Int64Array
-    """(N,) rings of each region."""
+    """Number of rings of each region, (N,)."""
 
 
 class PixelRuns(NamedTuple):
@@ -47,19 +47,19 @@ class PixelRuns(NamedTuple):
     region: Int64Array
     """Position of the region; ascending."""
     start: Int64Array
-    """Ascending within a region."""
+    """First pixel, ascending within a region."""
     end: Int64Array
-    """The pixel after the last; a run may go on in the next column."""
+    """Pixel after the last; a run may continue in the next column."""
 
 
 def from_contours(contours: Contours, width: int, height: int) -> Masks:
-    """Make masks of the contours of one image by the rule of `quadriga.tasks.contours`, cut off at its edges."""
+    """Convert the contours of one image to masks by the rule of `quadriga.tasks.contours`, cropped to the image."""
     frame = _frames(contours, width, height)
     stride = _stride(frame)
     sizes = (frame[:, 1] - frame[:, 0]) * stride
     ends = np.cumsum(sizes)
     words = np.zeros(int(sizes.sum()), "<u8")
-    # Crops begin where a word does.
+    # Crops are aligned to words.
     corner = np.stack([frame[:, 2] & ~63, frame[:, 0]], axis=1).astype(np.int32)
     region_of_ring = np.repeat(np.arange(len(frame)), contours.rings)
     points = contours.points - np.repeat(corner[region_of_ring], contours.sizes, axis=0)
@@ -85,7 +85,7 @@ def from_contours(contours: Contours, width: int, height: int) -> Masks:
 
 
 def _frames(contours: Contours, width: int, height: int) -> Int64Array:
-    """Return (N, 4) the frames of contours within their image."""
+    """Return the frames (N, 4) of contours, cropped to their image."""
     frame = np.zeros((len(contours.rings), 4), np.int64)
     rings = np.append(0, np.cumsum(contours.rings))
     points = np.append(0, np.cumsum(contours.sizes))[rings]
@@ -101,7 +101,7 @@ def _frames(contours: Contours, width: int, height: int) -> Int64Array:
 
 
 def from_runs(runs: PixelRuns, height: Int64Array) -> Masks:
-    """Make masks of runs, which do not meet within a region, of images of such heights (N,)."""
+    """Convert runs, disjoint within a region, to masks; `height` is that of each region's image, (N,)."""
     count = len(height)
     length = runs.end - runs.start
     region, line, first_pixel, end = _cut_into_lines(runs, height)
@@ -128,16 +128,16 @@ def from_runs(runs: PixelRuns, height: Int64Array) -> Masks:
 def mask_overlaps(
     predictions: Masks, truths: Masks, images: tuple[Int64Array, Int64Array], crowd: BoolArray
 ) -> tuple[Int64Array, Int64Array, Float64Array]:
-    """Find all pairs of masks of one image that share a pixel, whatever their labels.
+    """Find all pairs of masks of one image that share a pixel, of any labels.
 
     Args:
-        predictions: (P,)
-        truths: (T,)
-        images: (P,) and (T,) numbers of the images, both ascending.
-        crowd: (T,) whether a truth is a crowd.
+        predictions: Masks of predictions (P,).
+        truths: Masks of annotations (T,).
+        images: Numbers of the images, (P,) and (T,), both ascending.
+        crowd: Whether an annotation is a crowd, (T,).
 
     Returns:
-        Positions of both, and the overlap: intersection over union; of a crowd over the prediction.
+        Positions of both, and the overlap: intersection over union; with a crowd, over the area of the prediction.
     """
     prediction, truth = expand_ranges(*find_keys(images[1], images[0]))
     predicted_frames, true_frames = predictions.frame[prediction], truths.frame[truth]
@@ -158,7 +158,7 @@ def mask_overlaps(
 def _common(
     first: Masks, second: Masks, first_rows: Int64Array, second_rows: Int64Array
 ) -> Int64Array:
-    """Count the pixels that pairs of masks share; their frames meet."""
+    """Count the pixels that pairs of masks share; their frames overlap."""
     first_frames, second_frames = first.frame[first_rows], second.frame[second_rows]
     line_range = np.stack(
         [
@@ -173,7 +173,7 @@ def _common(
         ]
     )
     common = np.zeros(len(first_rows), np.int64)
-    # By falling width, so that the pairs that have an n-th word in a line are the first ones.
+    # Sorted by falling width, so that the pairs with an n-th word in their lines come first.
     order = np.argsort(word_range[0] - word_range[1], kind="stable")
     chunk_index = np.cumsum((line_range[1] - line_range[0])[order]) // _LINES
     for chunk in np.split(order, np.flatnonzero(np.diff(chunk_index)) + 1):
@@ -208,7 +208,7 @@ def _common(
 def _cut_into_lines(
     runs: PixelRuns, height: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Cut runs where a column ends; return region, line, first pixel and the one after the last."""
+    """Cut runs at the ends of columns; return region, line, first pixel and pixel after the last."""
     line_length = height[runs.region]
     line, first = np.divmod(runs.start, line_length)
     last_line, last = np.divmod(runs.end - 1, line_length)
@@ -222,12 +222,12 @@ def _cut_into_lines(
 
 
 def _stride(frame: Int64Array) -> Int64Array:
-    """Return the words of a line."""
+    """Return the number of words of a line, for each frame."""
     return ((frame[:, 3] + 63) >> 6) - (frame[:, 2] >> 6)
 
 
 def _between(boundaries: Int64Array, count: int) -> UInt64Array:
-    """Return words whose bits are set from each first to each second of `turns`, which ascend."""
+    """Return words whose bits are set between each pair of `boundaries`, which are ascending."""
     words = np.zeros(count + 1, np.uint64)  # the last region may end at the last bit
     if not boundaries.size:
         return words[:-1]
@@ -237,7 +237,7 @@ def _between(boundaries: Int64Array, count: int) -> UInt64Array:
     words[word[word_starts]] = np.bitwise_xor.reduceat(bit, word_starts)
     for shift in (1, 2, 4, 8, 16, 32):
         words ^= words << np.uint64(shift)
-    # Where a word ends inside, the next begins inside.
+    # If a word ends inside of a run, the next one begins inside of it.
     inside = np.bitwise_xor.accumulate(words >> np.uint64(63)).astype(bool)
     words[1:][inside[:-1]] ^= np.uint64((1 << 64) - 1)
     return words[:-1]

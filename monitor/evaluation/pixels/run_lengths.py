@@ -1,6 +1,6 @@
 """COCO's segmentations as runs of pixels, by its own rules: run lengths, plain or as text, and polygons.
 
-Source: pycocotools 2.0, `maskApi.c`: rleFrString, rleFrPoly and rleMerge, whose pixels these are.
+Source: pycocotools 2.0, `maskApi.c`: rleFrString, rleFrPoly and rleMerge, with the same pixels.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 _FIRST_CHARACTER, _MOST_CHARACTERS = 48, 12
 _SUBPIXELS = 5
 _FARTHEST = 1 << 24
-"""Pixels that a polygon may lie outside of its image."""
+"""Maximum distance of a polygon from its image, in pixels."""
 
 _PIXEL_BITS = 40
 _PIXEL = (1 << _PIXEL_BITS) - 1
@@ -29,14 +29,14 @@ NameSegmentation = Callable[[int], str]
 def masks_from_segmentations(
     segmentations: Sequence[Segmentation | None], sizes: Int64Array, name_of: NameSegmentation
 ) -> Masks:
-    """Read segmentations as masks; see `runs_of`."""
+    """Convert segmentations to masks; see `runs_from_segmentations`."""
     return from_runs(runs_from_segmentations(segmentations, sizes, name_of), sizes[:, 1])
 
 
 def runs_from_segmentations(
     segmentations: Sequence[Segmentation | None], sizes: Int64Array, name_of: NameSegmentation
 ) -> PixelRuns:
-    """Read segmentations (N,) of images whose widths and heights are (N, 2), as runs."""
+    """Convert segmentations (N,) to runs; `sizes` are width and height of their images, (N, 2)."""
     polygons: list[tuple[int, list[list[float]]]] = []
     texts: list[tuple[int, bytes]] = []
     lists: list[tuple[int, list[int]]] = []
@@ -88,10 +88,10 @@ def runs_from_segmentations(
 
 
 def counts_of_texts(texts: list[bytes], name_of: NameSegmentation) -> tuple[Int64Array, Int64Array]:
-    """Read compressed run lengths, each text the `counts` of a mask: those of all, and how many (N,) each has."""
+    """Decode compressed run lengths, one text per mask: the run lengths of all, and the number of each (N,)."""
     codes = np.frombuffer(b"".join(texts), np.uint8) - np.uint8(_FIRST_CHARACTER)
     bounds = np.append(0, np.cumsum([len(text) for text in texts], dtype=np.int64))
-    ends = np.flatnonzero(codes < 32)  # any other character goes on in the next
+    ends = np.flatnonzero(codes < 32)  # other characters continue in the next one
     counts = np.diff(np.searchsorted(ends, bounds))
     sizes = np.diff(ends, prepend=-1)
     last = bounds[1:][np.diff(bounds) > 0] - 1
@@ -111,7 +111,7 @@ def counts_of_texts(texts: list[bytes], name_of: NameSegmentation) -> tuple[Int6
 
 
 def _from_differences(values: Int64Array, counts: Int64Array) -> Int64Array:
-    """Undo that all run lengths but the first three are written less the last but one."""
+    """Undo COCO's differences: all run lengths but the first three are stored minus the last but one."""
     start = np.repeat(np.cumsum(counts) - counts, counts)
     index_in_region = np.arange(len(values)) - start
     sums = np.empty_like(values)
@@ -123,13 +123,13 @@ def _from_differences(values: Int64Array, counts: Int64Array) -> Int64Array:
 def from_counts(
     lengths: Int64Array, counts: Int64Array, pixels: Int64Array, name_of: NameSegmentation
 ) -> PixelRuns:
-    """Turn run lengths into runs.
+    """Convert run lengths to runs.
 
     Args:
-        lengths: Of pixels outside and inside by turns, of all regions.
-        counts: (N,) how many each region has.
-        pixels: (N,) of the image of each, which they fill.
-        where: Names a region.
+        lengths: Numbers of pixels alternately outside and inside, of all regions.
+        counts: Number of run lengths of each region, (N,).
+        pixels: Number of pixels of each region's image, which is their sum, (N,).
+        name_of: Names a region, for messages.
     """
     region, number = expand_ranges(np.zeros_like(counts), counts)
     for region_index in np.flatnonzero((lengths < 0) | (lengths > pixels[region])).tolist():
@@ -153,7 +153,7 @@ def from_counts(
 def from_polygons(
     polygons: Sequence[Sequence[Sequence[float]]], sizes: Int64Array, name_of: NameSegmentation
 ) -> PixelRuns:
-    """Fill regions (N,), each the union of polygons x, y, x, y ..., of images whose sizes are (N, 2)."""
+    """Fill regions (N,), each a union of polygons x, y, x, y ...; the sizes of their images are (N, 2)."""
     region = np.repeat(
         np.arange(len(polygons)), [len(region_polygons) for region_polygons in polygons]
     )
@@ -179,10 +179,10 @@ def from_polygons(
 def _turns(
     points: Float64Array, counts: Int64Array, sizes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return where polygons are entered or left, going down the columns: polygon and pixel.
+    """Return the crossings of polygons' edges with the columns: polygon and pixel, down the columns.
 
     Corners are rounded to a fifth of a pixel, an edge steps from one to the next along its longer side,
-    and a column is entered where an edge passes its middle.
+    and it crosses a column where it passes the column's middle.
     """
     corners = (_SUBPIXELS * points + 0.5).astype(np.int64)
     polygon = np.repeat(np.arange(len(counts)), counts)
@@ -194,7 +194,7 @@ def _turns(
     axis = is_steep.astype(np.int64)[:, None]
     is_reversed = np.take_along_axis(start > stop, axis, 1)
     start, stop = np.where(is_reversed, stop, start), np.where(is_reversed, start, stop)
-    # The columns whose middle an edge passes.
+    # Columns whose middle an edge passes.
     from_x, to_x = np.sort(np.stack([start[:, 0], stop[:, 0]]), axis=0)
     from_x = np.maximum((from_x + _SUBPIXELS // 2) // _SUBPIXELS, 0)
     to_x = np.minimum((to_x + _SUBPIXELS // 2) // _SUBPIXELS, sizes[polygon, 0])
@@ -214,7 +214,7 @@ def _turns(
 
 
 def _lower(start: Int64Array, slope: Float64Array, middle: Int64Array) -> Int64Array:
-    """Return the smaller y of the two steps of a flat edge on both sides of the middle."""
+    """Return the smaller y of the two steps of a flat edge beside the middle of a column."""
     step = middle - start[:, 0]
     left_y = (start[:, 1] + slope * step + 0.5).astype(np.int64)
     right_y = (start[:, 1] + slope * (step + 1) + 0.5).astype(np.int64)
@@ -224,7 +224,7 @@ def _lower(start: Int64Array, slope: Float64Array, middle: Int64Array) -> Int64A
 def _crossing(
     start: Int64Array, slope: Float64Array, steps: Int64Array, middle: Int64Array
 ) -> Int64Array:
-    """Return the y of the last step of a steep edge before it passes the middle."""
+    """Return the y of the last step of a steep edge before the middle of a column."""
 
     def is_past(step: Int64Array) -> BoolArray:
         x = (start[:, 0] + slope * step + 0.5).astype(np.int64)
@@ -233,17 +233,17 @@ def _crossing(
 
     distance = (middle + 0.5 - start[:, 0]) / np.where(slope == 0, 1, slope)
     step = np.clip(np.floor(distance).astype(np.int64), 0, steps - 1)
-    step -= is_past(step)  # what the division rounded
+    step -= is_past(step)  # the division may have rounded up
     step += ~is_past(step + 1)
     y: Int64Array = start[:, 1] + step
     return y
 
 
 def _union(region: Int64Array, start: Int64Array, end: Int64Array) -> PixelRuns:
-    """Put runs together that meet or touch."""
+    """Merge runs that overlap or touch."""
     nonempty = end > start
     region, start, end = region[nonempty], start[nonempty], end[nonempty]
-    # At one pixel, beginnings come before ends.
+    # At the same pixel, starts sort before ends.
     starts, ends = (region << _PIXEL_BITS | pixel << 1 for pixel in (start, end))
     events = np.sort(np.concatenate([starts, ends | 1]))
     is_end = events & 1

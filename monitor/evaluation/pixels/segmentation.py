@@ -1,4 +1,4 @@
-"""Segmentation as a label for each pixel: regions are painted one over the other, see docs/evaluation-reference.md."""
+"""Semantic segmentation: a label for each pixel, from painted regions; see docs/evaluation-reference.md."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -44,16 +44,16 @@ _NOTHING, _HIDDEN = -1, -2
 
 
 class SegmentationEvaluator:
-    """Evaluates `IMAGE_SEGMENTATION`, instances first; without pixels, as of COCO's files, them alone."""
+    """Evaluates `IMAGE_SEGMENTATION`, instances first; only instances if there are no pixels, as in COCO's files."""
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
-        """Read contours, as masks and as labels of pixels; see `Evaluator.tables`."""
+        """Read contours as masks and as labels of pixels; see `Evaluator.tables`."""
         return tables_by_image(
             images, lambda *image: object_tables(labels, *image) | _pixels(labels, *image)
         )
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state."""
+        """Compute metrics of a merged state."""
         evaluators = (
             (InstanceEvaluator(), SemanticEvaluator())
             if "pixels" in state.tables
@@ -65,16 +65,16 @@ class SegmentationEvaluator:
 class SemanticEvaluator:
     """Evaluates the regions of `IMAGE_SEGMENTATION` pixel by pixel.
 
-    Table "pixels": image, truth_label, predicted_label, both -1 for nothing, and count, of all pixels of the
-    image that count.
+    Table "pixels": image, truth_label, predicted_label, both -1 for background, and the count of pixels, of all
+    pixels that count.
     """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
-        """Paint and count; see `Evaluator.tables`."""
+        """Paint regions and count pixels; see `Evaluator.tables`."""
         return tables_by_image(images, partial(_pixels, labels))
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state."""
+        """Compute metrics of a merged state."""
         return PixelMetrics(state)
 
 
@@ -84,7 +84,7 @@ def _pixels(
     predictions: list[PredictedSegment],
     annotations: list[TrueSegment],
 ) -> dict[str, Table]:
-    """Paint and count one image."""
+    """Paint the regions of one image, and count its pixels."""
     location = f"image {image.id!r}"
     width, height = image.width or 0, image.height or 0
     if width <= 0 or height <= 0 or width * height > _LARGEST_PX:
@@ -115,7 +115,7 @@ def _pixels(
 
 
 _Painted = tuple[npt.NDArray[np.uint8 | np.int32], Int64Array]
-"""A canvas (H, W) of positions in labels, and these: those of the image."""
+"""A canvas (H, W) of indices, and the labels of the image that they refer to."""
 
 
 def _painted(
@@ -124,11 +124,11 @@ def _painted(
     size_hw: tuple[int, int],
     location: str,
 ) -> _Painted:
-    """Paint segments, each with its label, one over the other."""
+    """Paint segments with their labels, later ones over earlier ones."""
     canvas = np.zeros(size_hw, np.uint8 if len(segments) < 255 else np.int32)
     canvas_values = {_NOTHING: 0}
     for index, (segment, label) in enumerate(zip(segments, labels, strict=True)):
-        with np.errstate(invalid="ignore"):  # of numbers beyond int32, which are refused
+        with np.errstate(invalid="ignore"):  # numbers beyond int32 are refused below
             outlines = to_rings(segment.contour)
         if any((np.abs(ring.astype(np.int64)) > MAX_OUTSIDE_PX).any() for ring in outlines):
             raise EvaluationError(
@@ -141,7 +141,7 @@ def _painted(
 def _counted(
     true_canvas: _Painted, predicted_canvas: _Painted
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Count (N,) the pixels of each pair of a true and a predicted label."""
+    """Count the pixels of each pair of true and predicted label, (N,)."""
     (true_values, true_labels), (predicted_values, predicted_labels) = true_canvas, predicted_canvas
     width = len(predicted_labels)
     cells = true_values.ravel().astype(np.int64)
@@ -159,7 +159,7 @@ def _counted(
 
 
 class PixelMetrics:
-    """A whole state, looked into once."""
+    """Pixel metrics of a merged state."""
 
     def __init__(self, state: EvaluationState) -> None:
         pixels = state.tables["pixels"]
@@ -178,7 +178,7 @@ class PixelMetrics:
         self._images, self._labels = len(state.ids), [state.labels[index] for index in shown_labels]
 
     def _counts(self, weights: Float64Array, background_count: int = 0) -> LabelCounts:
-        """Count pixels per label; with 1, what is nothing is the first of them."""
+        """Count pixels per label; if `background_count` is 1, the background is the first label."""
         labels = len(self._labels) + background_count
         correct = np.where(self._same, self._true, _NOTHING - background_count)
         label_columns = correct, self._predicted, self._true
@@ -201,7 +201,7 @@ class PixelMetrics:
         ]
 
     def details(self) -> EvaluationDetails:
-        """Compute everything else, over all images."""
+        """Compute all other results, over all images."""
         counts = self._counts(np.ones((1, self._images)))
         rates = counts.rates()
         values = {
@@ -220,7 +220,7 @@ class PixelMetrics:
         )
 
     def _wrong(self) -> Float64Array:
-        """Return 1 less the intersection over union (I,) of all that has a label, in each image."""
+        """Return 1 minus the intersection over union of labelled pixels in each image, (I,)."""
         has_label = (self._true >= 0) | (self._predicted >= 0)
         union = np.bincount(self._image[has_label], self._pixels[has_label], self._images)
         is_correct = has_label & self._same

@@ -1,4 +1,4 @@
-"""Answers to prompts about images: how they meet what people answered, and the numbers over them."""
+"""Answers to prompts about images: matching them with reference answers, and their metrics."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -41,7 +41,7 @@ _MEANS: list[tuple[str, dict[str, Any]]] = [
     ("ANLS", {"tau": TAU}),
     ("ROUGE-L", {"rule": "F, no stemmer"}),
 ]
-"""What is a mean over prompts, in the order of the columns of `scores`."""
+"""Metrics that are means over prompts, in the order of the columns of `scores`."""
 
 _TOKEN_F1, _ANLS, _ROUGE = 1, 3, 4
 _TEXT = np.dtypes.StringDType()
@@ -62,15 +62,15 @@ class _ReferenceAnswers(msgspec.Struct):
 
 
 class TextEvaluator:
-    """The evaluation of `IMAGE_TEXT_TO_TEXT`.
+    """Evaluates `IMAGE_TEXT_TO_TEXT`.
 
-    The table `questions` has a row for each prompt that people answered, with the model's answer, its
-    `scores` (N, 5), what BLEU counts, and how many `references` it has; these follow in the table of that
-    name. `unasked` has a row for each answer of the model to a prompt that nobody asked.
+    The table `questions` has a row for each prompt of the ground truth, with the model's answer, its
+    `scores` (N, 5), the counts of BLEU, and the number of `references`; these are in the table of that
+    name. `unasked` has a row for each answer of the model to a prompt without ground truth.
     """
 
     def tables(self, images: Sequence[EvaluatedImage], _labels: LabelNumbers) -> dict[str, Table]:
-        """Read answers; see `Evaluator.tables`."""
+        """Read and score answers; see `Evaluator.tables`."""
         prompt_images: list[int] = []
         is_answered: list[bool] = []
         pairs: list[tuple[str, list[str]]] = []
@@ -115,28 +115,28 @@ class TextEvaluator:
         }
 
     def evaluate(self, state: EvaluationState) -> TaskMetrics:
-        """Look into a whole state."""
+        """Compute metrics of a merged state."""
         return _TextMetrics(state)
 
 
 class _TextMetrics:
-    """The answers of a whole state."""
+    """Metrics of the answers of a merged state."""
 
     def __init__(self, state: EvaluationState) -> None:
         self._state = state
         self._questions = state.tables["questions"]
         self._image = self._questions["image"]
         self._scores = self._questions["scores"].copy()
-        if np.isnan(self._scores[:, _ROUGE]).any():  # not all shards could
+        if np.isnan(self._scores[:, _ROUGE]).any():  # rouge-score was missing for some shards
             self._scores[:, _ROUGE] = np.nan
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute means over prompts, and BLEU, for each weighting (B, I) of their images."""
+        """Compute means over prompts, and BLEU, for each weighting (B, I) of the images."""
         means = [
             Headline(kind, parameters, self._mean(self._scores[:, column], weights))
             for column, (kind, parameters) in enumerate(_MEANS)
         ]
-        counts = weights @ self._added(self._questions["bleu"])
+        counts = weights @ self._sum_by_image(self._questions["bleu"])
         bleu = np.array([bleu_score(row) for row in counts], np.float64)
         prompt_counts = np.bincount(self._image, minlength=weights.shape[1])
         bleu[weights @ prompt_counts == 0] = np.nan
@@ -144,7 +144,7 @@ class _TextMetrics:
         return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], cider_headline]
 
     def details(self) -> EvaluationDetails:
-        """Compute how bad the worst answer to each image is, and count what was left open."""
+        """Compute the badness of each image, that of its worst answer, and count unanswered prompts."""
         scores, answered = self._scores, self._questions["answered"]
         badness = np.zeros(len(self._state.ids))
         best = np.maximum(scores[:, _TOKEN_F1], scores[:, _ANLS])
@@ -165,14 +165,14 @@ class _TextMetrics:
         )
 
     def _mean(self, scores: Float64Array, weights: Float64Array) -> Float64Array:
-        """Return the means (B,) of scores (N,) of prompts; those that have none do not count."""
+        """Return the means (B,) of scores (N,) of prompts; NaN does not count."""
         is_defined = ~np.isnan(scores)
         sums = np.stack([np.where(is_defined, scores, 0), is_defined], axis=1)
-        total, count = (weights @ self._added(sums)).T
+        total, count = (weights @ self._sum_by_image(sums)).T
         return ratio(total, count)
 
-    def _added(self, columns: Float64Array) -> Float64Array:
-        """Add up the columns (N, C) of prompts by image: (I, C)."""
+    def _sum_by_image(self, columns: Float64Array) -> Float64Array:
+        """Sum the columns (N, C) of prompts by image, (I, C)."""
         images = len(self._state.ids)
         return np.stack([np.bincount(self._image, column, images) for column in columns.T], axis=1)
 
@@ -189,10 +189,10 @@ class _TextMetrics:
 def match_prompts(
     predicted_prompts: Sequence[str], annotated_prompts: Sequence[str]
 ) -> list[int | None]:
-    """Tell which answer of a model belongs to each prompt that people answered: positions, or None.
+    """Match each prompt of the ground truth with an answer of the model: its position, or None.
 
-    One with the same prompt, the first that is free; then, in their order, free ones for those prompts
-    where one of the two sides names none (is empty).
+    First with the first unused answer to the same prompt; then, in order, with unused answers where the prompt
+    is empty on one of the two sides.
     """
     unused = dict.fromkeys(range(len(predicted_prompts)))
     matches: list[int | None] = [None] * len(annotated_prompts)

@@ -1,4 +1,4 @@
-"""How well answers agree with what people answered: plain functions of texts.
+"""Agreement of answers with reference answers: metrics of texts.
 
 Sources: SQuAD 2.0, `evaluate-v2.0.py` (normalisation, exact match, F1); Antol et al., "VQA" (accuracy);
 Biten et al., "Scene Text Visual Question Answering" (ANLS); sacrebleu; rouge-score; Vedantam et al.,
@@ -20,27 +20,27 @@ import numpy as np
 from quadriga.tasks.arrays import Float64Array
 
 TAU = 0.5
-"""Answers that differ in this part of their letters, or more, get nothing by ANLS."""
+"""Share of differing letters from which ANLS is 0."""
 
 BLEU_COUNTS = 10
-"""Lengths of answer and reference, matches of 1 to 4 words, and runs of 1 to 4 words in the answer."""
+"""Number of BLEU's counts: lengths of answer and reference, matching and total n-grams of 1 to 4 words."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_text(text: str) -> str:
-    """Lower the case, drop ASCII punctuation and English articles, and leave single spaces."""
+    """Convert to lower case, and remove ASCII punctuation, English articles and repeated spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if the answer is one of the references, both normalised, or 0."""
+    """Return 1 if the answer is one of the references, all normalised, else 0."""
     return float(normalise_text(answer) in map(normalise_text, references))
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Return the best F1 of normalised words with a reference; two empty texts agree."""
+    """Return the best F1 of normalised words with a reference; 1 for two empty texts."""
     words = normalise_text(answer).split()
     return max(_f1(words, normalise_text(reference).split()) for reference in references)
 
@@ -56,9 +56,9 @@ def _f1(words: list[str], reference: list[str]) -> float:
 
 
 def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
-    """Return how far people agree: of all people but one, three that say the same make 1.
+    """Return the VQA accuracy: with one person left out, a third per person who gave the same answer, at most 1.
 
-    It is the mean over who is left out, after normalisation; NaN where one person alone answered.
+    The result is the mean over the person left out, after normalisation; NaN if only one person answered.
     """
     if len(references) < 2:
         return float("nan")
@@ -69,12 +69,14 @@ def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
 
 
 def anls(answer: str, references: Sequence[str]) -> float:
-    """Return the best likeness in letters, in lower case and single spaces: 1 less the share that differs."""
+    """Return the best normalised Levenshtein similarity, in lower case with single spaces; see `TAU`."""
     lowered = " ".join(answer.lower().split())
-    return max(_likeness(lowered, " ".join(reference.lower().split())) for reference in references)
+    return max(
+        _similarity(lowered, " ".join(reference.lower().split())) for reference in references
+    )
 
 
-def _likeness(first: str, second: str) -> float:
+def _similarity(first: str, second: str) -> float:
     longest = max(len(first), len(second))
     if not longest:
         return 1.0
@@ -85,11 +87,11 @@ def _likeness(first: str, second: str) -> float:
 
 
 def levenshtein(first: str, second: str) -> int:
-    """Count the letters to put in, to drop and to change that make one text of another.
+    """Count the letters to insert, delete and replace to turn one text into another.
 
-    A column of the table of distances is two whole numbers: where it rises and where it falls.
+    A column of the distance table is two bit vectors: where the distance rises and where it falls.
 
-    Source: Myers, "A Fast Bit-Vector Algorithm for Approximate String Matching", as Hyyrö has it.
+    Source: Myers, "A Fast Bit-Vector Algorithm for Approximate String Matching", in Hyyrö's form.
     """
     if not first:
         return len(second)
@@ -110,7 +112,7 @@ def levenshtein(first: str, second: str) -> int:
 
 
 def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
-    """Return what BLEU counts, `BLEU_COUNTS` numbers that add up over answers; NaN without sacrebleu."""
+    """Return BLEU's counts, `BLEU_COUNTS` numbers that can be summed over answers; NaN without sacrebleu."""
     bleu = _bleu()
     if bleu is None:
         return [float("nan")] * BLEU_COUNTS
@@ -119,7 +121,7 @@ def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
 
 
 def bleu_score(counts: Sequence[float]) -> float:
-    """Return BLEU, 0 to 100, of added counts; NaN without sacrebleu."""
+    """Return BLEU, 0 to 100, of summed counts; NaN without sacrebleu."""
     bleu = _bleu()
     if bleu is None or any(map(math.isnan, counts)):
         return float("nan")
@@ -131,12 +133,14 @@ def bleu_score(counts: Sequence[float]) -> float:
 @cache
 def _bleu() -> Any:
     with suppress(ImportError):
-        return import_module("sacrebleu.metrics").BLEU(effective_order=True)  # else it warns
+        return import_module("sacrebleu.metrics").BLEU(
+            effective_order=True
+        )  # without it sacrebleu warns
     return None
 
 
 def rouge_l(answer: str, references: Sequence[str]) -> float:
-    """Return the best F of the longest words in common order; NaN without rouge-score."""
+    """Return the best F of the longest common subsequence of words; NaN without rouge-score."""
     scorer = _rouge()
     if scorer is None:
         return float("nan")
@@ -150,11 +154,11 @@ def _rouge() -> Any:
     return None
 
 
-_LONGEST = 4
-"""Words in a row that are looked at."""
+_MAX_WORDS = 4
+"""Maximum length of n-grams, in words."""
 
 _SIGMA = 6.0
-"""Of the penalty, in pairs of words."""
+"""Standard deviation of the length penalty, in pairs of words."""
 
 _WORD = re.compile(r"\w+")
 
@@ -164,9 +168,9 @@ _Counts = Counter[tuple[str, ...]]
 class _Vector(NamedTuple):
     weights: dict[tuple[str, ...], float]
     norms: list[float]
-    """Of the weights of 1 to 4 words."""
+    """Norms of the weights of n-grams of 1 to 4 words."""
     length: int
-    """In pairs of words, as the reference program counts."""
+    """Length of the text in pairs of words, as the reference program counts it."""
 
 
 def words(text: str) -> list[str]:
@@ -175,10 +179,10 @@ def words(text: str) -> list[str]:
 
 
 def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Float64Array:
-    """Score answers (N,): 0 to 10 each, of which CIDEr is the mean.
+    """Return scores of answers (N,), 0 to 10; CIDEr is their mean.
 
-    There is one reference at least to each. How rare words are is counted here: in how many of the N
-    references they stand.
+    Each answer has at least one reference. Inverse document frequencies are counted here: for how many of the
+    N answers the references contain an n-gram.
     """
     counts = [
         [_counts(reference) for reference in reference_counts] for reference_counts in references
@@ -191,11 +195,11 @@ def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Float6
     scores = np.zeros(len(answers))
     for index, (answer, reference_counts) in enumerate(zip(answers, counts, strict=True)):
         answer_vector = _vector(_counts(answer), rarity, log_count)
-        likeness = sum(
+        similarity = sum(
             _cosine(answer_vector, _vector(reference, rarity, log_count))
             for reference in reference_counts
         )
-        scores[index] = 10 * likeness / _LONGEST / len(reference_counts)
+        scores[index] = 10 * similarity / _MAX_WORDS / len(reference_counts)
     return scores
 
 
@@ -203,14 +207,14 @@ def _counts(text: str) -> _Counts:
     text_words = words(text)
     return Counter(
         tuple(text_words[start : start + count])
-        for count in range(1, _LONGEST + 1)
+        for count in range(1, _MAX_WORDS + 1)
         for start in range(len(text_words) - count + 1)
     )
 
 
 def _vector(counts: _Counts, rarity: dict[tuple[str, ...], float], unseen: float) -> _Vector:
     weights = {run: count * rarity.get(run, unseen) for run, count in counts.items()}
-    squares = [0.0] * _LONGEST
+    squares = [0.0] * _MAX_WORDS
     for run, weight in weights.items():
         squares[len(run) - 1] += weight**2
     length = sum(count for run, count in counts.items() if len(run) == 2)
@@ -218,8 +222,8 @@ def _vector(counts: _Counts, rarity: dict[tuple[str, ...], float], unseen: float
 
 
 def _cosine(answer: _Vector, reference: _Vector) -> float:
-    """Return the sum over 1 to 4 words of the clipped cosine."""
-    common = [0.0] * _LONGEST
+    """Return the sum of the clipped cosines of n-grams of 1 to 4 words."""
+    common = [0.0] * _MAX_WORDS
     for run, weight in answer.weights.items():
         reference_weight = reference.weights.get(run, 0.0)
         common[len(run) - 1] += min(weight, reference_weight) * reference_weight

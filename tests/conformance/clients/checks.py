@@ -48,16 +48,16 @@ class Checks:
         sys.argv = sys.argv[:1]
         self._table: dict[str, tuple[tuple[str, ...], Check]] = {}
 
-    def add(self, name: str, check: Check, *parts: str) -> None:
-        """Add a check that needs these parts of the server."""
+    def add(self, name: str, check: Check, *features: str) -> None:
+        """Add a check that needs these features of the server."""
         assert name not in self._table, name
-        self._table[name] = (parts, check)
+        self._table[name] = (features, check)
 
-    def __call__(self, name: str, *parts: str) -> Callable[[Check], Check]:
+    def __call__(self, name: str, *features: str) -> Callable[[Check], Check]:
         """Add the decorated function as a check."""
 
         def decorate(check: Check) -> Check:
-            self.add(name, check, *parts)
+            self.add(name, check, *features)
             return check
 
         return decorate
@@ -68,9 +68,9 @@ class Checks:
 
     def run(self) -> None:
         """Run all, and print a line for each."""
-        for name, (parts, check) in self._table.items():
+        for name, (features, check) in self._table.items():
             line: dict[str, Any] = {"check": name}
-            awaited = sorted({*parts} - {*self.server["parts"]})
+            awaited = sorted({*features} - {*self.server["features"]})
             if awaited:
                 line["awaits"] = awaited
             else:

@@ -22,8 +22,8 @@ def send(
 ) -> tuple[int, dict[str, str], bytes]:
     connection = HTTPConnection(SERVER["http"], timeout=60)
     try:
-        request_headers = FORM if body is not None and headers is None else headers or {}
-        connection.request(method, path, body, request_headers)
+        sent_headers = FORM if body is not None and headers is None else headers or {}
+        connection.request(method, path, body, sent_headers)
         response = connection.getresponse()
         received = {name.lower(): value for name, value in response.getheaders()}
         return response.status, received, response.read()
@@ -39,8 +39,8 @@ def answered(method: str, path: str, body: Any, expected: Any) -> None:
 
 
 def refused(method: str, path: str, body: Any, status: int, text: str) -> None:
-    written = body if body is None or isinstance(body, str) else json.dumps(body)
-    actual_status, headers, answer = send(method, path, written)
+    encoded = body if body is None or isinstance(body, str) else json.dumps(body)
+    actual_status, headers, answer = send(method, path, encoded)
     equal(actual_status, status)
     equal(headers["content-type"], "application/json")
     error = json.loads(answer)
@@ -102,24 +102,21 @@ def numbers() -> None:
 def status_and_metadata() -> None:
     status, _, answer = send("GET", THREE)
     equal(status, 200)
-    document = json.loads(answer)
-    equal((document["name"], document["ready"]), ("half_plus_three", True))
-    (version,) = document["model_version_status"]
+    body = json.loads(answer)
+    equal((body["name"], body["ready"]), ("half_plus_three", True))
+    (version,) = body["model_version_status"]
     equal((version["version"], version["state"]), ("1", "AVAILABLE"))
     equal(version["status"], {"error_code": "OK", "error_message": ""})
     status, _, answer = send("GET", f"{THREE}/metadata")
     equal(status, 200)
-    document = json.loads(answer)
-    equal(
-        (document["model_spec"]["name"], document["model_spec"]["version"]),
-        ("half_plus_three", "1"),
-    )
-    signature = document["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    body = json.loads(answer)
+    equal((body["model_spec"]["name"], body["model_spec"]["version"]), ("half_plus_three", "1"))
+    signature = body["metadata"]["signature_def"]["signature_def"]["serving_default"]
     equal(signature["inputs"]["x"]["dtype"], "DT_FLOAT")
     equal(signature["inputs"]["x"]["tensor_shape"]["dim"][0]["size"], "-1")
     equal(signature["method_name"], "tensorflow/serving/predict")
     equal(send("GET", "/v1/models/broken")[0], 503)
-    refused("GET", "/v1/models/none", None, 404, "none")
+    refused("GET", "/v1/models/none", None, status=404, text="none")
     status, _, answer = send("GET", "/v1/models")
     equal(status, 200)
     assert "sum" in json.loads(answer)["models"], answer
@@ -175,12 +172,12 @@ def bodies_of_health() -> None:
 
 @checks("v2: errors have one shape")
 def errors() -> None:
-    refused("GET", "/none", None, 404, "path")
-    refused("GET", "/v2/none", None, 404, "path")
-    refused("GET", "/v2/models/none", None, 404, "none")
-    refused("GET", "/v2/models/sum/infer", None, 405, "POST")
-    refused("POST", "/v2/models/sum/infer", "{", 400, "JSON")
-    refused("POST", "/v2/models/sum/infer", {"inputs": [], "id": 7}, 400, "id")
+    refused("GET", "/none", None, status=404, text="path")
+    refused("GET", "/v2/none", None, status=404, text="path")
+    refused("GET", "/v2/models/none", None, status=404, text="none")
+    refused("GET", "/v2/models/sum/infer", None, status=405, text="POST")
+    refused("POST", "/v2/models/sum/infer", "{", status=400, text="JSON")
+    refused("POST", "/v2/models/sum/infer", {"inputs": [], "id": 7}, status=400, text="id")
 
 
 def one(datatype: str, data: Any, shape: Any = None, **further: Any) -> dict[str, Any]:
@@ -232,7 +229,9 @@ DAMAGED: dict[str, tuple[str, dict[str, Any]]] = {
 """What other servers damage in silence, and is refused here."""
 for name, (kind, body) in DAMAGED.items():
     path = f"/v2/models/identity-{kind}/infer"
-    checks.add(f"v2: refused, {name}", lambda p=path, b=body: refused("POST", p, b, 400, ""))
+    checks.add(
+        f"v2: refused, {name}", lambda p=path, b=body: refused("POST", p, b, status=400, text="")
+    )
 
 
 @checks("v2: encodings that are none")
@@ -286,8 +285,8 @@ def repository() -> None:
         equal(status, 200)
         rows = {row["name"]: row for row in json.loads(answer)}
         equal(rows["sum"]["state"], "READY")
-    refused("POST", "/v2/repository/models/none/load", "", 404, "none")
-    refused("POST", "/v2/repository/models/none/unload", "", 404, "none")
+    refused("POST", "/v2/repository/models/none/load", "", status=404, text="none")
+    refused("POST", "/v2/repository/models/none/unload", "", status=404, text="none")
 
 
 @checks("v2: statistics", "statistics")
@@ -305,10 +304,10 @@ def statistics() -> None:
 def config() -> None:
     status, _, answer = send("GET", "/v2/models/sum/config")
     equal(status, 200)
-    document = json.loads(answer)
-    equal(document["name"], "sum")
-    equal([row["data_type"] for row in document["input"]], ["TYPE_FP32", "TYPE_FP32"])
-    assert "max_batch_size" in document, document
+    config_json = json.loads(answer)
+    equal(config_json["name"], "sum")
+    equal([row["data_type"] for row in config_json["input"]], ["TYPE_FP32", "TYPE_FP32"])
+    assert "max_batch_size" in config_json, config_json
 
 
 @checks("v2: generate", "generate")
@@ -319,15 +318,15 @@ def generate() -> None:
     )
     status, headers, answer = send("POST", "/v2/models/shapes-image-text/generate", body)
     assert status == 200, answer
-    document = json.loads(answer)
-    equal(document["model_name"], "shapes-image-text")
-    assert isinstance(document["text_output"], str), document
+    response = json.loads(answer)
+    equal(response["model_name"], "shapes-image-text")
+    assert isinstance(response["text_output"], str), response
     status, headers, answer = send("POST", "/v2/models/shapes-image-text/generate_stream", body)
     assert status == 200, answer
     assert headers["content-type"].startswith("text/event-stream"), headers
     events = [line for line in answer.decode().split("\n\n") if line]
     assert all(line.startswith("data: {") for line in events), events
-    refused("POST", "/v2/models/none/generate", body, 404, "none")
+    refused("POST", "/v2/models/none/generate", body, status=404, text="none")
 
 
 checks.run()

@@ -75,17 +75,17 @@ def answers(wire: str, datatype: str, array: np.ndarray) -> None:
     equal(output.as_numpy(), array)
 
 
-for wire, parts in (("json", ()), ("binary", ()), ("grpc", ("grpc",))):
+for wire, features in (("json", ()), ("binary", ()), ("grpc", ("grpc",))):
     for datatype, array in ARRAYS.items():
         if wire != "json" or datatype != "FP16":  # its JSON has no FP16
             checks.add(
                 f"{wire}: {datatype}",
                 lambda w=wire, d=datatype, a=array: answers(w, d, a),
-                *parts,
+                *features,
             )
     if wire != "json":
-        checks.add(f"{wire}: not finite", lambda w=wire: answers(w, "FP32", NOT_FINITE), *parts)
-        checks.add(f"{wire}: 32 MiB", lambda w=wire: answers(w, "FP32", LARGE), *parts)
+        checks.add(f"{wire}: not finite", lambda w=wire: answers(w, "FP32", NOT_FINITE), *features)
+        checks.add(f"{wire}: 32 MiB", lambda w=wire: answers(w, "FP32", LARGE), *features)
 
 
 @checks("v2: health")
@@ -98,9 +98,9 @@ def health() -> None:
 
 
 def sum_request(*names: str, binary: bool = True) -> InferRequest:
-    outputs = [RequestedOutput(name, {"binary_data": binary}) for name in names]
+    requested = [RequestedOutput(name, {"binary_data": binary}) for name in names]
     inputs = [tensor("a", A, "FP32", binary=binary), tensor("b", B, "FP32", binary=binary)]
-    return request("sum", *inputs, binary=binary, request_outputs=outputs)
+    return request("sum", *inputs, binary=binary, request_outputs=requested)
 
 
 @checks("v2: outputs asked for, in their order")
@@ -233,15 +233,11 @@ def event(make: Callable[[CloudEvent], tuple[Any, Any]], content_type: str) -> N
     answer = httpx.post(f"{URL}/v1/models/half_plus_three:predict", content=body, headers=headers)
     equal(answer.status_code, 200)
     assert answer.headers["content-type"].startswith(content_type), answer.headers
-    response_event = from_http(dict(answer.headers), answer.content)
-    equal(response_event["type"], "io.kserve.inference.response")
-    equal(response_event["source"], "io.kserve.inference.half_plus_three")
-    assert response_event["id"] != "night-7", "expected an id of its own"
-    data = (
-        response_event.data
-        if isinstance(response_event.data, dict)
-        else json.loads(response_event.data)
-    )
+    cloud_event = from_http(dict(answer.headers), answer.content)
+    equal(cloud_event["type"], "io.kserve.inference.response")
+    equal(cloud_event["source"], "io.kserve.inference.half_plus_three")
+    assert cloud_event["id"] != "night-7", "expected an id of its own"
+    data = cloud_event.data if isinstance(cloud_event.data, dict) else json.loads(cloud_event.data)
     equal(data["predictions"], [3.5, 4.0, 5.5])
 
 

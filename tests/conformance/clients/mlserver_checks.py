@@ -58,9 +58,9 @@ WIRES: dict[str, tuple[Wire, tuple[str, ...]]] = {
 
 
 def numpy_codec(wire: Wire, datatype: str, array: np.ndarray) -> None:
-    infer_input = NumpyCodec.encode_input("x", array)
-    equal(str(getattr(infer_input.datatype, "value", infer_input.datatype)), datatype)
-    response = wire(f"identity-{datatype.lower()}", types.InferenceRequest(inputs=[infer_input]))
+    request_input = NumpyCodec.encode_input("x", array)
+    equal(str(getattr(request_input.datatype, "value", request_input.datatype)), datatype)
+    response = wire(f"identity-{datatype.lower()}", types.InferenceRequest(inputs=[request_input]))
     equal(NumpyCodec.decode_output(response.outputs[0]), array)
 
 
@@ -76,38 +76,38 @@ def numpy_request(wire: Wire) -> None:
 
 def one_dimension(wire: Wire) -> None:
     """Its codec sends [N] as [N, 1], whatever the model wants."""
-    infer_input = NumpyCodec.encode_input("x", np.array([1, 2, 5], np.float32))
-    response = wire("half_plus_three", types.InferenceRequest(inputs=[infer_input]))
+    request_input = NumpyCodec.encode_input("x", np.array([1, 2, 5], np.float32))
+    response = wire("half_plus_three", types.InferenceRequest(inputs=[request_input]))
     equal(response.outputs[0].shape, [3])
     equal(NumpyCodec.decode_output(response.outputs[0]), np.array([3.5, 4, 5.5], np.float32))
 
 
 def outputs(wire: Wire) -> None:
     inputs = [NumpyCodec.encode_input("a", A), NumpyCodec.encode_input("b", B)]
-    requested_outputs = [types.RequestOutput(name=name) for name in ("difference", "total")]
-    response = wire("sum", types.InferenceRequest(inputs=inputs, outputs=requested_outputs))
+    requested = [types.RequestOutput(name=name) for name in ("difference", "total")]
+    response = wire("sum", types.InferenceRequest(inputs=inputs, outputs=requested))
     equal([output.name for output in response.outputs], ["difference", "total"])
     equal(NumpyCodec.decode_output(response.outputs[1]), A + B)
 
 
 def strings(wire: Wire, use_bytes: bool) -> None:  # noqa: FBT001 - as the codec calls it
     texts = ["a b", "ä€😀"]
-    infer_input = StringCodec.encode_input("x", texts, use_bytes=use_bytes)
-    response = wire("identity-bytes", types.InferenceRequest(inputs=[infer_input]))
+    request_input = StringCodec.encode_input("x", texts, use_bytes=use_bytes)
+    response = wire("identity-bytes", types.InferenceRequest(inputs=[request_input]))
     equal(StringCodec.decode_output(response.outputs[0]), texts)
     equal(StringRequestCodec.decode_response(response), texts)
 
 
 def base64_texts(wire: Wire, use_bytes: bool) -> None:  # noqa: FBT001 - as the codec calls it
-    infer_input = Base64Codec.encode_input("x", ["ä€".encode(), b"b"], use_bytes=use_bytes)
-    equal(infer_input.parameters.content_type, "base64")
-    response = wire("identity-bytes", types.InferenceRequest(inputs=[infer_input]))
+    request_input = Base64Codec.encode_input("x", ["ä€".encode(), b"b"], use_bytes=use_bytes)
+    equal(request_input.parameters.content_type, "base64")
+    response = wire("identity-bytes", types.InferenceRequest(inputs=[request_input]))
     equal(StringCodec.decode_output(response.outputs[0]), ["ä€", "b"])
 
 
 def base64_image(wire: Wire, task: str, model: str, use_bytes: bool) -> None:  # noqa: FBT001 - as above
-    infer_input = Base64Codec.encode_input("image", [checks.image(task)], use_bytes=use_bytes)
-    response = wire(model, types.InferenceRequest(inputs=[infer_input]))
+    request_input = Base64Codec.encode_input("image", [checks.image(task)], use_bytes=use_bytes)
+    response = wire(model, types.InferenceRequest(inputs=[request_input]))
     (predictions,) = response.outputs[0].data
     predictions = json.loads(predictions) if isinstance(predictions, str | bytes) else predictions
     equal(predictions, SERVER["predictions"][task])
@@ -124,26 +124,26 @@ def frame(wire: Wire) -> None:
     equal(data_frame["s"].tolist(), [5, 7, 9])
 
 
-for name, (wire, parts) in WIRES.items():
+for name, (wire, features) in WIRES.items():
     for datatype, array in ARRAYS.items():
         if datatype not in ("BYTES", "FP16" if name == "grpc" else ""):  # its gRPC has no FP16
             checks.add(
                 f"{name}: np, {datatype}",
                 lambda w=wire, d=datatype, a=array: numpy_codec(w, d, a),
-                *parts,
+                *features,
             )
     use_bytes = name == "grpc"
-    checks.add(f"{name}: np, a request", lambda w=wire: numpy_request(w), *parts)
-    checks.add(f"{name}: np, one dimension", lambda w=wire: one_dimension(w), *parts)
-    checks.add(f"{name}: outputs asked for", lambda w=wire: outputs(w), *parts)
-    checks.add(f"{name}: str", lambda w=wire, u=use_bytes: strings(w, u), *parts)
-    checks.add(f"{name}: base64", lambda w=wire, u=use_bytes: base64_texts(w, u), *parts)
-    checks.add(f"{name}: pd", lambda w=wire: frame(w), *parts)
+    checks.add(f"{name}: np, a request", lambda w=wire: numpy_request(w), *features)
+    checks.add(f"{name}: np, one dimension", lambda w=wire: one_dimension(w), *features)
+    checks.add(f"{name}: outputs asked for", lambda w=wire: outputs(w), *features)
+    checks.add(f"{name}: str", lambda w=wire, u=use_bytes: strings(w, u), *features)
+    checks.add(f"{name}: base64", lambda w=wire, u=use_bytes: base64_texts(w, u), *features)
+    checks.add(f"{name}: pd", lambda w=wire: frame(w), *features)
     for task, model in SERVER["models"].items():
         checks.add(
             f"{name}: base64, image, {task}",
             lambda w=wire, t=task, m=model, u=use_bytes: base64_image(w, t, m, u),
-            *parts,
+            *features,
         )
 
 
@@ -155,19 +155,19 @@ def metadata() -> None:
     for model in ("sum", "identity-bytes", "shapes-detector"):
         status, body = http("GET", f"/v2/models/{model}")
         equal(status, 200)
-        response = types.MetadataModelResponse.model_validate_json(body)
-        equal(response.name, model)
-        assert response.inputs, "expected inputs"
+        metadata_response = types.MetadataModelResponse.model_validate_json(body)
+        equal(metadata_response.name, model)
+        assert metadata_response.inputs, "expected inputs"
 
 
 @checks("rest: errors in its types")
 def errors() -> None:
     for path, status in (("/v2/models/none", 404), ("/v2/none", 404)):
-        actual_status, body = http("GET", path)
-        equal(actual_status, status)
+        error_status, body = http("GET", path)
+        equal(error_status, status)
         assert types.InferenceErrorResponse.model_validate_json(body).error, body
-    actual_status, body = http("POST", "/v2/models/sum/infer", "{")
-    equal(actual_status, 400)
+    error_status, body = http("POST", "/v2/models/sum/infer", "{")
+    equal(error_status, 400)
     assert types.InferenceErrorResponse.model_validate_json(body).error, body
 
 
@@ -189,8 +189,8 @@ def grpc_metadata() -> None:
         equal(stub.ServerLive(dataplane_pb2.ServerLiveRequest(), timeout=20).live, True)
         equal(stub.ModelReady(dataplane_pb2.ModelReadyRequest(name="sum"), timeout=20).ready, True)
         answer = stub.ModelMetadata(dataplane_pb2.ModelMetadataRequest(name="sum"), timeout=20)
-    metadata = converters.ModelMetadataResponseConverter.to_types(answer)
-    equal([tensor.name for tensor in metadata.inputs], ["a", "b"])
+    metadata_response = converters.ModelMetadataResponseConverter.to_types(answer)
+    equal([tensor.name for tensor in metadata_response.inputs], ["a", "b"])
 
 
 checks.run()

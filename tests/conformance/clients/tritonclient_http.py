@@ -89,9 +89,9 @@ def add_http(wire: Wire) -> None:
     checks.add(f"{wire.name}: error, too large", too_large)
 
 
-for http_wire in (http, http_aio):
-    add_common(http_wire)
-    add_http(http_wire)
+for module in (http, http_aio):
+    add_common(module)
+    add_http(module)
 
 
 @checks("http: async_infer")
@@ -107,8 +107,8 @@ def async_infer() -> None:
 @checks("http: body made and read apart from the client")
 def body_apart() -> None:
     client = tritonclient.http.InferenceServerClient
-    inputs = [http.input("a", A, "FP32"), http.input("b", B, "FP32")]
-    body, length = client.generate_request_body(inputs)
+    infer_inputs = [http.input("a", A, "FP32"), http.input("b", B, "FP32")]
+    body, length = client.generate_request_body(infer_inputs)
     answer = http.client._post(
         "v2/models/sum/infer", body, {"Inference-Header-Content-Length": length}, None
     )

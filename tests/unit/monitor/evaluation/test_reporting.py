@@ -36,7 +36,7 @@ def images_of(results=RESULTS, start=1, **more):
 
 
 def report_of(state, **more):
-    asked = more.pop("asked", EvaluationOptions(seed=3))
+    asked = more.pop("options", EvaluationOptions(seed=3))
     return evaluate_state(
         Small(),
         state,

@@ -69,7 +69,9 @@ def residual(folder: Path, size: int) -> Path:
     nodes.append(helper.make_node("MatMul", [pooled, "last"], ["logits"]))
     shape = ["batch", 3, size, size]
     outputs = [value("logits", ["batch", LABELS])]
-    save(folder / "model.onnx", nodes, [value("image", shape)], outputs, weights)
+    save(
+        folder / "model.onnx", nodes, [value("image", shape)], outputs=outputs, initializers=weights
+    )
     labels = [f"label {number}" for number in range(LABELS)]
     (folder / "model.toml").write_text(f'family = "torchvision-classifier"\nlabels = {labels}\n')
     return folder

@@ -210,7 +210,9 @@ def by_diameter(
 
 def unseen(seed: int, recipe: Recipe) -> Iterator[Scene]:
     """Draw unseen scenes of varied size."""
-    return draw_scenes(seed, Stream.EVALUATION, range(SCENES), LONG_SIDE_PX, recipe)
+    return draw_scenes(
+        seed, Stream.EVALUATION, range(SCENES), long_side_px=LONG_SIDE_PX, recipe=recipe
+    )
 
 
 def draw_clear_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:

@@ -219,7 +219,10 @@ def _detection_figures(
 ) -> Figures:
     precision = {
         iou: np.array(
-            [average_precision(predictions, truth, k, iou, overlap) for k in range(len(labels))]
+            [
+                average_precision(predictions, truth, k, iou_threshold=iou, overlap=overlap)
+                for k in range(len(labels))
+            ]
         )
         for iou in np.linspace(0.5, 0.95, 10).round(2).tolist()
     }

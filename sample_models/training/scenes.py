@@ -130,7 +130,9 @@ def draw_scene(rng: np.random.Generator, size_wh: tuple[int, int], recipe: Recip
     for centre, radius in _place_circles(rng, size_wh, recipe):
         shape = recipe.shapes[int(rng.integers(len(recipe.shapes)))]
         colour = tuple(COLOURS)[int(rng.integers(len(COLOURS)))]
-        drawn = _outline_object(shape, colour, centre, radius, float(rng.uniform(0, 2 * math.pi)))
+        drawn = _outline_object(
+            shape, colour, centre, radius=radius, rotation_rad=float(rng.uniform(0, 2 * math.pi))
+        )
         paint = np.clip(np.array(COLOURS[colour]) + rng.uniform(-14, 14, 3), 0, 255)
         fill_polygon(canvas, drawn.polygon, paint)
         objects.append(drawn)
@@ -206,7 +208,7 @@ def _outline_object(
     polygon = np.rint((turned * radius + centre) * steps) / steps
     (xmin, ymin), (xmax, ymax) = polygon.min(axis=0), polygon.max(axis=0)
     box = (float(xmin), float(ymin), float(xmax), float(ymax))
-    return SceneObject(shape, colour, polygon, box, rotation_rad)
+    return SceneObject(shape, colour, polygon, box=box, rotation_rad=rotation_rad)
 
 
 def fill_polygon(

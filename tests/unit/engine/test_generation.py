@@ -25,7 +25,7 @@ from tests.text_models import (
     words,
     write_json,
 )
-from tests.unit.engine.serving_place import pipeline_of, small
+from tests.unit.engine.harness import load_pipeline, small_settings
 
 WHITE = Image(np.full((7, 5, 3), 255, np.uint8))
 BLACK = Image(np.zeros((7, 5, 3), np.uint8))
@@ -393,7 +393,7 @@ def test_a_repository_serves_a_package_and_says_why(tmp_path):
 @pytest.fixture
 def pipeline(tmp_path):
     vision_language(tmp_path / "talker")
-    pipeline = pipeline_of(tmp_path, None, small())
+    pipeline = load_pipeline(tmp_path, None, small_settings())
     yield pipeline
     pipeline.close()
 

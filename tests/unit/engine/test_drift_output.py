@@ -17,7 +17,7 @@ def said(report):
     return console.file.getvalue()
 
 
-def test_where_signals_moved_and_what_is_estimated_is_said_in_short():
+def test_moved_signals_and_estimates_are_summarised():
     text = said(watched())
     assert (
         "Moved: signal 3, where meta.camera_id is camera è (n = 40): 1.250, elsewhere 0.040" in text
@@ -47,7 +47,7 @@ def test_signals_that_lack_the_same_are_named_together():
     assert "Insufficient, a, c: few\nInsufficient, b: none\n" in text
 
 
-def test_what_did_not_count_is_said_and_that_another_model_answered():
+def test_excluded_rows_and_other_models_are_reported():
     report = watched()
     data = msgspec.structs.replace(report.data, excluded={"other_space": 7, "baseline_failed": 2})
     parameters = report.parameters | {"baseline_sha256": "aa" * 32}

@@ -137,7 +137,7 @@ def test_an_image_is_encoded_once_for_all_its_prompts(tmp_path):
     assert counting.rows == [1, 1, 1]
 
 
-def test_prompts_of_any_length_are_one_batch_where_the_decoder_pads(tmp_path):
+def test_prompts_of_any_length_are_one_batch_if_the_decoder_pads(tmp_path):
     package = TextPackage(vision_language(tmp_path))
     embedding = package._reader._embed.args[0]
     counting = Counting(copy.copy(embedding))
@@ -256,13 +256,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("toml", "message"), WRONG)
-def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, message):
+def test_errors_in_model_toml_are_named(tmp_path, toml, message):
     with pytest.raises(LoadError) as caught:
         TextPackage(vision_language(tmp_path, toml=toml))
     assert message in str(caught.value)
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_files_are_named(tmp_path):
     def load(name, change):
         folder = vision_language(tmp_path / name)
         change(folder)
@@ -346,7 +346,7 @@ NEUTRAL = {
     ("name", "value"),
     [("bad_words_ids", [[7]]), ("num_beam_groups", 2), ("encoder_repetition_penalty", 1.5)],
 )
-def test_what_the_search_does_not_follow_is_refused_where_it_matters(tmp_path, name, value):
+def test_unsupported_generation_settings_are_refused(tmp_path, name, value):
     folder = vision_language(tmp_path)
     write_json(folder, generation_config={"eos_token_id": EOS, **NEUTRAL})
     TextPackage(folder)
@@ -459,7 +459,7 @@ def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared,
         ({"prompt": "<image>"}, "inputs[0] ('a'): data[0]: expected parameters.prompts without"),
     ],
 )
-def test_what_is_wrong_in_a_request_names_the_input(pipeline, parameters, message):
+def test_request_errors_name_the_input(pipeline, parameters, message):
     request = InferRequest(
         "talker", None, "1", [Tensor("a", "BYTES", (1,), data=[PNG], parameters=parameters)]
     )

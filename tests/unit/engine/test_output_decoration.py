@@ -70,7 +70,7 @@ def test_outputs_of_a_graph_have_no_ids():
     ],
     ids=["not-wanted", "by-the-setting", "by-the-request", "declined", "several", "none-scored"],
 )
-def test_scores_are_in_the_parameters_where_wanted(results, with_scores, expected):
+def test_requested_scores_are_in_the_parameters(results, with_scores, expected):
     outputs = [output("a", len(results))]
     assert added(outputs, results, StoreResult(), with_scores=with_scores) == [expected]
 

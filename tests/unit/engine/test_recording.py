@@ -121,7 +121,7 @@ def ask(
     return InferRequest(model, None, "r", [tensor], parameters=shared or {}, protocol=protocol)
 
 
-def test_a_record_says_what_the_engine_knows(harness: RecordingHarness) -> None:
+def test_record_has_model_input_and_standard_metadata(harness: RecordingHarness) -> None:
     response = harness.pipeline().infer(ask("plain", GRAY, WHITE, metadata={"camera": "north"}))
     first, second = harness.records()
     assert [str(first.seq), str(second.seq)] == list(response.inference_ids)
@@ -214,7 +214,7 @@ def test_ids_follow_the_journal_also_between_threads(harness: RecordingHarness) 
         ("enabled = false", {"store": True}, 0, 0),
     ],
 )
-def test_what_is_kept_is_what_the_model_and_the_request_allow(
+def test_model_and_request_decide_what_is_stored(
     harness: RecordingHarness, store, parameters, has_blob, images
 ) -> None:
     harness.model("own", store)
@@ -265,7 +265,7 @@ def test_an_opt_out_is_true_or_false(harness: RecordingHarness, name) -> None:
     assert harness.records() == []
 
 
-def test_what_the_model_fails_on_is_kept_without_an_id(harness: RecordingHarness) -> None:
+def test_failed_request_is_stored_without_an_id(harness: RecordingHarness) -> None:
     pipeline = harness.pipeline(durability="database")
     with pytest.raises(InternalError) as caught:
         pipeline.infer(ask("breaking", GRAY, WHITE, metadata={"camera": "north"}))
@@ -282,7 +282,7 @@ def test_what_the_model_fails_on_is_kept_without_an_id(harness: RecordingHarness
 
 
 @pytest.mark.parametrize("image", [b"no image", b""])
-def test_what_a_client_did_wrong_is_not_kept(harness: RecordingHarness, image) -> None:
+def test_client_errors_are_not_stored(harness: RecordingHarness, image) -> None:
     with pytest.raises(InvalidRequest):
         harness.pipeline().infer(ask("plain", image))
     assert harness.records() == []
@@ -322,7 +322,7 @@ def test_beyond_the_hard_limit_fail_refuses_a_stream_too(harness: RecordingHarne
     assert statistics.fail.count == 1
 
 
-def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(
+def test_shedding_beyond_the_hard_limit_answers_without_storing(
     harness: RecordingHarness,
 ) -> None:
     harness.model("own", 'journal_full = "shed"')
@@ -369,7 +369,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("durability", ["process", "power", "database"])
-def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
+def test_failed_write_is_refused_and_later_requests_succeed(
     harness: RecordingHarness, durability, monkeypatch
 ) -> None:
     monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0)
@@ -387,9 +387,7 @@ def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
 
 
 @pytest.mark.parametrize("broken", ["journal", "blobs"])
-def test_what_cannot_be_written_is_shed_where_that_is_the_policy(
-    harness: RecordingHarness, broken
-) -> None:
+def test_failed_write_is_shed_by_policy(harness: RecordingHarness, broken) -> None:
     pipeline = harness.pipeline(full="shed")
     pipeline.infer(ask("plain"))
     if broken == "journal":
@@ -405,7 +403,7 @@ def test_what_cannot_be_written_is_shed_where_that_is_the_policy(
     assert harness.recorder.counters()["shed_total"] == 1
 
 
-def test_what_cannot_be_written_waits_where_that_is_the_policy(harness: RecordingHarness) -> None:
+def test_failed_write_waits_by_policy(harness: RecordingHarness) -> None:
     pipeline = harness.pipeline(full="block", block_s=30)
     full = FullDisk(harness.directory)
     ending = threading.Timer(0.1, full.end)

@@ -107,7 +107,7 @@ def test_each_image_has_its_score_in_the_header_and_its_record(harness):
         (True, {"semantic_score": None}, {}, True),
     ],
 )
-def test_a_score_is_in_the_parameters_where_it_is_wanted(tmp_path, setting, shared, own, shown):
+def test_requested_score_is_in_the_parameters(tmp_path, setting, shared, own, shown):
     harness = ScoreHarness(
         tmp_path, semantic_score_in_parameters=setting, semantic_score_header="X-Likeness"
     )

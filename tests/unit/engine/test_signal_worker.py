@@ -96,7 +96,7 @@ def test_a_fault_costs_the_signals_of_one_image(harness: SignalHarness, caplog) 
     assert len(caplog.records) == 1
 
 
-def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
+def test_embedding_of_another_model_is_requested_if_configured(
     harness: SignalHarness, caplog
 ) -> None:
     def embed(name: str, image: Image):

@@ -272,7 +272,7 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
         (("GET", "/api/models/" + 300 * "x" + "/baseline", ""), "expected the name of a model"),
     ],
 )
-def test_what_means_nothing_is_refused(client, tmp_path, request_body, message):
+def test_invalid_requests_are_refused(client, tmp_path, request_body, message):
     method, path, body = request_body
     answer = client.request(method, path, content=body)
     assert answer.status_code == 400 if message else answer.status_code in (400, 404, 405)

@@ -84,7 +84,7 @@ class ImageGraph:
         if (value := parameters.get("tiling")) is not None:
             tiling = None if value is False else _parse_tiling(value)
         if tiling is not None and self._tiled_task is None:
-            raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
+            raise ParameterError(f"parameters.tiling cannot be used for {self._spec.task}")
         legacy_format = wants_legacy(parameters, self._spec.task)
         return ImageOptions(options.action, options, tiling, legacy_format)
 

@@ -74,7 +74,7 @@ class ModelRepository:
         self._names = _by_lower_case(self._entries)
         if not self._entries:
             raise LoadError(
-                f"expected models in {root}, as <name>/model.onnx or <name>/<version>/model.onnx, got none"
+                f"no model found in {root}: expected <name>/model.onnx or <name>/<version>/model.onnx"
             )
         self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
         self.loaded = threading.Event()

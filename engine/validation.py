@@ -54,7 +54,7 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         )
     if model.recognition.task == IMAGE_TEXT and not parameters.keys() & set(PROMPTS):
         raise InvalidRequest(
-            "expected prompts for an image-text model, got none: write "
+            "prompts are required for an image-text model: write "
             """--parameters '{"prompts": ["What is it?"]}'; for a captioner '{"prompts": [""]}'"""
         )
     data = image.read_bytes()

@@ -69,7 +69,7 @@ class TextPackage:
     ) -> None:
         reason = describe_text_package(folder)
         if reason is None:
-            raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
+            raise LoadError(f"graphs of a text model not found in {folder.name}")
         stems = _LAYOUTS[reason]
         toml = _read_toml(folder, overrides)
         self.paths = _find_graphs(folder, stems)
@@ -237,7 +237,7 @@ def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
     toml = read_model_toml(folder, overrides)
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
-            raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")
+            raise LoadError(f"model.toml: {name} has no use for an image-text model: remove it")
     if toml.task is not None and full_name(toml.task) != TASK:
         raise LoadError(
             f"expected task in model.toml to be image-text, as the graphs are, got {toml.task!r}"

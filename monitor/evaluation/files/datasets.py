@@ -135,7 +135,7 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     for row, location in _rows(files, name):
         path = row.path or row.datum_id
         if not path:
-            raise EvaluationError(f"{location}: expected a path or a datum_id, got none")
+            raise EvaluationError(f"{location}: path or datum_id is required")
         metadata_fields = metadata_by_path.get(path, {}) | row.metadata
         has_annotations = (
             metadata_fields.get("annotations_from") != "predictions" and row.annotations is not None

@@ -127,7 +127,7 @@ BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
             "expected metadata_filter[0].value to be text of type int",
         ),
         (b'{"cursor": "?"}', "expected cursor to be one that a page gave"),
-        (b'{"cursor": "MTIuYWI"}', "expected cursor to be of the same filter and order"),
+        (b'{"cursor": "MTIuYWI"}', "the cursor belongs to another filter or order"),
     ],
 )
 def test_a_bad_query_is_refused_with_its_reason(client, body: bytes, message: str) -> None:

@@ -283,7 +283,7 @@ def test_dates_of_parquet_are_times(write):
 BAD = {
     "no file of rows": ("a.txt", "x", {}, r"expected a file .csv, .jsonl, .ndjson or .parquet, got"),
     "an empty CSV": ("a.csv", "", {}, "a.csv:1: expected names of columns, got nothing"),
-    "a column without name": ("a.csv", "a,,b\n", {}, "a.csv:1: expected a name for column 2"),
+    "a column without name": ("a.csv", "a,,b\n", {}, "a.csv:1: column 2 has no name"),
     "a column twice": ("a.csv", "a,a\n", {}, "a.csv:1: expected each column once, got 'a' again"),
     "too few cells": ("a.csv", 'a,b\n"1\n",2\n3\n', {}, "a.csv:4: expected 2 cells, got 1"),
     "too many cells": ("a.csv", "a,b\n1,2,3\n", {}, "a.csv:2: expected 2 cells, got 3"),

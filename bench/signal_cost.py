@@ -107,7 +107,7 @@ def _recorded_us(recorder: Recorder, model: Model) -> float:
 
 
 def frames(ids: IdSource, seqs: Iterator[int]) -> Iterator[JournaledChange]:
-    """Make the changes that bring signals, of 16 images each."""
+    """Yield changes with the signals of 16 images each."""
     embedding = np.random.default_rng(1).normal(size=LONG).astype("<f2").tobytes()
     while chunk := list(islice(seqs, 16)):
         signals = [ImageSignals(seq, bytes(32), embedding, "ab" * 8) for seq in chunk]

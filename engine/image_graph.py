@@ -37,7 +37,7 @@ class ImageOptions(msgspec.Struct, frozen=True):
     """Options as the task read them."""
     tiling: Tiling | None
     legacy_format: bool = False
-    """Whether predictions are wanted in the format before chariot-v2-kserve."""
+    """Whether to write predictions in the format before chariot-v2-kserve."""
 
 
 class ImageGraph:

@@ -141,7 +141,7 @@ def failed_image_results(images: ImageModel, request: InferRequest) -> list[Imag
 
 
 def wants_raw_tensors(request: InferRequest) -> bool:
-    """Tell whether a request brings an image model the tensors of its graph, and wants them back."""
+    """Check whether a request sends an image model the tensors of its graph, and expects tensors back."""
     if all(tensor.datatype == "BYTES" for tensor in request.inputs):
         return False
     content_types = [tensor.parameters.get("content_type") for tensor in request.inputs]

@@ -251,7 +251,7 @@ class Pipeline:
         return recorder.record(summary, results, shed=admission.shed)
 
     def unready_reason(self) -> str | None:
-        """Say why the server is not ready, or None when it is."""
+        """Return why the server is not ready, or None when it is."""
         if self.draining:
             return "the server is shutting down"
         statuses = [s for s in self._repository.statuses() if s.state != "UNLOADED"]
@@ -273,6 +273,6 @@ class Pipeline:
 
 
 def _opts_out(request: InferRequest) -> bool:
-    """Tell whether a request asks to store none of its inferences."""
+    """Check whether a request asks to store none of its inferences."""
     default = request.parameters.get("store") is not False
     return all(tensor.parameters.get("store", default) is False for tensor in request.inputs)

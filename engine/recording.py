@@ -160,7 +160,7 @@ class Recorder:
         self._journal.close()
 
     def _has_signals(self, model: Model) -> bool:
-        """Tell whether a model has signals; inferences that may be lost with the process have none."""
+        """Check whether a model has signals; inferences that may be lost with the process have none."""
         written = model.recognition.written
         survives = (written.store.durability or self._settings.durability) != "memory"
         return survives and written.monitor.signals and self._settings.signals_per_s > 0
@@ -287,5 +287,5 @@ class Recorder:
 
 
 def _is_sampled(key: str, rate: float) -> bool:
-    """Tell whether an image is in the sample: always or never, for the same bytes."""
+    """Check whether an image is in the sample: always or never, for the same bytes."""
     return int(key.partition(":")[2][:8], 16) < rate * 2**32

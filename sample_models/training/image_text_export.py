@@ -61,7 +61,7 @@ def train_tokenizer(phrases: list[str]) -> Tokenizer:
 
 
 def token_id(tokenizer: Tokenizer, text: str) -> int:
-    """Give the id of a token of the vocabulary."""
+    """Return the id of a token of the vocabulary."""
     index = tokenizer.token_to_id(text)
     if index is None:
         raise ValueError(f"expected {text!r} to be a token")

@@ -229,7 +229,7 @@ def draw_aerial_scenes(seed: int, recipe: AerialRecipe) -> Iterator[AerialScene]
 
 
 def truth(scene: Scene) -> int:
-    """Give the class index of a scene's one shape."""
+    """Return the class index of a scene's one shape."""
     return SHAPES.index(scene.objects[0].shape)
 
 

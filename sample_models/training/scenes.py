@@ -43,7 +43,7 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a family of scenes contains.
+    """Content of a family of scenes.
 
     Attributes:
         shapes: names in `OUTLINES`, drawn with equal chance.
@@ -96,7 +96,7 @@ class Scene:
 
 
 def scene_rng(seed: int, stream: Stream, index: int) -> np.random.Generator:
-    """Give the generator of one scene, independent of all other (seed, stream, index)."""
+    """Return the generator of one scene, independent of all other (seed, stream, index)."""
     return np.random.default_rng((seed, int(stream), index))
 
 
@@ -247,7 +247,7 @@ def draw_class_map(
 
 
 def cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
-    """Give the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
+    """Return the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
 
     OpenCV's own antialiased fill is wider than the polygon by 0.6 px, so the polygon is filled on
     a finer grid and averaged: its edge then lies within about 0.1 px of the ground truth.
@@ -265,14 +265,14 @@ def cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.
 
 
 def _ring(radii: tuple[float, ...], count: int) -> Points:
-    """Give `count` points around the origin, the first on top; their radii repeat in order."""
+    """Return `count` points around the origin, the first on top; their radii repeat in order."""
     angles = np.arange(count) * (2 * math.pi / count) - math.pi / 2
     circle: Points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return circle * np.resize(np.array(radii), count)[:, None]
 
 
 def _cross() -> Points:
-    """Give a plus sign with arms of 0.3 half width, its corners on the unit circle."""
+    """Return a plus sign with arms of 0.3 half width, its corners on the unit circle."""
     arm, end = 0.3, math.sqrt(1 - 0.3**2)
     quarter = np.array([(arm, -end), (arm, -arm), (end, -arm)])
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])

@@ -1,4 +1,4 @@
-"""What the command line says of a drift report."""
+"""Output of a drift report on the command line."""
 
 import io
 

@@ -43,7 +43,7 @@ def repository(root):
 
 
 def answer(repository, name="double", version=None):
-    """What a model makes of 1."""
+    """Return the output of a model for 1."""
     model = repository.get(name, version)
     return model.session.run({"x": np.ones((1, 3), np.float32)})["y"][0, 0]
 

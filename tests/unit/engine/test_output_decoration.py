@@ -1,4 +1,4 @@
-"""What a response adds to outputs: ids, that there was no room, semantic scores; and which outputs it has."""
+"""Additions of a response to outputs: ids, missing storage, semantic scores; and the selection of outputs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client may send along with a load, and what it may not reach with it."""
+"""Overrides that a client may send with a load, and their limits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a model is, and why: each field by the first source that has it."""
+"""Recognition of a model: each field comes from the first source that has it."""
 
 import numpy as np
 import pytest

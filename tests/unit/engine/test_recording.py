@@ -1,4 +1,4 @@
-"""What is kept of requests: how safely, with which standard metadata, and what where there is no room."""
+"""Storing of requests: durability, standard metadata, and handling of a full journal."""
 
 import shutil
 import threading

@@ -23,7 +23,7 @@ from tests.unit.engine.harness import journal_payloads, load_pipeline, small_set
 
 HEADER = "Quadriga-Semantic-Score"
 GRAYS = np.random.default_rng(0).normal((1, 1, 1), 0.01, (150, 3))
-"""What the model sees in gray images: the mean of each channel."""
+"""Embeddings of gray images: the mean of each channel."""
 
 
 GRAY, BLUE = (png(np.full((4, 6, 3), rgb, np.uint8)) for rgb in ((100, 100, 100), (0, 0, 255)))

@@ -13,7 +13,7 @@ from tests.background import listening
 
 @pytest.fixture
 def server():
-    """What answers as it was told and remembers what it heard, and its client."""
+    """A server that sends prepared responses and records requests, and its client."""
     state = SimpleNamespace(answers=[], heard=[])
 
     class Handler(BaseHTTPRequestHandler):

@@ -37,7 +37,7 @@ class ImageOptions(msgspec.Struct, frozen=True):
     """Options as the task read them."""
     tiling: Tiling | None
     legacy_format: bool = False
-    """Whether predictions are wanted in the format before chariot-v2-kserve."""
+    """Whether to write predictions in the format before chariot-v2-kserve."""
 
 
 class ImageGraph:
@@ -123,7 +123,7 @@ class ImageGraph:
         """
         if not options.legacy_format:
             return predictions
-        return legacy(predictions, options.action, self._spec, width, height)
+        return legacy(predictions, options.action, self._spec, width=width, height=height)
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image, whatever it shows; None where the model has none."""

@@ -41,7 +41,13 @@ class _VersionEntry(msgspec.Struct, eq=False):
         """Load the version, and log the outcome; raises as `Model` does."""
         started = time.perf_counter()
         try:
-            self.model = Model(self.name, self.version, self.path, score_threshold, self.overrides)
+            self.model = Model(
+                self.name,
+                self.version,
+                self.path,
+                score_threshold=score_threshold,
+                overrides=self.overrides,
+            )
         except LoadError as error:
             _log.error("%s %s: failed to load: %s", self.name, self.version, error)
             raise

@@ -97,7 +97,7 @@ class TextPackage:
         self.session = self._reader.decoder.first
         decisions.extend(self._files.decisions)
         spec = ModelSpec(task=TASK, input=self._spec)
-        self.recognition = Recognition(TASK, "", spec, tuple(decisions), toml)
+        self.recognition = Recognition(TASK, "", spec, decisions=tuple(decisions), written=toml)
 
     task = TASK
     batch_size = -1
@@ -148,7 +148,7 @@ class TextPackage:
         tokens: list[int] = []
         search = options.search
         for (tokens,) in generate_stepwise(
-            [read.tokens], decoding.logits, decoding.step, search, limits
+            [read.tokens], decoding.logits, decoding.step, config=search, limits=limits
         ):
             piece = text.append(tokens) if search.num_beams == 1 else ""
             if piece:
@@ -205,7 +205,7 @@ class TextPackage:
             max_new_tokens = [limits[index] for index in group]
             decoding = DecodingState(self._reader.decoder, sequences, features)
             generated = generate(
-                tokens, decoding.logits, decoding.step, options.search, max_new_tokens
+                tokens, decoding.logits, decoding.step, config=options.search, limits=max_new_tokens
             )
             answers |= zip(group, map(self._files.decode, generated), strict=True)
         predictions = [

@@ -153,7 +153,7 @@ def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
     assert found["error"] == "the model 'one' has no inferences in the baseline"
     answer = client.post("/api/drift", content='{"model": "one", "baseline": "none"}')
     assert answer.status_code == 400
-    assert "the baseline none has failed: expected inferences" in answer.json()["error"]
+    assert "the baseline none has failed: the model 'one' has no inferences" in answer.json()["error"]
 
 
 def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baselines):

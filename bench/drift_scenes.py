@@ -111,7 +111,7 @@ class Study:
     def baseline(self, window: dict[str, str]) -> dict[str, Any]:
         """Make the baseline, and wait for it."""
         path = f"/api/models/{MODEL}/baseline"
-        response = self._client.call("PUT", path, window)
+        response = self._client.request_json("PUT", path, window)
         job = self._ended(str(response["job"]))
         if job["state"] != "succeeded":
             raise SystemExit(f"expected a baseline, got {job}")
@@ -120,15 +120,15 @@ class Study:
     def compare(self, window: dict[str, str]) -> dict[str, Any]:
         """Compare a window with it; gives the report."""
         parameters = {"model": MODEL, "ignore": LEFT_OUT, **window}
-        job = self._ended(str(self._client.call("POST", "/api/drift", parameters)["id"]))
+        job = self._ended(str(self._client.request_json("POST", "/api/drift", parameters)["id"]))
         if job["state"] != "succeeded":
             raise SystemExit(f"expected a report, got {job}")
-        report: dict[str, Any] = self._client.call("GET", f"/api/reports/{job['id']}")
+        report: dict[str, Any] = self._client.request_json("GET", f"/api/reports/{job['id']}")
         return report
 
     def _ended(self, job_id: str) -> dict[str, Any]:
         while True:
-            job: dict[str, Any] = self._client.call("GET", f"/api/jobs/{job_id}")
+            job: dict[str, Any] = self._client.request_json("GET", f"/api/jobs/{job_id}")
             if job["state"] not in {"queued", "running"}:
                 return job
             time.sleep(0.1)

@@ -33,10 +33,10 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from store_records import END_MS, fill, record
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.objects.detection import Detection
-from quadriga.monitor.evaluation.reporting import Asked, resampled
-from quadriga.monitor.evaluation.state import EvaluatedImage, State, Table, merge
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, bootstrap_weights
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, Table, merge_states
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader, QueryRequest
@@ -152,14 +152,14 @@ def rows_of(found: Table, truths: Table, images: int) -> Iterator[Row]:
         yield number, msgspec.json.encode(predictions), msgspec.json.encode(there)
 
 
-def state_of_rows(rows: list[Row]) -> State:
+def state_of_rows(rows: list[Row]) -> EvaluationState:
     """Turn rows into a state, shard by shard."""
     images = [
         EvaluatedImage(str(seq), msgspec.Raw(predictions), msgspec.Raw(truth))
         for seq, predictions, truth in rows
     ]
     shards = [images[low : low + SHARD] for low in range(0, len(images), SHARD)]
-    return merge([state_of(Detection(), shard, []) for shard in shards])
+    return merge_states([build_state(DetectionEvaluator(), shard, []) for shard in shards])
 
 
 @contextlib.contextmanager
@@ -189,7 +189,7 @@ def stored(rows: list[Row]) -> Iterator[InferenceReader]:
         inferences.close()
 
 
-def state_of_store(inferences: InferenceReader) -> State:
+def state_of_store(inferences: InferenceReader) -> EvaluationState:
     """Turn all that is stored into a state, page by page."""
     states, cursor = [], None
     while True:
@@ -198,22 +198,24 @@ def state_of_store(inferences: InferenceReader) -> State:
         images = [
             EvaluatedImage(one.id, one.predictions, one.ground_truth) for one in page.inferences
         ]
-        states.append(state_of(Detection(), images, []))
+        states.append(build_state(DetectionEvaluator(), images, []))
         cursor = page.cursor
         if cursor is None:
-            return merge(states)
+            return merge_states(states)
 
 
-def state_of_arrays(found: Table, truths: Table, images: int) -> State:
+def state_of_arrays(found: Table, truths: Table, images: int) -> EvaluationState:
     """Turn arrays into a state."""
     ids = [str(number) for number in range(images)]
     sizes = np.zeros((images, 2), np.int64)
-    return merge([State(ids, ids, sizes, {}, NAMES, {"predictions": found, "truths": truths}, {})])
+    return merge_states(
+        [EvaluationState(ids, ids, sizes, {}, NAMES, {"predictions": found, "truths": truths}, {})]
+    )
 
 
-def numbers_of(state: State) -> list[float]:
+def numbers_of(state: EvaluationState) -> list[float]:
     """Compute the twelve numbers of a state."""
-    evaluated = Detection().evaluate(state)
+    evaluated = DetectionEvaluator().evaluate(state)
     found = evaluated.headlines(np.ones((1, len(state.ids))))
     return [float(one.values[0]) for one in found[:12]]
 
@@ -353,13 +355,13 @@ def large(images: int, resamples: int) -> None:
         rows = [(low + seq, *texts) for seq, *texts in rows_of(*made(SHARD, low), SHARD)]
         states.append(step("read", partial(state_of_rows, rows)))
     print(f"{'read':24}{steps['read']:8.1f} CPU s")
-    state = step("merge", lambda: merge(states))
+    state = step("merge", lambda: merge_states(states))
     states.clear()
-    evaluated = step("match", lambda: Detection().evaluate(state))
+    evaluated = step("match", lambda: DetectionEvaluator().evaluate(state))
     ones = np.ones((1, images))
     numbers = step("twelve numbers", lambda: evaluated.headlines(ones))
-    step("the rest of the report", evaluated.findings)
-    weights = resampled(images, Asked(resamples))
+    step("the rest of the report", evaluated.details)
+    weights = bootstrap_weights(images, EvaluationOptions(resamples))
     step(f"{resamples} resamples", lambda: evaluated.headlines(weights))
     print(f"AP {numbers[0].values[0]:.4f}")
 

@@ -20,10 +20,10 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.files.coco import state_of_coco
-from quadriga.monitor.evaluation.pixels.instances import Instances
-from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.files.coco import coco_state
+from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, merge_states
 from quadriga.tasks.contours import Mask, fill, rings
 
 WIDTH, HEIGHT, LABELS = 640, 480, 80
@@ -67,14 +67,14 @@ def objects(pick: np.random.Generator) -> tuple[list[dict[str, Any]], list[dict[
             place = places[near] + pick.normal(0, (3, 3, 2, 0.02, 0.05))
             place[2] = max(place[2], 2)
             label = int(labels[near]) if pick.random() < 0.8 else label
-        one = {"label": label, "outline": outline(pick, place), "score": float(pick.random())}
-        predictions.append(one)
+        item = {"label": label, "outline": outline(pick, place), "score": float(pick.random())}
+        predictions.append(item)
     return predictions, truths
 
 
-def mask_of(one: dict[str, Any]) -> Mask:
+def mask_of(item: dict[str, Any]) -> Mask:
     """Fill an outline."""
-    return fill([np.rint(one["outline"]).astype(np.int32)], WIDTH, HEIGHT)
+    return fill([np.rint(item["outline"]).astype(np.int32)], WIDTH, HEIGHT)
 
 
 def written(mask: Mask) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def written(mask: Mask) -> dict[str, Any]:
     return {"size": runs["size"], "counts": runs["counts"].decode()}
 
 
-def segment(one: dict[str, Any], mask: Mask) -> dict[str, Any]:
+def segment(item: dict[str, Any], mask: Mask) -> dict[str, Any]:
     """Write an object as the wire has it."""
     contour = [[{"x": x, "y": y} for x, y in ring.tolist()] for ring in rings(mask)]
-    more = {key: one[key] for key in ("score", "crowd") if key in one}
-    return {"label": f"label {one['label']:02}", **more, "contour": contour}
+    more = {key: item[key] for key in ("score", "crowd") if key in item}
+    return {"label": f"label {item['label']:02}", **more, "contour": contour}
 
 
 def write(folder: Path, images: int, *, polygons: bool) -> Files:
@@ -105,31 +105,35 @@ def write(folder: Path, images: int, *, polygons: bool) -> Files:
     for image in range(1, images + 1):
         predictions, truths = objects(pick)
         segments: dict[str, list[Any]] = {"predictions": [], "ground_truth": []}
-        for one in truths:
-            mask = mask_of(one)
-            shape = [one["outline"].ravel().tolist()] if polygons and not one["crowd"] else None
+        for annotation in truths:
+            mask = mask_of(annotation)
+            shape = (
+                [annotation["outline"].ravel().tolist()]
+                if polygons and not annotation["crowd"]
+                else None
+            )
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": image,
-                    "category_id": one["label"],
+                    "category_id": annotation["label"],
                     "segmentation": shape or written(mask),
                     "area": int(mask.sum()),
-                    "iscrowd": int(one["crowd"]),
+                    "iscrowd": int(annotation["crowd"]),
                 }
             )
-            segments["ground_truth"].append(segment(one, mask))
-        for one in predictions:
-            mask = mask_of(one)
+            segments["ground_truth"].append(segment(annotation, mask))
+        for annotation in predictions:
+            mask = mask_of(annotation)
             results.append(
                 {
                     "image_id": image,
-                    "category_id": one["label"],
+                    "category_id": annotation["label"],
                     "segmentation": written(mask),
-                    "score": one["score"],
+                    "score": annotation["score"],
                 }
             )
-            segments["predictions"].append(segment(one, mask))
+            segments["predictions"].append(segment(annotation, mask))
         lines.append({"id": str(image), "width": WIDTH, "height": HEIGHT, **segments})
     numbers = range(1, images + 1)
     truth = {
@@ -156,23 +160,23 @@ def theirs(files: Files) -> tuple[float, Doubles]:
     return loaded, np.where(evaluation.stats < 0, np.nan, evaluation.stats)
 
 
-def judged(state: State) -> tuple[float, Doubles]:
+def judged(state: EvaluationState) -> tuple[float, Doubles]:
     """Evaluate a whole state; return the time when that began, and its numbers."""
     loaded = time.process_time()
-    headlines = Instances().evaluate(state).headlines(np.ones((1, len(state.ids))))
-    return loaded, np.array([one.values[0] for one in headlines[:12]])
+    headlines = InstanceEvaluator().evaluate(state).headlines(np.ones((1, len(state.ids))))
+    return loaded, np.array([metric.values[0] for metric in headlines[:12]])
 
 
 def from_coco(files: Files) -> tuple[float, Doubles]:
     """Evaluate COCO's files."""
-    return judged(merge([state_of_coco(*files[:2])[1]]))
+    return judged(merge_states([coco_state(*files[:2])[1]]))
 
 
 def from_wire(files: Files) -> tuple[float, Doubles]:
     """Evaluate lines of contours."""
     lines = files[2].read_bytes().splitlines()
     images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]
-    return judged(merge([state_of(Instances(), images, [])]))
+    return judged(merge_states([build_state(InstanceEvaluator(), images, [])]))
 
 
 def main() -> None:
@@ -180,21 +184,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     sides: dict[str, Callable[[Files], tuple[float, Doubles]]] = {
         "pycocotools": theirs,
         "ours, COCO's files": from_coco,
         "ours, contours": from_wire,
     }
-    print(f"{asked.images} images x {TRUTHS} truths + {PREDICTIONS} predictions x {LABELS} labels")
+    print(
+        f"{arguments.images} images x {TRUTHS} truths + {PREDICTIONS} predictions x {LABELS} labels"
+    )
     for polygons in (False, True):
         with TemporaryDirectory() as folder:
-            files = write(Path(folder), asked.images, polygons=polygons)
+            files = write(Path(folder), arguments.images, polygons=polygons)
             if polygons:  # contours mean other pixels
                 del sides["ours, contours"]
             times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
             numbers = {}
-            for _ in range(asked.rounds):
+            for _ in range(arguments.rounds):
                 for name, side in sides.items():
                     started = time.process_time()
                     loaded, numbers[name] = side(files)

@@ -24,7 +24,7 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.embedding import Vector
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.readiness import ReadinessFlags
@@ -34,14 +34,14 @@ from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.signal_worker import Embed
-from quadriga.engine.stored import open_stored
+from quadriga.engine.store_access import open_reader
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.proto import table
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.openapi import add_operations
-from quadriga.proto.operations import Operation, Operations, Options
+from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.ids import IdSource
@@ -53,22 +53,22 @@ from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
-LATEST_SEQ_S = 5.0
-"""How long a worker's start waits for a database that is there and does not answer."""
+LATEST_ID_TIMEOUT_S = 5.0
+"""Maximum time that a worker's start waits for a database that does not respond."""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """One worker's server; its number is part of every id that it gives.
+    """The server of one worker; the worker's number is part of every id that it creates.
 
     Args:
-        settings: Of the server.
-        worker: Number of the process.
-        run_directory: Where the workers meet; None for a process alone.
+        settings: Settings of the server.
+        worker: Number of the worker process.
+        run_directory: Folder through which workers coordinate; None for a single process.
 
     Raises:
-        quadriga.engine.session.LoadError: There is no model to serve, or no place to keep images.
+        quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class Application:
     ) -> None:
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
-        recorder, handlers = _store(settings, worker, self._embed) if settings.store else (None, [])
+        recorder, handlers = (
+            _open_store(settings, worker, self._embed) if settings.store else (None, [])
+        )
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -94,7 +96,7 @@ class Application:
             SemanticScores(settings, self._served),
         )
         self._settings = settings
-        options = Options(
+        options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
             v1_inputs=settings.v1_inputs,
@@ -102,30 +104,32 @@ class Application:
             ce_source=settings.ce_source,
             ce_merge=settings.ce_merge,
         )
-        operations = list(table.operations(self.pipeline, options))
-        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.counters)))
+        operations = list(table.all_operations(self.pipeline, options))
+        handlers.append(
+            metrics_route(PrometheusMetrics(self.pipeline, VERSION, self._control.counters))
+        )
         app = Litestar(
             handlers,
             exception_handlers=EXCEPTION_HANDLERS,
             openapi_config=OpenAPIConfig(
-                "Quadriga", VERSION, render_plugins=[_Document(operations)]
+                "Quadriga", VERSION, render_plugins=[_OpenApiDocument(operations)]
             ),
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
         )
-        protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
-        self.asgi = _Front(app, protocols)
+        protocols = Dispatcher(self.pipeline, operations, settings.max_body_bytes)
+        self.asgi = _AsgiFront(app, protocols)
 
     def _served(self) -> set[str]:
-        return {each.name for each in self.repository.statuses() if each.state != "UNLOADED"}
+        return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
-        """Give the embedding of an image by a model, and its space."""
+        """Return the embedding of an image by a model, and its embedding space."""
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
     def load_models(self, readiness: ReadinessFlags, worker: int) -> None:
-        """Start to load the models, in a thread of their own; the flag of the worker says when it is done."""
+        """Start to load the models in a thread; the worker's readiness flag is set when they are loaded."""
         self.pipeline.readiness = readiness
 
         def load() -> None:
@@ -136,10 +140,10 @@ class Application:
         threading.Thread(target=load, name="load-models", daemon=True).start()
 
     async def serve_grpc(self, address: str) -> GrpcServer:
-        """Answer V2 over gRPC on the running event loop, at the `host:port` that the workers share.
+        """Serve V2 over gRPC on the running event loop, at the `host:port` that the workers share.
 
         Raises:
-            RuntimeError: It cannot be bound.
+            RuntimeError: The address cannot be bound.
         """
         server = GrpcServer(
             self.pipeline,
@@ -151,32 +155,32 @@ class Application:
         return server
 
     async def drain(self, seconds: float) -> None:
-        """Say that the server is going away, and go on serving for a while.
+        """Announce that the server is shutting down, and keep serving for a while.
 
-        Every answer closes its connection from now on, so that no client sends into a closing one.
+        From now on every response closes its connection, so that no client sends into a closing one.
         """
         self.pipeline.draining = True
         self.asgi.closing = True
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
-        """Finish what runs and close the journal."""
+        """Finish running requests and close the journal."""
         self.pipeline.close()
 
 
-def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
-    """Open what inferences are kept in: what records them, and the routes that find and change them.
+def _open_store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
+    """Open the store: return the recorder, and the routes that find and change inferences.
 
     Raises:
-        quadriga.engine.session.LoadError: The place for images is none.
+        quadriga.engine.session.LoadError: Images cannot be stored at their location.
     """
     try:
-        inferences, blobs = open_stored(settings)
+        inferences, blobs = open_reader(settings)
     except StoreError as error:
         raise LoadError(str(error)) from error
     directory = settings.journal_directory
     number = settings.first_worker + worker
-    ids = IdSource(number, latest_seq(inferences, directory))
+    ids = IdSource(number, latest_id(inferences, directory))
     journal = Journal(directory, number)
     recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
     changes = ChangeService(inferences, journal, ids, parse_metadata_value)
@@ -192,18 +196,18 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     ]
 
 
-def latest_seq(inferences: InferenceReader, journal_directory: Path) -> int:
-    """Return the largest id that is kept, or that is journaled while the database is away.
+def latest_id(inferences: InferenceReader, journal_directory: Path) -> int:
+    """Return the largest stored id, or the largest journaled one while the database is unavailable.
 
-    A new database does not answer before its first migration. One that stays away stops no worker:
-    its ids repeat no others as long as the clock was not set back.
+    A new database does not respond before its first migration. If it stays unavailable, the worker starts
+    anyway: its ids repeat no others as long as the clock was not set back.
     """
-    until = time.monotonic() + LATEST_SEQ_S
+    deadline_s = time.monotonic() + LATEST_ID_TIMEOUT_S
     while True:
         try:
             return inferences.latest_seq()
         except (NotReadyError, QueryTimeoutError) as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline_s:
                 _log.error(
                     "new ids follow the clock alone, the newest stored is unknown: %s", error
                 )
@@ -211,32 +215,32 @@ def latest_seq(inferences: InferenceReader, journal_directory: Path) -> int:
         time.sleep(0.05)
 
 
-class _Front:
-    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
+class _AsgiFront:
+    """Dispatch in front of the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
-    def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
+    def __init__(self, routes: ASGIApp, protocols: Dispatcher) -> None:
         self._routes = routes
         self._protocols = protocols
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
-            send = _closing(send)
+            send = _close_after_response(send)
         method = str(scope.get("method"))
-        whole = scope["path"].rstrip("/") or "/"
-        path = without_gateway_prefix(whole)
-        found = self._protocols.find(path, method)
-        if path != whole:  # where the prefix names the model
-            found = self._protocols.find(whole, method) or found
-        if found is not None:
-            await self._protocols.answer(found, scope, receive, send)
+        full_path = scope["path"].rstrip("/") or "/"
+        path = without_gateway_prefix(full_path)
+        match = self._protocols.match(path, method)
+        if path != full_path:  # the prefix may name the model
+            match = self._protocols.match(full_path, method) or match
+        if match is not None:
+            await self._protocols.respond(match, scope, receive, send)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
         await self._routes(inner, receive, send)
 
 
-class _Document(JsonRenderPlugin):
+class _OpenApiDocument(JsonRenderPlugin):
     """The OpenAPI document, with the protocols' endpoints beside the routes."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -248,7 +252,7 @@ class _Document(JsonRenderPlugin):
         return super().render(request, add_operations(openapi_schema, self._operations))
 
 
-def _closing(send: Send) -> Send:
+def _close_after_response(send: Send) -> Send:
     async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", []), (b"connection", b"close")]

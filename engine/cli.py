@@ -17,7 +17,7 @@ from quadriga.engine.commands.output import fail
 from quadriga.engine.commands.store import migrate, store
 from quadriga.engine.settings import Settings
 
-_TOLD = {
+_EXPECTED_ERRORS = {
     "builtins.OSError",
     "quadriga.engine.session.LoadError",
     "quadriga.engine.session.RunError",
@@ -30,18 +30,18 @@ _TOLD = {
     "sqlalchemy.exc.DBAPIError",
     "quadriga.store.errors.StoreError",
 }
-"""Errors that say all in their message; by name, since a command loads only what it needs."""
+"""Errors whose message suffices, without a traceback; by name, since a command imports only what it needs."""
 
 
 class _Commands(click.RichGroup):
-    """Commands that end with what went wrong in one line, and status 2."""
+    """Commands that report an expected error in one line and exit with status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except Exception as error:
-            kinds = {f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__}
-            if kinds.isdisjoint(_TOLD) or isinstance(error, BrokenPipeError):
+            names = {f"{class_.__module__}.{class_.__qualname__}" for class_ in type(error).__mro__}
+            if names.isdisjoint(_EXPECTED_ERRORS) or isinstance(error, BrokenPipeError):
                 raise
             fail(error)
 
@@ -49,11 +49,11 @@ class _Commands(click.RichGroup):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="quadriga")
 def main() -> None:
-    """Serve computer-vision models, keep every inference, and find it again."""
+    """Serve computer-vision models, store every inference, and find it again."""
 
 
 def _setting_options(command: Any) -> Any:
-    """Give a command one flag per setting, with the setting's own description."""
+    """Add one flag per setting to a command, with the setting's own description."""
     defaults = Settings()
     for name, text in reversed(settings_module.descriptions().items()):
         if name == "models":  # the argument
@@ -61,8 +61,8 @@ def _setting_options(command: Any) -> Any:
         flag, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
         if isinstance(default, bool):
             flag += flag.replace("--", "/--no-", 1)
-        shown = f"{text} [default: {default}]" if default not in ("", None) else text
-        command = click.option(flag, default=None, help=shown)(command)
+        help_text = f"{text} [default: {default}]" if default not in ("", None) else text
+        command = click.option(flag, default=None, help=help_text)(command)
     return command
 
 
@@ -77,8 +77,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     from quadriga.engine.processes.supervisor import supervise
     from quadriga.engine.processes.worker import configure_logging
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    settings = settings_module.load(given, os.environ, config)
+    supplied = {name: value for name, value in flags.items() if value is not None}
+    settings = settings_module.load(supplied, os.environ, config)
     settings_module.add_extensions(settings)
     configure_logging("supervisor")
     sys.exit(supervise(settings, _announce))

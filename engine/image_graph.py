@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.embedding import Vector, mean_vector, pool_vectors
-from quadriga.engine.schema import explain
+from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.tasks import TASKS, Task, TiledTask
 from quadriga.tasks.image import Image, decode
@@ -53,7 +53,9 @@ class ImageGraph:
     def __init__(self, session: Session, spec: ModelSpec, max_batch: int, embedding: str) -> None:
         self._session = session
         self._embedding = embedding
-        self._outputs = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
+        self._outputs = [
+            tensor.name for tensor in (*session.outputs, session.hidden_output) if tensor
+        ]
         self.stopwatch = session.stopwatch
         self._spec = spec
         self.task = spec.task
@@ -140,13 +142,13 @@ class ImageGraph:
                 f"{MAX_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
             )
         image_tiles = tiles(image.width, image.height, tiling.size, tiling.overlap)
-        parts = [
+        tile_images = [
             msgspec.structs.replace(image, pixels=tile.cut(image.pixels)) for tile in image_tiles
         ]
         detected: list[tuple[Any, Vector | None]] = []
         size = abs(self.batch_size)
-        for start in range(0, len(parts), size):
-            chunk = parts[start : start + size]
+        for start in range(0, len(tile_images), size):
+            chunk = tile_images[start : start + size]
             self.stopwatch.record_preparation()
             detected.extend(self._run_and_read(chunk, [options] * len(chunk), task.detect))
         detections = [detections for detections, _ in detected]
@@ -198,7 +200,7 @@ class ImageGraph:
             return self._session.run(feeds, batch=len(items)), [None] * len(items)
         outputs = self._session.run(feeds, self._outputs, len(items))
         embedded = outputs[self._embedding]
-        if self._session.hidden is not None:
+        if self._session.hidden_output is not None:
             del outputs[self._embedding]
         return outputs, pool_vectors(embedded, len(tensors))
 
@@ -236,5 +238,5 @@ def _parse_tiling(value: Any) -> Tiling:
     try:
         return msgspec.convert(value, Tiling)
     except msgspec.ValidationError as error:
-        text = f"expected parameters.tiling to be false or an object: {explain(error, Tiling)}"
+        text = f"expected parameters.tiling to be false or an object: {explain_validation_error(error, Tiling)}"
         raise ParameterError(text) from error

@@ -1,4 +1,4 @@
-"""What `quadriga inspect` says of a model: the file, its tensors, what was decided and why."""
+"""The description of a model by `quadriga inspect`: its file, its tensors, the decisions and their reasons."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from quadriga.engine.embedding_finder import Embedding
+from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.model import Model
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.repository import find_model
@@ -16,7 +16,7 @@ from quadriga.tasks.specification import InputSpec
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """Everything that is known of one model."""
+    """Description of one model."""
 
     file: str
     size_bytes: int
@@ -31,9 +31,9 @@ class Inspection(msgspec.Struct, frozen=True):
     task: str
     family: str
     preprocessing: str
-    """In one sentence; empty where the model takes tensors."""
+    """Preprocessing in one sentence; empty if the model takes tensors."""
     labels: tuple[str, ...]
-    embedding: Embedding
+    embedding: EmbeddingSource
     decisions: tuple[Decision, ...]
 
 
@@ -41,12 +41,12 @@ def open_model(path: Path) -> Model:
     """Load one model as the server would, from its folder or file."""
     file = path if path.is_file() else find_model(path) if path.is_dir() else None
     if file is None:
-        found = sorted(each.name for each in path.glob("*.onnx"))
-        found = found or [
-            f"the folder {each.parent.name}" for each in sorted(path.glob("*/*.onnx"))
+        candidates = sorted(candidate.name for candidate in path.glob("*.onnx"))
+        candidates = candidates or [
+            f"the folder {candidate.parent.name}" for candidate in sorted(path.glob("*/*.onnx"))
         ]
         raise LoadError(
-            f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(found) or 'none'}"
+            f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(candidates) or 'none'}"
         )
     return Model(path.resolve().name, "1", file)
 
@@ -59,25 +59,25 @@ def inspect_model(path: Path) -> Inspection:
     batch = f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
     return Inspection(
         file=str(path),
-        size_bytes=sum(part.stat().st_size for part in model.paths),
+        size_bytes=sum(path_.stat().st_size for path_ in model.paths),
         sha256=model.sha256,
         ir_version=header.ir_version,
         opsets={domain or "ai.onnx": version for domain, version in header.opsets.items()},
         producer=header.producer,
-        external_data=sorted({part.location for part in header.external_data}),
+        external_data=sorted({path_.location for path_ in header.external_data}),
         inputs=list(model.session.inputs),
         outputs=list(model.session.outputs),
         batch=batch if model.image_predictor else "as the graph says",
         task=recognition.task,
         family=recognition.family,
-        preprocessing=in_words(model.spec.input) if model.spec else "",
+        preprocessing=describe_input(model.spec.input) if model.spec else "",
         labels=model.spec.labels if model.spec else (),
         embedding=model.embedding,
         decisions=recognition.decisions,
     )
 
 
-def show(inspection: Inspection, console: Console) -> None:
+def print_inspection(inspection: Inspection, console: Console) -> None:
     """Print an inspection for a person."""
     opsets = ", ".join(f"{name} {version}" for name, version in inspection.opsets.items())
     facts = Table.grid(padding=(0, 2))
@@ -91,8 +91,8 @@ def show(inspection: Inspection, console: Console) -> None:
         ("batch", inspection.batch),
         ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
         ("image", inspection.preprocessing or "none: tensors as they are"),
-        ("labels", _labels(inspection)),
-        ("embedding", _embedding(inspection.embedding)),
+        ("labels", _labels_text(inspection)),
+        ("embedding", _embedding_text(inspection.embedding)),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}", value)
@@ -104,9 +104,9 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(decided)
 
 
-def _embedding(embedding: Embedding) -> str:
-    if embedding.other:
-        return f"that of the model {embedding.other} ({embedding.reason})"
+def _embedding_text(embedding: EmbeddingSource) -> str:
+    if embedding.other_model:
+        return f"that of the model {embedding.other_model} ({embedding.reason})"
     if embedding.tensor is None:
         return f"none ({embedding.reason})"
     pooled = f", {embedding.pooling}" if embedding.pooling else ""
@@ -114,7 +114,7 @@ def _embedding(embedding: Embedding) -> str:
     return f"{embedding.tensor}{pooled}{length} ({embedding.reason})"
 
 
-def _labels(inspection: Inspection) -> str:
+def _labels_text(inspection: Inspection) -> str:
     reason = next((d.reason for d in inspection.decisions if d.field == "labels"), "")
     names = ", ".join(inspection.labels[:20]) + (", ..." if len(inspection.labels) > 20 else "")
     return f"{len(inspection.labels)} ({reason}): {names}" if inspection.labels else "none"
@@ -132,8 +132,8 @@ _RESIZES = {
 }
 
 
-def in_words(spec: InputSpec) -> str:
-    """Say in one sentence how an image becomes the input."""
+def describe_input(spec: InputSpec) -> str:
+    """Describe in one sentence how an image becomes the input."""
     width, height = spec.size_wh
     sides = {"size": f"{width} x {height}", "width": width, "height": height}
     resize = _RESIZES[spec.resize].format(spec=spec, fraction=spec.crop_fraction, **sides)
@@ -144,8 +144,10 @@ def in_words(spec: InputSpec) -> str:
     values = f"values from 0 to {2**spec.bit_depth - 1}"
     if spec.dtype not in ("uint8", "uint16"):
         values += f" times {spec.scale:.6g}" if spec.scale != 1 else ""
-        if any(spec.mean) or any(each != 1 for each in spec.std):
-            mean, std = ([round(each, 4) for each in numbers] for numbers in (spec.mean, spec.std))
+        if any(spec.mean) or any(value != 1 for value in spec.std):
+            mean, std = (
+                [round(value, 4) for value in numbers] for numbers in (spec.mean, spec.std)
+            )
             values += f", less {mean}, over {std}"
     resized = resize if spec.resize == "none" else resize + filtered
     return f"{turned}, {resized}, {color}, {values}, as {spec.dtype} {spec.layout.upper()}"

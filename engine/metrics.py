@@ -1,4 +1,4 @@
-"""What Prometheus asks for: `/metrics`, read off the counters that the workers keep anyway."""
+"""Prometheus metrics, read from the counters that the workers maintain anyway."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,10 +15,10 @@ from quadriga.proto.messages import Duration, ModelStatistics, Serving
 _LABELS = ("model", "version")
 
 
-class Metrics(Collector):
-    """The state of a server, of all its workers together, as metrics.
+class PrometheusMetrics(Collector):
+    """The state of a server, summed over all its workers, as metrics.
 
-    `store` gives the store's numbers by name, without prefix; those that end in `_total` only rise.
+    `store` returns the store's numbers by name, without prefix; those that end in `_total` only rise.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Metrics(Collector):
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
-        """Give every metric as it is now."""
+        """Yield every metric with its current value."""
         build = GaugeMetricFamily(
             "quadriga_build_info", "The engine's version.", labels=["version"]
         )
@@ -37,14 +37,14 @@ class Metrics(Collector):
         yield build
         ready = self._serving.unready_reason() is None
         yield GaugeMetricFamily("quadriga_ready", "Whether requests are answered.", float(ready))
-        yield from _of_models(self._serving.statistics(None, None))
+        yield from _model_metrics(self._serving.statistics(None, None))
         for name, value in self._store().items():
             text = "Of the inference store; see the page on the store."
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield kind(f"quadriga_store_{name}", text, value)
 
 
-def _of_models(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
+def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
     images = CounterMetricFamily("quadriga_images", "Images, or rows of tensors.", labels=_LABELS)
     runs = CounterMetricFamily("quadriga_executions", "Runs of a model's graph.", labels=_LABELS)
     requests = SummaryMetricFamily(
@@ -58,8 +58,10 @@ def _of_models(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
         labels=[*_LABELS, "stage"],
     )
 
-    def add(family: SummaryMetricFamily, model: ModelStatistics, name: str, of: Duration) -> None:
-        family.add_metric([model.name, model.version, name], of.count, of.ns / 1e9)
+    def add(
+        family: SummaryMetricFamily, model: ModelStatistics, name: str, duration: Duration
+    ) -> None:
+        family.add_metric([model.name, model.version, name], duration.count, duration.ns / 1e9)
 
     for model in statistics:
         images.add_metric([model.name, model.version], model.inference_count)

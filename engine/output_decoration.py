@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.recording import ImageResult, StoreResult
-from quadriga.proto.messages import OutputWish, Tensor
+from quadriga.proto.messages import RequestedOutput, Tensor
 
 
 def decorate_outputs(
@@ -44,7 +44,9 @@ def decorate_outputs(
     return decorated
 
 
-def select_outputs(outputs: Sequence[Tensor], requested: Sequence[OutputWish]) -> Sequence[Tensor]:
+def select_outputs(
+    outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]
+) -> Sequence[Tensor]:
     """Select the requested outputs, in the order of the request; all where none is named."""
     if not requested:
         return outputs

@@ -38,7 +38,7 @@ from quadriga.engine.settings import Settings
 from quadriga.engine.tensor_inference import count_rows, failed_tensor_results, infer_tensors
 from quadriga.proto.chariot import protocol_of_images
 from quadriga.proto.errors import InvalidRequest, Overloaded, Unsupported
-from quadriga.proto.messages import InferPiece, InferRequest, InferResponse
+from quadriga.proto.messages import InferChunk, InferRequest, InferResponse
 from quadriga.tasks.predictions import OutputError
 
 Result = TypeVar("Result")
@@ -145,7 +145,7 @@ class Pipeline:
             headers=score_headers(results, self._settings.semantic_score_header),
         )
 
-    def stream(self, request: InferRequest) -> Iterator[InferPiece]:
+    def stream(self, request: InferRequest) -> Iterator[InferChunk]:
         """Answer one prompt about one image piece by piece; each step in its caller's thread.
 
         Abandoned streams are not recorded.
@@ -168,7 +168,7 @@ class Pipeline:
                     stored = self._record(trace.summary(), results, admission)
                     trace.count_success(1)
                 ids = [inference_id for inference_id in stored.ids if inference_id]
-                yield InferPiece(model.name, model.version, request.id, text, ids, stored.stored)
+                yield InferChunk(model.name, model.version, request.id, text, ids, stored.stored)
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and explain a prediction of each image; only the response is recorded.

@@ -10,7 +10,12 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.session import RunError
 from quadriga.engine.stopwatch import Event, stages_ms
-from quadriga.proto.errors import InternalError, Overloaded, ProtocolError, as_answered
+from quadriga.proto.errors import (
+    InternalError,
+    Overloaded,
+    ProtocolError,
+    translate_recursion_error,
+)
 from quadriga.proto.messages import InferRequest
 from quadriga.store.errors import JournalError
 from quadriga.tasks.predictions import OutputError
@@ -127,4 +132,4 @@ def to_protocol_error(model_name: str, error: Exception) -> Exception:
         return Overloaded(str(error))
     if isinstance(error, RunError | OutputError):
         return InternalError(f"model {model_name!r} failed: {error}")
-    return as_answered(error)
+    return translate_recursion_error(error)

@@ -20,16 +20,16 @@ from quadriga.proto.datatypes import NAMES
 from quadriga.proto.messages import TensorInfo
 
 _NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
-"""onnxruntime's names of datatypes, where they are not V2's in lower case."""
+"""onnxruntime's names of datatypes, where they differ from V2's in lower case."""
 _DATATYPES = {f"tensor({_NAMES.get(name, name.lower())})": name for name in NAMES}
 
 _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
-"""Where the outputs of a provider may stay; those of others come back as arrays."""
+"""Device on which a provider may leave outputs; other providers return arrays."""
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
-Kept = Any
-"""An output that stays where the model runs: an array on a CPU, elsewhere a value of onnxruntime."""
+DeviceArray = Any
+"""An output left on the device of the model: an array on a CPU, elsewhere an onnxruntime OrtValue."""
 
 onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
 
@@ -50,9 +50,9 @@ class Session:
         providers: Execution providers in order of preference.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
         stopwatch: Takes the time of each run.
-        header: Of the file, where it has been read.
-        changed: The model to load in place of the file, whose external weights stand beside the file.
-        hidden: Name of an output that `changed` has more than the file.
+        header: Header of the file, if it has been read already.
+        modified_model: Serialized model to load in place of the file; its external weights stand beside it.
+        hidden_output: Name of the output that `modified_model` has besides those of the file.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Session:
         stopwatch: Stopwatch | None = None,
         *,
         header: OnnxHeader | None = None,
-        changed: bytes | None = None,
-        hidden: str = "",
+        modified_model: bytes | None = None,
+        hidden_output: str = "",
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch or Stopwatch()
@@ -74,9 +74,11 @@ class Session:
             check_external_data(path, self.header)
         except OnnxFileError as error:
             raise LoadError(str(error)) from error
-        known = onnxruntime.get_available_providers()
-        if absent := [name for name in providers if name not in known]:
-            raise LoadError(f"expected providers among {', '.join(known)}, got {', '.join(absent)}")
+        available = onnxruntime.get_available_providers()
+        if absent := [name for name in providers if name not in available]:
+            raise LoadError(
+                f"expected providers among {', '.join(available)}, got {', '.join(absent)}"
+            )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = intra_op_threads
         options.inter_op_num_threads = 1
@@ -84,15 +86,17 @@ class Session:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent.resolve()))
         try:
             self._session = onnxruntime.InferenceSession(
-                changed or str(path), options, providers=list(providers)
+                modified_model or str(path), options, providers=list(providers)
             )
         except Exception as error:
             raise LoadError(_load_advice(str(error), path)) from error
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
         outputs = [_tensor_info(node) for node in self._session.get_outputs()]
-        self.outputs = [tensor for tensor in outputs if tensor.name != hidden]
-        self.hidden = next((tensor for tensor in outputs if tensor.name == hidden), None)
-        """The output that is not the model's own: it runs where its name is asked for."""
+        self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
+        self.hidden_output = next(
+            (tensor for tensor in outputs if tensor.name == hidden_output), None
+        )
+        """The output that is not the model's own; it is computed only if its name is requested."""
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = (), batch: int = 1
@@ -101,11 +105,11 @@ class Session:
 
         Args:
             feeds: Array by input name.
-            outputs: Names of the outputs wanted; empty for all.
+            outputs: Names of the requested outputs; empty for all.
             batch: Images or rows in the feeds, for the statistics.
 
         Returns:
-            Array by output name, in the order asked for.
+            Array by output name, in the requested order.
 
         Raises:
             RunError: onnxruntime refused the input or failed.
@@ -119,17 +123,17 @@ class Session:
             raise RunError(_first_line(str(error))) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
-    def run_keeping(
-        self, feeds: Mapping[str, Kept], fetch: str, keep: Sequence[str]
-    ) -> tuple[npt.NDArray[Any], dict[str, Kept]]:
-        """Run once: give the output `fetch`, and leave the outputs `keep` where they are for the next run.
+    def run_on_device(
+        self, feeds: Mapping[str, DeviceArray], fetch: str, device_outputs: Sequence[str]
+    ) -> tuple[npt.NDArray[Any], dict[str, DeviceArray]]:
+        """Run once: return the output `fetch`, and leave `device_outputs` on the device for the next run.
 
         On a CPU they are arrays, which onnxruntime takes and gives without a copy: over a cache of two
         layers a run costs 14 us, 27 us through a binding, 54 us with values of its own; with large
         caches all cost the same.
         """
         if not self._device:
-            outputs = self.run(feeds, [fetch, *keep])
+            outputs = self.run(feeds, [fetch, *device_outputs])
             return outputs.pop(fetch), outputs
         try:
             binding = self._session.io_binding()
@@ -139,21 +143,21 @@ class Session:
                 else:
                     binding.bind_ortvalue_input(name, value)
             binding.bind_output(fetch, "cpu")
-            for name in keep:
+            for name in device_outputs:
                 binding.bind_output(name, self._device)
             started_ns = time.perf_counter_ns()
             self._session.run_with_iobinding(binding)
             self.stopwatch.record_run(started_ns, 1)
-            fetched, *kept = binding.get_outputs()
+            fetched, *device_arrays = binding.get_outputs()
         except Exception as error:
             raise RunError(_first_line(str(error))) from error
-        return fetched.numpy(), dict(zip(keep, kept, strict=True))
+        return fetched.numpy(), dict(zip(device_outputs, device_arrays, strict=True))
 
-    def take_rows(self, kept: Kept, rows: npt.NDArray[np.int64]) -> Kept:
-        """Choose rows of what was kept, in any order and number."""
-        if isinstance(kept, np.ndarray):
-            return kept[rows]
-        return onnxruntime.OrtValue.ortvalue_from_numpy(kept.numpy()[rows], self._device, 0)
+    def select_rows(self, array: DeviceArray, rows: npt.NDArray[np.int64]) -> DeviceArray:
+        """Select rows of an output that stayed on the device, in any order and number."""
+        if isinstance(array, np.ndarray):
+            return array[rows]
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array.numpy()[rows], self._device, 0)
 
 
 def _tensor_info(node: Any) -> TensorInfo:

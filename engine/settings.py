@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from quadriga.engine.schema import explain
+from quadriga.engine.schema import explain_validation_error
 from quadriga.store.ids import WORKERS
 
 PREFIX = "QUADRIGA_"
@@ -289,7 +289,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.data) / "drift"
 
     @property
-    def blob_place(self) -> str:
+    def blob_location(self) -> str:
         """Folder or URL of the input images."""
         return self.blobs or str(Path(self.data) / "blobs")
 
@@ -376,7 +376,7 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     try:
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        text = explain(error, Settings)
+        text = explain_validation_error(error, Settings)
         name = text.partition(":")[0]
         raise SettingsError(f"{origins[name]}: {text} (from {values[name]!r})") from error
     if settings.first_worker + settings.workers >= WORKERS:  # imports use the last number

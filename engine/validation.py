@@ -1,4 +1,4 @@
-"""What `quadriga validate` does: runs a model once on an image, checks the answer, draws it."""
+"""The work of `quadriga validate`: run a model once on an image, check its predictions and draw them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from quadriga.tasks.predictions import Classification, Detection, Prediction
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One property that an answer must have."""
+    """One property that predictions must have."""
 
     name: str
     holds: bool
@@ -28,7 +28,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Validation(msgspec.Struct, frozen=True):
-    """What came out of one image."""
+    """Predictions for one image, and the checks of them."""
 
     width: int
     height: int
@@ -38,11 +38,11 @@ class Validation(msgspec.Struct, frozen=True):
 
 
 def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) -> Validation:
-    """Run a model on an image as the server would, check the answer, and write it as a picture.
+    """Run a model on an image as the server would, check the predictions, and draw them into a picture.
 
     Raises:
         LoadError: The model cannot be loaded, or takes no images.
-        InvalidRequest: The image or a parameter is not as it must be, or prompts are missing.
+        InvalidRequest: The image or a parameter is invalid, or prompts are missing.
         OSError: A file cannot be read or written.
     """
     if not cv2.haveImageWriter(str(output)):
@@ -66,7 +66,7 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
     decoded = decode(data, channels=spec.channels, bit_depth=spec.bit_depth, exif=spec.exif)
     picture = draw(decoded, predictions, model.spec.labels)
     if not cv2.imwrite(str(output), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
-        raise OSError(f"expected to write {output}, got a refusal: is the folder there?")
+        raise OSError(f"cannot write {output}: does its folder exist?")
     width, height = decoded.width, decoded.height
     checks = list(_checks(predictions, width, height))
     return Validation(width, height, predictions, checks, str(output))
@@ -87,6 +87,8 @@ def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Itera
         inside = all(0 <= box.xmin < box.xmax <= width for box in boxes)
         inside = inside and all(0 <= box.ymin < box.ymax <= height for box in boxes)
         areas = ((box.xmax - box.xmin) * (box.ymax - box.ymin) for box in boxes)
-        whole = sum(area > 0.95 * width * height for area in areas)
+        covering = sum(area > 0.95 * width * height for area in areas)
         yield Check("boxes inside the image", inside, f"image of {width} x {height}")
-        yield Check("boxes of objects, not of the image", whole < 2, f"{whole} cover it whole")
+        yield Check(
+            "boxes of objects, not of the image", covering < 2, f"{covering} cover it whole"
+        )

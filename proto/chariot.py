@@ -1,4 +1,4 @@
-"""chariot-v2-kserve: what it adds to the V2 envelope if the model takes images.
+"""chariot-v2-kserve: its additions to the V2 envelope for models that take images.
 
 Images come base64-encoded in BYTES inputs, predictions go out as JSON in `data`, one list per image.
 
@@ -14,7 +14,7 @@ from typing import Any
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import read_json
+from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
 
@@ -39,7 +39,7 @@ def without_gateway_prefix(path: str) -> str:
 
 
 def protocol_of_images(protocol: str) -> str:
-    """Name the protocol of a request for images: it shares its paths and its envelope with V2."""
+    """Return the protocol of a request for images, which shares paths and envelope with V2."""
     return PROTOCOL if protocol == "v2" else protocol
 
 
@@ -67,16 +67,23 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
         parameters = {**defaults, **tensor.parameters}
         metadata = parse_metadata(parameters, location)
         storage = read_storage_options(parameters, location)
-        # an input may say so of itself where its protocol has bytes
+        # protocols that carry bytes mark inputs that are base64 all the same
         is_base64 = tensor.parameters.get("content_type") == "base64"
         images = _image_files(tensor.data, location, is_base64=is_base64)
-        yield ImageInput(tensor.name, location, images, parameters, metadata, storage)
+        yield ImageInput(
+            name=tensor.name,
+            location=location,
+            images=images,
+            parameters=parameters,
+            metadata=metadata,
+            storage=storage,
+        )
 
 
 def _image_files(
     elements: Sequence[str | bytes], location: str, *, is_base64: bool
 ) -> Iterator[bytes]:
-    """Yield images as files: those of JSON, or said to be, are base64."""
+    """Yield images as files; texts of JSON, and inputs marked as such, are decoded from base64."""
     for index, element in enumerate(elements):
         if isinstance(element, bytes) and not is_base64:
             yield element
@@ -85,7 +92,7 @@ def _image_files(
 
 
 def _decode_base64(element: str | bytes, location: str) -> bytes:
-    """Decode an image, also of a data URL, and also in lines."""
+    """Decode an image in base64; a data URL and line breaks are accepted, too."""
     text = element.decode("latin-1") if isinstance(element, bytes) else element
     if text.startswith("data:"):
         _, _, text = text.partition(",")
@@ -103,7 +110,7 @@ def _decode_base64(element: str | bytes, location: str) -> bytes:
 
 
 def read_storage_options(parameters: Mapping[str, Any], location: str) -> StorageOptions:
-    """Read what a request asks to store of one input.
+    """Read the storage options of one input.
 
     Raises:
         InvalidRequest: An option is neither true nor false.
@@ -131,7 +138,7 @@ def parse_metadata(parameters: Mapping[str, Any], location: str) -> dict[str, An
 def parse_metadata_value(value: Any, location: str) -> dict[str, Any]:
     """Read metadata in any of its forms; see `parse_metadata`."""
     if isinstance(value, str):
-        value = read_json(value, "a text", object, f"{location}: ")
+        value = parse_json(value, "a text", object, f"{location}: ")
     if value is None:
         return {}
     if isinstance(value, dict) and ("extended_metadata" in value or "standard_metadata" in value):
@@ -169,7 +176,7 @@ def _from_entries(entries: list[Any], location: str) -> dict[str, Any]:
 
 
 def _typed(type_: Any, value: Any, location: str) -> Any:
-    """Read one value as its declared type; values are texts on the wire, JSON's own are taken too."""
+    """Read a value as its declared type; values are texts on the wire, but JSON's own types are accepted, too."""
     if type_ not in METADATA_TYPES:
         raise InvalidRequest(
             f"{location}: expected type to be one of {', '.join(METADATA_TYPES)}, got {type_!r:.40}"
@@ -177,7 +184,7 @@ def _typed(type_: Any, value: Any, location: str) -> Any:
     parsed: Any = value
     if type_ == "dict" and isinstance(value, str):
         with contextlib.suppress(InvalidRequest):
-            parsed = read_json(value, "a text", object)
+            parsed = parse_json(value, "a text", object)
     elif type_ in _NUMBERS and isinstance(value, str) and _NUMBERS[type_].fullmatch(value.strip()):
         parsed = int(value) if type_ == "int" else float(value)
     elif type_ == "float" and isinstance(value, int) and not isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as they are.
+"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as raw bytes.
 
-Parameters are those of chariot-v2-kserve, predictions too; there is no model name, no input's name and no
-metadata in the answer. The model is the one of the gateway's prefix, or the only one of the server.
+Parameters and predictions are those of chariot-v2-kserve; responses have no model name, no input's name and no
+metadata. The model is the one of the gateway's prefix, or the only one of the server.
 
 Source: Striveworks, engine-yolo, `protocol.py`; it is not on Chariot's page of protocols.
 """
@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parameters_of, read_object
+from quadriga.proto.json_text import parse_object, take_parameters
 from quadriga.proto.messages import InferRequest, Serving, Tensor
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
+    WireOptions,
     model_names,
-    post,
+    post_endpoint,
     request_id,
     store_headers,
 )
@@ -30,7 +30,7 @@ from quadriga.proto.v2_rest import answer_infer
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 
 PARAMETERS_HEADER = b"chariot-inference-parameters"
-"""A JSON object, for images that come as they are."""
+"""Header with the parameters, a JSON object, of an image sent as raw bytes."""
 
 _JSON = b"application/json"
 _LINES = b"application/jsonl"
@@ -39,51 +39,59 @@ _OBJECT = re.compile(rb"\s*\{")
 
 
 class ImageBody(msgspec.Struct):
-    """A request, or a line of one, for the OpenAPI document."""
+    """Request, or one line of it, for the OpenAPI document."""
 
     input: str
     parameters: dict[str, Any] | None = None
 
 
-def operations(serving: Serving, options: Options) -> list[Operation]:
+def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the one endpoint of chariot-v2."""
-    answer = partial(_infer, serving, options)
+    infer = partial(_infer, serving, options)
     return [
-        post(PATH, answer, "Answer images, for Chariot", compressed=True, request_type=ImageBody)
+        post_endpoint(
+            PATH,
+            infer,
+            "Answer images, for Chariot",
+            compress_response=True,
+            request_type=ImageBody,
+        )
     ]
 
 
-def parse_images(call: Call) -> list[Tensor] | None:
-    """Read the images of a request, each a tensor; None of a request of chariot-v2-kserve."""
-    kind = call.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
-    if kind == _LINES:
-        lines = [line for line in call.body.split(b"\n") if line.strip()]
+def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
+    """Read the images of a request, each as a tensor; None if it is a request of chariot-v2-kserve."""
+    media_type = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    if media_type == _LINES:
+        lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
             raise InvalidRequest("expected a body of at least one line, got none")
         return [
-            _image(read_object(line, where := f"line {number}"), where, number)
+            _image(parse_object(line, location := f"line {number}"), location, number)
             for number, line in enumerate(lines)
         ]
-    # curl names its default type for anything that it posts
-    if kind in (b"", _JSON) or (kind == _FORM and _OBJECT.match(call.body)):
-        body = read_object(call.body, "a body")
+    # curl sends its default type, that of forms, with anything that it posts
+    if media_type in (b"", _JSON) or (media_type == _FORM and _OBJECT.match(http_request.body)):
+        body = parse_object(http_request.body, "a body")
         return None if "inputs" in body and "input" not in body else [_image(body, "a body", 0)]
-    written = call.headers.get(PARAMETERS_HEADER)
-    what = f"the header {PARAMETERS_HEADER.decode()}"
-    parameters = {} if written is None else read_object(written, what)
-    return [Tensor("input-0", "BYTES", (1,), [call.body], parameters)]
+    header = http_request.headers.get(PARAMETERS_HEADER)
+    subject = f"the header {PARAMETERS_HEADER.decode()}"
+    parameters = {} if header is None else parse_object(header, subject)
+    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters=parameters)]
 
 
-def _image(body: dict[str, Any], where: str, number: int) -> Tensor:
+def _image(body: dict[str, Any], location: str, index: int) -> Tensor:
     image = body.get("input")
     if not isinstance(image, str):
-        raise InvalidRequest(f"{where}: expected input to be an image in base64, got {image!r:.60}")
-    parameters = parameters_of(body, f"{where}: ")
-    return Tensor(f"input-{number}", "BYTES", (1,), [image], parameters)
+        raise InvalidRequest(
+            f"{location}: expected input to be an image in base64, got {image!r:.60}"
+        )
+    parameters = take_parameters(body, f"{location}: ")
+    return Tensor(f"input-{index}", "BYTES", (1,), [image], parameters=parameters)
 
 
-def _infer(serving: Serving, options: Options, call: Call) -> Answer:
-    name = call.path["name"]
+def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:
+    name = http_request.path_parameters["name"]
     if name is None:
         names = model_names(serving)
         if len(names) != 1:
@@ -92,20 +100,22 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
                 "POST /v2/models/<name>/infer, or below /api/serve/serve-model-<name>-pred"
             )
         (name,) = names
-    inputs = parse_images(call)
+    inputs = parse_images(http_request)
     if inputs is None:
         path = {"name": name, "version": None}
-        return answer_infer(serving, options, msgspec.structs.replace(call, path=path))
+        return answer_infer(
+            serving, options, msgspec.structs.replace(http_request, path_parameters=path)
+        )
     info = serving.model_info(name, None)
     if info.task == "TENSOR":
         raise InvalidRequest(
             f"expected a model of images, got {info.name!r}, which takes tensors: "
             f"POST /v2/models/{info.name}/infer"
         )
-    request = InferRequest(name, None, request_id(call), inputs, protocol="chariot-v2")
+    request = InferRequest(name, None, request_id(http_request), inputs, protocol="chariot-v2")
     response = serving.infer(request)
-    answers = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
+    lines = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
     headers = store_headers(response)
-    if len(answers) == 1:
-        return Answer(answers[0], headers=headers)
-    return Answer(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)
+    if len(lines) == 1:
+        return HttpResponse(lines[0], headers=headers)
+    return HttpResponse(b"\n".join((*lines, b"")), media_type=_LINES, headers=headers)

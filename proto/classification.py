@@ -13,49 +13,51 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Serving, Tensor
 
 MAX_ELEMENTS = 1_000_000
-"""Of an output that is classified."""
+"""Maximum number of elements of a classified output."""
 
 
-def infer(serving: Serving, request: InferRequest) -> InferResponse:
-    """Answer a request, with the outputs that it wants classified replaced by their best classes."""
-    wishes = {
-        output.name: _count(wished, output.name)
+def infer_and_classify(serving: Serving, request: InferRequest) -> InferResponse:
+    """Run a request; replace each output with the parameter `classification` by its best classes."""
+    class_counts = {
+        output.name: _count(requested, output.name)
         for output in request.requested_outputs
-        if (wished := (output.parameters or {}).get("classification"))
+        if (requested := (output.parameters or {}).get("classification"))
     }
     response = serving.infer(request)
-    if not wishes:
+    if not class_counts:
         return response
     labels = serving.model_info(response.model, response.version).labels
     outputs = [
-        _classified(tensor, wishes[tensor.name], labels) if tensor.name in wishes else tensor
+        _classified(tensor, class_counts[tensor.name], labels)
+        if tensor.name in class_counts
+        else tensor
         for tensor in response.outputs
     ]
     return msgspec.structs.replace(response, outputs=outputs)
 
 
-def _count(wished: object, output: str) -> int:
-    if type(wished) is not int or wished < 1:
+def _count(requested: object, output: str) -> int:
+    if type(requested) is not int or requested < 1:
         raise InvalidRequest(
             f"output {output!r:.60}: expected parameters.classification to be a number of classes, "
-            f"got {wished!r:.40}"
+            f"got {requested!r:.40}"
         )
-    return wished
+    return requested
 
 
 def _classified(tensor: Tensor, count: int, labels: Sequence[str]) -> Tensor:
-    """Give the best classes of a tensor whose first axis is the batch, as value:index:label."""
-    where = f"output {tensor.name!r}"
+    """Return the best classes of a tensor as texts `value:index:label`; its first axis is the batch."""
+    location = f"output {tensor.name!r}"
     array = tensor.data
     if not isinstance(array, np.ndarray) or tensor.datatype in ("FP16", "BOOL"):
         raise InvalidRequest(
-            f"{where}: expected a tensor of numbers to classify, got {tensor.datatype}"
+            f"{location}: expected a tensor of numbers to classify, got {tensor.datatype}"
         )
     if array.size > MAX_ELEMENTS:
         raise InvalidRequest(
-            f"{where}: expected at most {MAX_ELEMENTS} elements to classify, got {array.size}"
+            f"{location}: expected at most {MAX_ELEMENTS} elements to classify, got {array.size}"
         )
-    size = math.prod(array.shape[1:])  # -1 would be none where there are no rows
+    size = math.prod(array.shape[1:])  # -1 is undefined if there are no rows
     rows = array.reshape(array.shape[0], size) if array.ndim > 1 else array.reshape(1, -1)
     count = min(count, rows.shape[1])
     elements = []
@@ -64,4 +66,4 @@ def _classified(tensor: Tensor, count: int, labels: Sequence[str]) -> Tensor:
             label = f":{labels[index]}" if index < len(labels) else ""
             elements.append(f"{row[index]:f}:{index}{label}")
     shape = (rows.shape[0], count) if array.ndim > 1 else (count,)
-    return Tensor(tensor.name, "BYTES", shape, elements, tensor.parameters)
+    return Tensor(tensor.name, "BYTES", shape, elements, parameters=tensor.parameters)

@@ -1,7 +1,7 @@
-"""CloudEvents over HTTP: requests in an envelope, binary (headers) or structured (JSON), answered in one.
+"""CloudEvents over HTTP: requests and responses in an envelope, binary (headers) or structured (JSON).
 
 Source: CloudEvents 1.0.2, HTTP protocol binding, sections 3.1 and 3.2; JSON event format. Types and
-sources of answers, and the variables that set them, are KServe's.
+sources of responses, and the variables that set them, are KServe's.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import msgspec
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import read_json
-from quadriga.proto.operations import JSON, Answer, Call, Options
+from quadriga.proto.json_text import parse_json
+from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
 
 STRUCTURED = b"application/cloudevents+json"
 VERSIONS = ("0.3", "1.0")
@@ -27,7 +27,7 @@ _PREFIX = b"ce-"
 _REQUIRED = ("specversion", "source", "type", "id")
 _BINARY = tuple(_PREFIX + name.encode() for name in _REQUIRED)
 _ALSO_REQUIRED = ("time", "data")
-"""Of an event in JSON that its Content-Type does not name; other JSON has one or two of these keys."""
+"""Further keys required of an event whose Content-Type does not name it; other JSON has one or two of all."""
 
 _ATTRIBUTE = re.compile("[a-z0-9]{1,64}")
 _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -36,72 +36,76 @@ _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in 
 class _Event(msgspec.Struct, frozen=True):
     attributes: Mapping[str, Any]
     media_type: bytes | None
-    """Of the structured answer; None where attributes go in headers."""
+    """Media type of a structured response; None if attributes go in headers."""
     data: bytes
 
 
-def answering(
-    answer: Callable[[Call], Answer], options: Options, *, unnamed: bool = False
-) -> Callable[[Call], Answer]:
-    """Let an operation on a model take CloudEvents beside plain requests.
+def with_cloud_events(
+    handler: Callable[[HttpRequest], HttpResponse],
+    options: WireOptions,
+    *,
+    any_content_type: bool = False,
+) -> Callable[[HttpRequest], HttpResponse]:
+    """Wrap the handler of a model's operation so that it takes CloudEvents as well as plain requests.
 
-    Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it
-    costs a search through each body.
+    With `any_content_type`, JSON with all members of an event counts as one whatever its Content-Type; that costs a
+    search through each body.
     """
 
-    def answer_event(call: Call) -> Answer:
-        event = _read(call, unnamed=unnamed)
+    def answer_event(http_request: HttpRequest) -> HttpResponse:
+        event = _read(http_request, any_content_type=any_content_type)
         if event is None:
-            return answer(call)
-        answered = answer(msgspec.structs.replace(call, body=event.data, is_event=True))
-        attributes = _attributes(event, options, call.path["name"])
+            return handler(http_request)
+        response = handler(msgspec.structs.replace(http_request, body=event.data, is_event=True))
+        attributes = _attributes(event, options, http_request.path_parameters["name"])
         if event.media_type is None:
-            return _binary(answered, attributes)
-        return _structured(answered, attributes, event.media_type)
+            return _binary(response, attributes)
+        return _structured(response, attributes, event.media_type)
 
     return answer_event
 
 
-def _read(call: Call, *, unnamed: bool) -> _Event | None:
-    """Give the event that a request is; None where it is none."""
-    headers = call.headers
+def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None:
+    """Read a request as an event; None if it is none."""
+    headers = http_request.headers
     if all(name in headers for name in _BINARY):
         attributes: dict[str, Any] = {
             name.removeprefix(_PREFIX).decode("latin-1"): unquote(value.decode("utf-8", "replace"))
             for name, value in headers.items()
             if name.startswith(_PREFIX)
         }
-        return _Event(_checked(attributes), None, call.body)
-    named = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STRUCTURED
-    if not named and not (unnamed and b'"specversion"' in call.body):
+        return _Event(_checked(attributes), None, http_request.body)
+    is_named = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STRUCTURED
+    if not is_named and not (any_content_type and b'"specversion"' in http_request.body):
         return None
-    members = _members(call.body)
-    if not named and not {*_REQUIRED, *_ALSO_REQUIRED} <= members.keys():
+    members = _members(http_request.body)
+    if not is_named and not {*_REQUIRED, *_ALSO_REQUIRED} <= members.keys():
         return None
     if not members:
         raise InvalidRequest("expected a CloudEvent to be a JSON object, got none")
     data = _data(members)
     attributes = {
-        name: read_json(value, f"attribute {name!r:.60}", object) for name, value in members.items()
+        name: parse_json(value, f"attribute {name!r:.60}", object)
+        for name, value in members.items()
     }
-    return _Event(_checked(attributes), STRUCTURED if named else JSON, data)
+    return _Event(_checked(attributes), STRUCTURED if is_named else JSON, data)
 
 
 def _members(body: bytes) -> dict[str, msgspec.Raw]:
-    """Read an object's members, as they are written where NaN is not among them; none of other JSON."""
+    """Return the members of a JSON object, unparsed (re-encoded if one is NaN); empty for other JSON."""
     with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     with contextlib.suppress(ValueError, RecursionError, AttributeError):
-        found = json.loads(body).items()
-        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in found}
+        members = json.loads(body).items()
+        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in members}
     return {}
 
 
 def _data(members: dict[str, msgspec.Raw]) -> bytes:
-    written, encoded = members.pop("data", None), members.pop("data_base64", None)
-    if written is not None and encoded is None:
-        return bytes(written)
-    if written is not None or encoded is None:
+    data, encoded = members.pop("data", None), members.pop("data_base64", None)
+    if data is not None and encoded is None:
+        return bytes(data)
+    if data is not None or encoded is None:
         raise InvalidRequest("expected a CloudEvent to have one of data and data_base64")
     try:
         return pybase64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
@@ -124,18 +128,18 @@ def _checked(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return attributes
 
 
-def _attributes(event: _Event, options: Options, model: str) -> dict[str, str]:
-    kept = {}
+def _attributes(event: _Event, options: WireOptions, model: str) -> dict[str, str]:
+    copied = {}
     if options.ce_merge:
-        kept = {
+        copied = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in event.attributes.items()
             if _ATTRIBUTE.fullmatch(name) and isinstance(value, str | int)
         }
         for name in ("datacontenttype", "datacontentencoding", "contenttype", "dataschema"):
-            kept.pop(name, None)  # these describe the request's data
+            copied.pop(name, None)  # these describe the request's data
     return {
-        **kept,
+        **copied,
         "specversion": event.attributes["specversion"],
         "id": str(uuid.uuid4()),
         "source": options.ce_source or f"io.kserve.inference.{model}",
@@ -144,21 +148,23 @@ def _attributes(event: _Event, options: Options, model: str) -> dict[str, str]:
     }
 
 
-def _binary(answer: Answer, attributes: Mapping[str, str]) -> Answer:
+def _binary(response: HttpResponse, attributes: Mapping[str, str]) -> HttpResponse:
     headers = [
         (_PREFIX + name.encode(), quote(value, safe=_UNQUOTED).encode())
         for name, value in attributes.items()
     ]
-    return msgspec.structs.replace(answer, headers=[*answer.headers, *headers])
+    return msgspec.structs.replace(response, headers=[*response.headers, *headers])
 
 
-def _structured(answer: Answer, attributes: Mapping[str, str], media_type: bytes) -> Answer:
-    if not isinstance(answer.body, bytes):
+def _structured(
+    response: HttpResponse, attributes: Mapping[str, str], media_type: bytes
+) -> HttpResponse:
+    if not isinstance(response.body, bytes):
         raise InvalidRequest("expected a request of one answer in a CloudEvent, got a stream")
-    event: dict[str, Any] = {**attributes, "datacontenttype": answer.media_type.decode()}
-    if answer.media_type == JSON:
-        event["data"] = msgspec.Raw(answer.body)
+    event: dict[str, Any] = {**attributes, "datacontenttype": response.media_type.decode()}
+    if response.media_type == JSON:
+        event["data"] = msgspec.Raw(response.body)
     else:
-        event["data_base64"] = answer.body
+        event["data_base64"] = response.body
     body = msgspec.json.encode(event)
-    return msgspec.structs.replace(answer, body=body, media_type=media_type)
+    return msgspec.structs.replace(response, body=body, media_type=media_type)

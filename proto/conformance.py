@@ -1,6 +1,6 @@
-"""Whether an engine speaks chariot-v2-kserve: a client that asks it, and says what differs.
+"""Conformance check of an engine with chariot-v2-kserve: a client, and the findings of its cases.
 
-What is asked stands in `quadriga.proto.conformance_cases`. It knows no server, ours included.
+The cases are in `quadriga.proto.conformance_cases`. They are independent of any server, ours included.
 """
 
 import base64
@@ -24,7 +24,7 @@ PROMPTS = ["What is in the picture?", "How many shapes are there?"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """How one case went."""
+    """Result of one case."""
 
     case: str
     severity: Severity
@@ -34,36 +34,36 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One thing to ask; `check` raises `Differs`, or gives a note."""
+    """One requirement of the protocol; `check` raises `Mismatch`, or returns a note."""
 
     name: str
     severity: Severity
-    check: Callable[["Engine"], str | None]
+    check: Callable[["EngineClient"], str | None]
     tasks: Sequence[str] = TASKS
 
 
-class Differs(Exception):
-    """The engine answers otherwise than the protocol says."""
+class Mismatch(Exception):
+    """The engine's response differs from the protocol."""
 
-    def __init__(self, expected: str, found: object) -> None:
+    def __init__(self, expected: str, actual: object) -> None:
         super().__init__(expected)
         self.expected = expected
-        self.found = found if isinstance(found, str) else json.dumps(found, default=repr)
+        self.actual = actual if isinstance(actual, str) else json.dumps(actual, default=repr)
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer of the engine."""
+    """Response of the engine."""
 
     status: int
     body: bytes
 
-    def said(self) -> str:
-        """Say it in a line."""
+    def describe(self) -> str:
+        """Return status and beginning of the body in one line."""
         return f"{self.status} {self.body[:160].decode('utf-8', 'replace')}"
 
 
-class Engine:
-    """The engine that is asked: `url` is what stands before `/v2`, `task` one of `TASKS`."""
+class EngineClient:
+    """Client of the engine under test: `url` is the part before `/v2`, `task` one of `TASKS`."""
 
     def __init__(self, url: str, model: str, task: str, timeout_s: float = 60) -> None:
         self._url = urlsplit(url if "//" in url else f"//{url}", "http")
@@ -72,12 +72,12 @@ class Engine:
         self.task = task
         self.image, self.other_image = _picture(320, 240, ".png"), _picture(200, 260, ".jpg")
         self.size_wh = (320, 240)
-        """Of `image`."""
+        """Size of `image`: width, height, in pixels."""
 
-    def ask(
+    def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Send a request, a body that is not bytes as JSON; redirects are not followed."""
+        """Send a request; a body other than bytes is encoded as JSON. Redirects are not followed."""
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
@@ -91,12 +91,12 @@ class Engine:
             finally:
                 connection.close()
         except (OSError, HTTPException) as error:
-            raise Differs("an answer over HTTP", repr(error)) from error
+            raise Mismatch("an answer over HTTP", repr(error)) from error
 
     def infer(self, body: Any, path: str = "", headers: Mapping[str, str] | None = None) -> Reply:
-        """Post to the model's endpoint."""
-        given = {"Content-Type": "application/json"} if headers is None else headers
-        return self.ask("POST", path or f"/v2/models/{self.model}/infer/", body, given)
+        """Post to the model's infer endpoint."""
+        sent_headers = {"Content-Type": "application/json"} if headers is None else headers
+        return self.send("POST", path or f"/v2/models/{self.model}/infer/", body, sent_headers)
 
     def input(self, *images: bytes | str, name: str = "input-image-0", **changes: Any) -> Any:
         """Make an input; `changes` are its parameters."""
@@ -107,57 +107,73 @@ class Engine:
         return {**tensor, "parameters": parameters} if parameters else tensor
 
     def body(self, *images: bytes | str, **changes: Any) -> Any:
-        """Make a body of one input; of one image where none is given."""
+        """Make a body of one input; with one default image if none is given."""
         return {"inputs": [self.input(*(images or [self.image]), **changes)]}
 
-    def answer(self, *inputs: Any, **more: Any) -> dict[str, Any]:
-        """Ask something right; gives the JSON of the answer."""
+    def infer_json(self, *inputs: Any, **more: Any) -> dict[str, Any]:
+        """Send a valid request; return the JSON of the response."""
         body = {"inputs": list(inputs)} if inputs else self.body()
-        return answered(self.infer({**body, **more}))
+        return checked_json(self.infer({**body, **more}))
 
-    def found(self, **parameters: Any) -> list[Any]:
-        """Give the predictions for the first image, nested, flat or as JSON texts."""
-        data = self.answer(self.input(self.image, **parameters))["outputs"][0].get("data")
+    def predictions(self, **parameters: Any) -> list[Any]:
+        """Return the predictions for the first image, which may come nested, flat or as JSON texts."""
+        data = self.infer_json(self.input(self.image, **parameters))["outputs"][0].get("data")
         try:
-            read = [json.loads(each) if isinstance(each, str) else each for each in data or ()]
+            predictions = [
+                json.loads(element) if isinstance(element, str) else element
+                for element in data or ()
+            ]
         except (TypeError, ValueError) as error:
-            raise Differs("data to hold predictions", data) from error
-        return read[0] if len(read) == 1 and isinstance(read[0], list) else read
+            raise Mismatch("data to hold predictions", data) from error
+        return (
+            predictions[0]
+            if len(predictions) == 1 and isinstance(predictions[0], list)
+            else predictions
+        )
 
 
-def answered(reply: Reply) -> dict[str, Any]:
-    """Read the JSON of an answer; it `Differs` where it is not 200, or no object with outputs."""
+def checked_json(reply: Reply) -> dict[str, Any]:
+    """Parse the JSON of a response; raises `Mismatch` unless it is 200 and an object with outputs."""
     try:
         body = json.loads(reply.body) if reply.status == 200 else None
     except ValueError:
         body = None
     outputs = body.get("outputs") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(outputs, list) or not outputs:
-        raise Differs("200 and a JSON object with outputs", reply.said())
+        raise Mismatch("200 and a JSON object with outputs", reply.describe())
     if not all(isinstance(output, dict) for output in outputs):
-        raise Differs("outputs to be objects", outputs)
+        raise Mismatch("outputs to be objects", outputs)
     return body
 
 
-def expect(holds: bool, expected: str, found: object) -> None:  # noqa: FBT001 - as assert
-    """Raise `Differs` unless something holds."""
-    if not holds:
-        raise Differs(expected, found)
+def expect(condition: bool, expected: str, actual: object) -> None:  # noqa: FBT001 - as assert
+    """Raise `Mismatch` unless a condition holds."""
+    if not condition:
+        raise Mismatch(expected, actual)
 
 
-def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
-    """Ask every case that the task has."""
+def check_engine(engine: EngineClient, cases: Sequence[Case]) -> Iterator[Finding]:
+    """Run every case of the engine's task."""
     for case in cases:
         if engine.task not in case.tasks:
             continue
         expected = ""
         try:
-            found = case.check(engine) or ""
-        except Differs as differs:
-            expected, found = differs.expected, differs.found[:300]
+            actual = case.check(engine) or ""
+        except Mismatch as mismatch:
+            expected, actual = mismatch.expected, mismatch.actual[:300]
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            expected, found = "an answer of the page's form", repr(error)  # as odd as it may be
-        yield Finding(case.name, case.severity, not expected, expected, found)
+            expected, actual = (
+                "a response in the form of the page",
+                repr(error),
+            )  # an engine may send anything
+        yield Finding(
+            case=case.name,
+            severity=case.severity,
+            ok=not expected,
+            expected=expected,
+            found=actual,
+        )
 
 
 def _picture(width: int, height: int, kind: str) -> bytes:

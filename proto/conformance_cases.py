@@ -1,6 +1,6 @@
-"""What an engine that speaks chariot-v2-kserve answers, case by case.
+"""Cases of the conformance check with chariot-v2-kserve.
 
-What the page demands is a `must`; what it leaves open, or what clients rely on beyond it, is a `should`.
+A `must` is required by the page; a `should` is left open by it, or relied on by clients beyond it.
 
 Source: Chariot, Inference Protocols; Open Inference Protocol for health, ids and errors.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from quadriga.proto.conformance import PROMPTS, TASKS, Case, Engine, answered, expect
+from quadriga.proto.conformance import PROMPTS, TASKS, Case, EngineClient, checked_json, expect
 
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_CLASSIFICATION": ("score",),
@@ -20,7 +20,7 @@ _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_SEGMENTATION": ("score",),
     "IMAGE_TEXT_TO_TEXT": (),
 }
-"""Fields of a prediction that are numbers, by task."""
+"""Numeric fields of a prediction, by task."""
 
 _CLASSIFY = ("IMAGE_CLASSIFICATION",)
 _DETECT = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION")
@@ -32,166 +32,193 @@ _METADATA = {
 }
 
 
-def _health(engine: Engine) -> None:
+def _health(engine: EngineClient) -> None:
     paths = ("/ready", "/v2/health/ready", f"/v2/models/{engine.model}/ready", "/v2/health/live")
-    replies = {path: engine.ask("GET", path).status for path in paths}
+    replies = {path: engine.send("GET", path).status for path in paths}
     expect(200 in replies.values(), "200 from a health endpoint", replies)
 
 
-def _v2_health(engine: Engine) -> None:
+def _v2_health(engine: EngineClient) -> None:
     for path in ("/v2/health/live", "/v2/health/ready", f"/v2/models/{engine.model}/ready"):
-        reply = engine.ask("GET", path)
-        expect(reply.status == 200, f"200 from GET {path}", reply.said())
+        reply = engine.send("GET", path)
+        expect(reply.status == 200, f"200 from GET {path}", reply.describe())
 
 
-def _at(path: str, headers: Mapping[str, str] | None = None) -> Callable[[Engine], None]:
-    def check(engine: Engine) -> None:
-        answered(engine.infer(engine.body(), f"/v2/models/{engine.model}{path}", headers))
+def _at(path: str, headers: Mapping[str, str] | None = None) -> Callable[[EngineClient], None]:
+    def check(engine: EngineClient) -> None:
+        checked_json(engine.infer(engine.body(), f"/v2/models/{engine.model}{path}", headers))
 
     return check
 
 
-def _output(engine: Engine) -> None:
-    (output, *more) = engine.answer()["outputs"]
-    expect(not more, "one output for one input", f"{1 + len(more)}")
-    right = {"name": str, "shape": list, "datatype": str, "data": list}
-    kinds = {name: isinstance(output.get(name), kind) for name, kind in right.items()}
-    expect(all(kinds.values()), f"an output with {', '.join(right)}", output)
+def _output(engine: EngineClient) -> None:
+    (output, *others) = engine.infer_json()["outputs"]
+    expect(not others, "one output for one input", f"{1 + len(others)}")
+    types = {"name": str, "shape": list, "datatype": str, "data": list}
+    kinds = {name: isinstance(output.get(name), type_) for name, type_ in types.items()}
+    expect(all(kinds.values()), f"an output with {', '.join(types)}", output)
     expect(output["name"] == "input-image-0", "the input's name", output["name"])
 
 
-def _column(engine: Engine) -> None:
+def _column(engine: EngineClient) -> None:
     for shape in ([1, 1], [-1]):
-        engine.answer({**engine.input(engine.image), "shape": shape})
+        engine.infer_json({**engine.input(engine.image), "shape": shape})
 
 
-def _several_inputs(engine: Engine) -> None:
+def _several_inputs(engine: EngineClient) -> None:
     names = ["first", "second", "third"]
     inputs = [engine.input(engine.image, name=name) for name in names]
-    found = [output.get("name") for output in engine.answer(*inputs)["outputs"]]
-    expect(found == names, f"an output for each of {names}", found)
+    output_names = [output.get("name") for output in engine.infer_json(*inputs)["outputs"]]
+    expect(output_names == names, f"an output for each of {names}", output_names)
 
 
-def _two_images(engine: Engine) -> None:
-    output = engine.answer(engine.input(engine.image, engine.other_image))["outputs"][0]
+def _two_images(engine: EngineClient) -> None:
+    output = engine.infer_json(engine.input(engine.image, engine.other_image))["outputs"][0]
     data, shape = output.get("data"), output.get("shape")
     expect(isinstance(data, list) and len(data) == 2, "data of two elements", data)
     expect(shape in ([2], [2, 1]), "the shape [2]", shape)
 
 
-def _nested(engine: Engine) -> None:
-    data = engine.answer()["outputs"][0].get("data")
-    right = isinstance(data, list) and len(data) == 1 and isinstance(data[0], list)
-    expect(right, "data to be one list, of the image's predictions", data)
+def _nested(engine: EngineClient) -> None:
+    data = engine.infer_json()["outputs"][0].get("data")
+    is_nested = isinstance(data, list) and len(data) == 1 and isinstance(data[0], list)
+    expect(is_nested, "data to be one list, of the image's predictions", data)
 
 
-def _fields(engine: Engine) -> str | None:
+def _fields(engine: EngineClient) -> str | None:
     if _predictions(engine):
         return None
     return "nothing was found in the picture: no prediction to look at"
 
 
-def _predictions(engine: Engine) -> list[dict[str, Any]]:
-    """Give predictions whose fields are those of the task: as many as there are, to have some."""
-    found = engine.found(**({"score_threshold": 0.01} if engine.task in _DETECT else {}))
+def _predictions(engine: EngineClient) -> list[dict[str, Any]]:
+    """Return predictions whose fields are those of the task, with a low threshold so that there are some."""
+    predictions = engine.predictions(
+        **({"score_threshold": 0.01} if engine.task in _DETECT else {})
+    )
     texts = ("prompt", "answer") if engine.task in _ASK else ("label",)
-    for each in found:
-        expect(isinstance(each, dict), "predictions to be objects", each)
+    for prediction in predictions:
+        expect(isinstance(prediction, dict), "predictions to be objects", prediction)
         for name in texts:
-            expect(isinstance(each.get(name), str), f"{name} to be a text", each)
+            expect(isinstance(prediction.get(name), str), f"{name} to be a text", prediction)
         for name in _NUMBERS[engine.task]:
-            expect(_is_number(each.get(name)), f"{name} to be a number", each)
+            expect(_is_number(prediction.get(name)), f"{name} to be a number", prediction)
         if engine.task == "IMAGE_SEGMENTATION":
-            rings = each["contour"]
-            right = isinstance(rings, list) and all(isinstance(r, list) and r for r in rings)
-            right = right and all(_is_number(p[axis]) for r in rings for p in r for axis in "xy")
-            expect(right, "contour: a list of lists of {x, y}", each)
-    return found
+            rings = prediction["contour"]
+            is_valid = isinstance(rings, list) and all(isinstance(r, list) and r for r in rings)
+            is_valid = is_valid and all(
+                _is_number(p[axis]) for r in rings for p in r for axis in "xy"
+            )
+            expect(is_valid, "contour: a list of lists of {x, y}", prediction)
+    return predictions
 
 
-def _ranges(engine: Engine) -> None:
+def _ranges(engine: EngineClient) -> None:
     width, height = engine.size_wh
-    for each in _predictions(engine):
-        right = 0 <= each.get("score", 0) <= 1
+    for prediction in _predictions(engine):
+        is_valid = 0 <= prediction.get("score", 0) <= 1
         if engine.task == "OBJECT_DETECTION":
-            across = -1 <= each["xmin"] <= each["xmax"] <= width + 1
-            right = right and across and -1 <= each["ymin"] <= each["ymax"] <= height + 1
+            across = -1 <= prediction["xmin"] <= prediction["xmax"] <= width + 1
+            is_valid = (
+                is_valid and across and -1 <= prediction["ymin"] <= prediction["ymax"] <= height + 1
+            )
         if engine.task == "ORIENTED_OBJECT_DETECTION":
-            centre = -0.1 <= each["cx"] <= 1.1 and -0.1 <= each["cy"] <= 1.1
-            right = right and centre and min(each["w"], each["h"]) >= 0
-            right = right and abs(each["r"]) <= 2 * math.pi
-        points = [point for ring in each.get("contour", ()) for point in ring]
-        right = right and all(-1 <= p["x"] <= width and -1 <= p["y"] <= height for p in points)
-        expect(right, f"scores of 0 to 1, and places in the image of {width} x {height}", each)
+            centre = -0.1 <= prediction["cx"] <= 1.1 and -0.1 <= prediction["cy"] <= 1.1
+            is_valid = is_valid and centre and min(prediction["w"], prediction["h"]) >= 0
+            is_valid = is_valid and abs(prediction["r"]) <= 2 * math.pi
+        points = [point for ring in prediction.get("contour", ()) for point in ring]
+        is_valid = is_valid and all(
+            -1 <= p["x"] <= width and -1 <= p["y"] <= height for p in points
+        )
+        expect(
+            is_valid, f"scores of 0 to 1, and places in the image of {width} x {height}", prediction
+        )
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _threshold(engine: Engine) -> None:
-    found = engine.found(score_threshold=0.5)
-    low = [each for each in found if isinstance(each, dict) and each.get("score", 0) < 0.5]
+def _threshold(engine: EngineClient) -> None:
+    predictions = engine.predictions(score_threshold=0.5)
+    low = [
+        prediction
+        for prediction in predictions
+        if isinstance(prediction, dict) and prediction.get("score", 0) < 0.5
+    ]
     expect(not low, "no prediction below a score_threshold of 0.5", low)
 
 
-def _proba(engine: Engine) -> None:
-    few, all_ = len(engine.found()), engine.found(action="predict_proba")
-    scores = [each.get("score") if isinstance(each, dict) else None for each in all_]
-    expect(1 <= few <= len(scores), "predict_proba to answer all labels, predict the best", scores)
-    expect(all(map(_is_number, scores)), "predict_proba to answer label and score", all_)
+def _proba(engine: EngineClient) -> None:
+    predicted_count, predictions = (
+        len(engine.predictions()),
+        engine.predictions(action="predict_proba"),
+    )
+    scores = [
+        prediction.get("score") if isinstance(prediction, dict) else None
+        for prediction in predictions
+    ]
+    expect(
+        1 <= predicted_count <= len(scores),
+        "predict_proba to answer all labels, predict the best",
+        scores,
+    )
+    expect(all(map(_is_number, scores)), "predict_proba to answer label and score", predictions)
 
 
-def _prompts(engine: Engine) -> None:
-    found = engine.found(prompts=PROMPTS)
-    said = [each.get("prompt") if isinstance(each, dict) else None for each in found]
-    expect(said == PROMPTS, f"an answer to each of {PROMPTS}", found)
+def _prompts(engine: EngineClient) -> None:
+    predictions = engine.predictions(prompts=PROMPTS)
+    prompts = [
+        prediction.get("prompt") if isinstance(prediction, dict) else None
+        for prediction in predictions
+    ]
+    expect(prompts == PROMPTS, f"an answer to each of {PROMPTS}", predictions)
 
 
-def _echo(name: str, *values: Any) -> Callable[[Engine], None]:
-    def check(engine: Engine) -> None:
+def _echo(name: str, *values: Any) -> Callable[[EngineClient], None]:
+    def check(engine: EngineClient) -> None:
         for value in values:
-            output = engine.answer(engine.input(engine.image, **{name: value}))["outputs"][0]
-            found = (output.get("parameters") or {}).get(name)
-            expect(found == value, f"parameters.{name} as it was sent: {value}", found)
+            output = engine.infer_json(engine.input(engine.image, **{name: value}))["outputs"][0]
+            echoed = (output.get("parameters") or {}).get(name)
+            expect(echoed == value, f"parameters.{name} as it was sent: {value}", echoed)
 
     return check
 
 
-def _null(engine: Engine) -> None:
+def _null(engine: EngineClient) -> None:
     tensor = {"parameters": None, **engine.input(engine.image)}
-    engine.answer(tensor, parameters=None)
+    engine.infer_json(tensor, parameters=None)
 
 
-def _id(engine: Engine, headers: Mapping[str, str], **more: Any) -> None:
-    given = {"Content-Type": "application/json", **headers}
-    found = answered(engine.infer({**engine.body(), **more}, headers=given)).get("id")
-    expect(found == "request-7", "the id of the request, request-7", found)
+def _id(engine: EngineClient, headers: Mapping[str, str], **members: Any) -> None:
+    sent_headers = {"Content-Type": "application/json", **headers}
+    id_ = checked_json(engine.infer({**engine.body(), **members}, headers=sent_headers)).get("id")
+    expect(id_ == "request-7", "the id of the request, request-7", id_)
 
 
-def _refused(make: Callable[[Engine], Any], path: str = "") -> Callable[[Engine], None]:
-    """Send what is wrong: a 4xx with a JSON object; and then the engine answers as before."""
+def _refused(make: Callable[[EngineClient], Any], path: str = "") -> Callable[[EngineClient], None]:
+    """Make a check that an invalid request gets a 4xx with a JSON object, and that a valid one then succeeds."""
 
-    def check(engine: Engine) -> None:
+    def check(engine: EngineClient) -> None:
         reply = engine.infer(make(engine), path)
         try:
             body = json.loads(reply.body)
         except ValueError:
             body = None
         clear = 400 <= reply.status < 500 and isinstance(body, dict) and bool(body)
-        expect(clear, "a 4xx with a JSON object that says why", reply.said())
-        engine.answer()
+        expect(clear, "a 4xx with a JSON object that says why", reply.describe())
+        engine.infer_json()
 
     return check
 
 
-def _without(engine: Engine, field: str) -> Any:
+def _without(engine: EngineClient, field: str) -> Any:
     tensor = engine.input(engine.image)
     del tensor[field]
     return {"inputs": [tensor]}
 
 
-_WRONG: Mapping[str, Callable[[Engine], Any]] = {
+_WRONG: Mapping[str, Callable[[EngineClient], Any]] = {
     "not base64": lambda engine: engine.body("!!!"),
     "not an image": lambda engine: engine.body(b"no image"),
     "half a PNG": lambda engine: engine.body(engine.image[: len(engine.image) // 2]),
@@ -204,7 +231,7 @@ _WRONG: Mapping[str, Callable[[Engine], Any]] = {
     "inputs that are none": lambda _: {"inputs": []},
     "an input without data": lambda engine: _without(engine, "data"),
 }
-_ALSO_WRONG: Mapping[str, Callable[[Engine], Any]] = {
+_ALSO_WRONG: Mapping[str, Callable[[EngineClient], Any]] = {
     "an input without name": lambda engine: _without(engine, "name"),
     "an input without shape": lambda engine: _without(engine, "shape"),
     "an input without datatype": lambda engine: _without(engine, "datatype"),
@@ -245,11 +272,13 @@ CASES: tuple[Case, ...] = (
         Case(
             f"score_threshold {value!r}",
             "should",
-            _refused(partial(Engine.body, score_threshold=value)),
+            _refused(partial(EngineClient.body, score_threshold=value)),
             _DETECT,
         )
         for value in (7, -0.1, True, "0.5")
     ),
-    Case("an unknown model", "must", _refused(Engine.body, "/v2/models/m-no-such-model/infer/")),
+    Case(
+        "an unknown model", "must", _refused(EngineClient.body, "/v2/models/m-no-such-model/infer/")
+    ),
 )
-"""In the order of their report."""
+"""All cases, in the order of the report."""

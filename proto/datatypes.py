@@ -1,8 +1,7 @@
-"""V2 datatypes and numpy, and the strict way from JSON or bytes to an array.
+"""V2 datatypes as numpy types, and strict conversion from JSON or bytes to arrays.
 
-Nothing is damaged silently: a fraction into an integer, a value out of range or a text into a number
-is an error. Bytes are row-major and little-endian; those of BYTES are each element's length as uint32
-and then the element.
+No value is changed silently: a fraction for an integer, a value out of range or a text for a number is an error. Bytes
+are row-major and little-endian; BYTES have each element's length as uint32 before the element.
 
 Source: Open Inference Protocol, "Tensor Data Types" and "Raw Tensor Data"; KServe V2, binary tensor
 data extension.
@@ -32,162 +31,171 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 MAX_DIMENSIONS = 32
-"""Of a shape; numpy holds 64, no model comes near."""
+"""Maximum dimensions of a shape; numpy allows 64, and no model comes near."""
 
 MAX_ELEMENTS = 2**48
-"""Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
+"""Maximum product of the sizes that are not 0: numpy refuses even an empty array whose other sizes exceed memory."""
 
 MAX_EMPTY_ELEMENTS = 2**26
-"""The same of a tensor without elements: a graph that reduces its empty axis answers the others whole."""
+"""Maximum of the same product for an empty tensor: a graph that reduces the empty axis returns all other elements."""
 
 _LENGTH = struct.Struct("<I")
 
 
-def check_datatype(datatype: str, where: str) -> None:
-    """Refuse a datatype that is none of V2's."""
+def check_datatype(datatype: str, location: str) -> None:
+    """Check that a datatype is one of V2."""
     if datatype not in NAMES:
         raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
+            f"{location}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
         )
 
 
 def checked_shape(
-    shape: Sequence[int], elements: int | None, where: str, *, variable: bool
+    shape: Sequence[int], elements: int | None, location: str, *, variable: bool
 ) -> tuple[int, ...]:
-    """Check a request's shape, of which one dimension may be -1 where it is `variable`.
+    """Check a request's shape, and return it with the -1 replaced that it may have if `variable`.
 
-    `elements` says how many the data hold; None where their bytes are counted instead.
+    `elements` is the number of elements in the data; None if their bytes are counted instead.
     """
     if not shape or len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(
-            f"{where}: expected shape to have 1 to {MAX_DIMENSIONS} dimensions, got {len(shape)}"
+            f"{location}: expected shape to have 1 to {MAX_DIMENSIONS} dimensions, got {len(shape)}"
         )
     if variable and elements is not None and list(shape).count(-1) == 1:
-        known = math.prod(size for size in shape if size != -1)
-        if known > 0 and elements % known == 0:
-            shape = [elements // known if size == -1 else size for size in shape]
+        known_size = math.prod(size for size in shape if size != -1)
+        if known_size > 0 and elements % known_size == 0:
+            shape = [elements // known_size if size == -1 else size for size in shape]
     if any(size < 0 for size in shape):
-        raise InvalidRequest(f"{where}: expected shape without negative sizes, got {list(shape)}")
+        raise InvalidRequest(
+            f"{location}: expected shape without negative sizes, got {list(shape)}"
+        )
     limit = MAX_EMPTY_ELEMENTS if 0 in shape else MAX_ELEMENTS
     if math.prod(size for size in shape if size) > limit:
-        raise InvalidRequest(f"{where}: expected a shape that memory can hold, got {list(shape)}")
+        raise InvalidRequest(
+            f"{location}: expected a shape that memory can hold, got {list(shape)}"
+        )
     if elements is not None and math.prod(shape) != elements:
         raise InvalidRequest(
-            f"{where}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"
+            f"{location}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"
         )
     return tuple(shape)
 
 
 def texts_from_json(
-    data: Any, shape: Sequence[int], where: str
+    data: Any, shape: Sequence[int], location: str
 ) -> tuple[list[str], tuple[int, ...]]:
     """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts."""
     texts: list[str] = []
-    rest = [data]
-    while rest:
-        item = rest.pop()
+    pending = [data]
+    while pending:
+        item = pending.pop()
         if isinstance(item, list):
-            rest.extend(reversed(item))
+            pending.extend(reversed(item))
         elif isinstance(item, str):
             texts.append(item)
         else:
             raise InvalidRequest(
-                f"{where}: expected data[{len(texts)}] of a BYTES tensor to be a string, got {item!r:.60}"
+                f"{location}: expected data[{len(texts)}] of a BYTES tensor to be a string, got {item!r:.60}"
             )
-    return texts, checked_shape(shape, len(texts), where, variable=True)
+    return texts, checked_shape(shape, len(texts), location, variable=True)
 
 
-def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) -> npt.NDArray[Any]:
+def array_from_json(
+    data: Any, datatype: str, shape: Sequence[int], location: str
+) -> npt.NDArray[Any]:
     """Read numbers or truth values, nested or flat, as an array of the declared shape."""
-    check_datatype(datatype, where)
+    check_datatype(datatype, location)
     dtype = NUMPY_TYPES[datatype]
     values = data if isinstance(data, list) else [data]
-    _check_types(values, datatype, where)
+    _check_types(values, datatype, location)
     try:
-        found = np.asarray(values)
-        if found.dtype == object and dtype.kind == "f":  # whole numbers beyond 64 bits
-            found = found.astype(np.float64)
-        if datatype == "UINT64" and found.dtype.kind == "f":
-            # numpy takes integers on both sides of 2**63 for floats
-            given = np.asarray(data, dtype=object)
-            if all(type(value) is int and value >= 0 for value in given.flat):
-                found = given.astype(dtype)
+        parsed = np.asarray(values)
+        if parsed.dtype == object and dtype.kind == "f":  # whole numbers beyond 64 bits
+            parsed = parsed.astype(np.float64)
+        if datatype == "UINT64" and parsed.dtype.kind == "f":
+            # numpy reads a mix of integers below and above 2**63 as floats
+            as_objects = np.asarray(data, dtype=object)
+            if all(type(value) is int and value >= 0 for value in as_objects.flat):
+                parsed = as_objects.astype(dtype)
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"{where}: expected data that fit {datatype}, flat or regularly nested: {error}"
+            f"{location}: expected data that fit {datatype}, flat or regularly nested: {error}"
         ) from error
-    if found.size == 0:
-        found = found.astype(dtype)
-    array = fitting(found, datatype, where)
-    full_shape = checked_shape(shape, array.size, where, variable=False)
+    if parsed.size == 0:
+        parsed = parsed.astype(dtype)
+    array = cast_exactly(parsed, datatype, location)
+    full_shape = checked_shape(shape, array.size, location, variable=False)
     if array.ndim > 1 and array.shape != full_shape:
         raise InvalidRequest(
-            f"{where}: expected data nested as shape {list(full_shape)}, got {list(array.shape)}"
+            f"{location}: expected data nested as shape {list(full_shape)}, got {list(array.shape)}"
         )
     return array.reshape(full_shape)
 
 
-def _check_types(values: list[Any], datatype: str, where: str) -> None:
-    """Check that nested or flat data hold numbers alone, or truth values alone.
+def _check_types(values: list[Any], datatype: str, location: str) -> None:
+    """Check that nested or flat data hold only numbers, or only truth values.
 
-    numpy would widen every element to the longest text among them, and take a truth value among
-    numbers for one.
+    numpy would widen every element to the longest text among them, and read a truth value among numbers as a number.
     """
-    found: set[type] = set()
+    types_so_far: set[type] = set()
     level = values
     while level:
         types = set(map(type, level))
-        found |= types
-        if not types <= {int, float, bool, list} or (bool in found and found & {int, float}):
-            odd = types - {int, float, list} or {bool}
-            misfit = next((value for value in level if type(value) in odd), True)
-            raise InvalidRequest(f"{where}: expected data that fit {datatype}, got {misfit!r:.60}")
+        types_so_far |= types
+        if not types <= {int, float, bool, list} or (
+            bool in types_so_far and types_so_far & {int, float}
+        ):
+            unexpected = types - {int, float, list} or {bool}
+            misfit = next((value for value in level if type(value) in unexpected), True)
+            raise InvalidRequest(
+                f"{location}: expected data that fit {datatype}, got {misfit!r:.60}"
+            )
         nested = list in types
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
 
 
-def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
-    """Give the values of an array, of any shape, in a datatype that must hold them all."""
+def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.NDArray[Any]:
+    """Cast an array of any shape to a datatype; raises InvalidRequest if it cannot hold all values."""
     dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
-    if found.dtype.kind not in allowed:
-        given = found.ravel().tolist()
-        misfit = next((v for v in given if v % 1 or abs(v) >= 2**64), given[0])
-        raise InvalidRequest(f"{where}: expected data that fit {datatype}, got {misfit!r:.60}")
+    if array.dtype.kind not in allowed:
+        candidates = array.ravel().tolist()
+        misfit = next((v for v in candidates if v % 1 or abs(v) >= 2**64), candidates[0])
+        raise InvalidRequest(f"{location}: expected data that fit {datatype}, got {misfit!r:.60}")
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        low, high = (int(found.min()), int(found.max())) if found.size else (0, 0)
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         if low < limits.min or high > limits.max:
             raise InvalidRequest(
-                f"{where}: expected {datatype} values from {limits.min} to {limits.max}, "
+                f"{location}: expected {datatype} values from {limits.min} to {limits.max}, "
                 f"got {low if low < limits.min else high}"
             )
     with np.errstate(over="ignore"):
-        values = found.astype(dtype, copy=False)
-    if dtype.kind == "f" and not np.isfinite(values).all() and np.isfinite(found).all():
+        cast = array.astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(cast).all() and np.isfinite(array).all():
         raise InvalidRequest(
-            f"{where}: expected {datatype} values up to {np.finfo(dtype).max}, "
-            f"got {found.flat[int(np.argmax(np.abs(found)))]}"
+            f"{location}: expected {datatype} values up to {np.finfo(dtype).max}, "
+            f"got {array.flat[int(np.argmax(np.abs(array)))]}"
         )
-    return values
+    return cast
 
 
 def from_raw(
-    raw: memoryview, datatype: str, shape: Sequence[int], where: str
+    raw: memoryview, datatype: str, shape: Sequence[int], location: str
 ) -> tuple[npt.NDArray[Any] | list[Any], tuple[int, ...]]:
-    """Read a tensor from its bytes: an array on the same memory, or a list of BYTES; and the shape."""
+    """Read a tensor from its bytes: return an array on the same memory, or a list of BYTES; and the shape."""
     if datatype == "BYTES":
-        elements = _elements(raw, where)
-        return elements, checked_shape(shape, len(elements), where, variable=False)
-    check_datatype(datatype, where)
+        elements = _elements(raw, location)
+        return elements, checked_shape(shape, len(elements), location, variable=False)
+    check_datatype(datatype, location)
     dtype = NUMPY_TYPES[datatype]
-    checked = checked_shape(shape, None, where, variable=False)
+    checked = checked_shape(shape, None, location, variable=False)
     expected = math.prod(checked) * dtype.itemsize
     if expected != raw.nbytes:
         raise InvalidRequest(
-            f"{where}: expected {expected} bytes for {datatype} of shape {list(checked)}, got {raw.nbytes}"
+            f"{location}: expected {expected} bytes for {datatype} of shape {list(checked)}, got {raw.nbytes}"
         )
-    if datatype == "BOOL":  # any byte but 0 and 1 would be no truth value for numpy
+    if datatype == "BOOL":  # numpy has no truth value for bytes other than 0 and 1
         return (np.frombuffer(raw, np.uint8) != 0).reshape(checked), checked
     return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(
         checked
@@ -195,18 +203,18 @@ def from_raw(
 
 
 def to_raw(tensor: Tensor) -> bytes:
-    """Write a tensor as bytes."""
+    """Encode a tensor as bytes."""
     if isinstance(tensor.data, np.ndarray):
         array = np.ascontiguousarray(tensor.data)
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     for element in elements_as_bytes(tensor.data):
-        parts += (_LENGTH.pack(len(element)), element)
-    return b"".join(parts)
+        chunks += (_LENGTH.pack(len(element)), element)
+    return b"".join(chunks)
 
 
 def elements_as_bytes(data: Iterable[Any]) -> list[bytes]:
-    """Give the elements of a BYTES tensor as bytes: texts in UTF-8, predictions as JSON."""
+    """Return the elements of a BYTES tensor as bytes: texts in UTF-8, predictions as JSON."""
     return [
         element
         if isinstance(element, bytes)
@@ -217,21 +225,21 @@ def elements_as_bytes(data: Iterable[Any]) -> list[bytes]:
     ]
 
 
-def _elements(raw: memoryview, where: str) -> list[bytes]:
+def _elements(raw: memoryview, location: str) -> list[bytes]:
     elements: list[bytes] = []
     position = 0
     while position < raw.nbytes:
         start = position + _LENGTH.size
         if start > raw.nbytes:
             raise InvalidRequest(
-                f"{where}: expected 4 bytes of length before data[{len(elements)}], "
+                f"{location}: expected 4 bytes of length before data[{len(elements)}], "
                 f"got {raw.nbytes - position}"
             )
         (length,) = _LENGTH.unpack_from(raw, position)
         position = start + length
         if position > raw.nbytes:
             raise InvalidRequest(
-                f"{where}: expected {length} bytes in data[{len(elements)}], got {raw.nbytes - start}"
+                f"{location}: expected {length} bytes in data[{len(elements)}], got {raw.nbytes - start}"
             )
         elements.append(bytes(raw[start:position]))
     return elements

@@ -10,16 +10,15 @@ ProtocolError
 ├── Overloaded            503  UNAVAILABLE        the queue is full, or the store cannot keep it
 └── InternalError         500  INTERNAL           a fault of ours or of the model
 
-Whatever reads a part of a request raises `InvalidRequest`, whose text names the place, what was
-expected there and what was found. Lower errors (`tasks`, `store`) are translated into these once,
-in `quadriga.engine.pipeline`.
+Functions that read a part of a request raise `InvalidRequest`, whose text names the location, the expected and the
+actual value. Lower errors (`tasks`, `store`) are translated into these once, in `quadriga.engine.request_trace`.
 """
 
 from typing import ClassVar
 
 
 class ProtocolError(Exception):
-    """Base of all errors with an answer; the message is what the client reads."""
+    """Base of all errors with a status; the message is for the client."""
 
     status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
@@ -40,7 +39,7 @@ class NotFound(ProtocolError):
 
 
 class MethodNotAllowed(ProtocolError):
-    """The path does not answer this verb."""
+    """The path does not support this verb."""
 
     status = 405
     grpc_code = "UNIMPLEMENTED"
@@ -48,7 +47,7 @@ class MethodNotAllowed(ProtocolError):
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
         self.allow = allow
-        """The verbs that it does answer, for the header of that name."""
+        """Verbs that the path supports, for the header `Allow`."""
 
 
 class Unsupported(ProtocolError):
@@ -83,11 +82,10 @@ class InternalError(ProtocolError):
     """A fault of the server or of the model, not of the request."""
 
 
-def as_answered(error: Exception) -> Exception:
-    """Give what stands for an error on the wire, where it is not the error itself.
+def translate_recursion_error(error: Exception) -> Exception:
+    """Map a RecursionError to InvalidRequest; return other errors unchanged.
 
-    JSON alone is nested without a limit of ours: what its reader takes may be too deep further
-    down.
+    Only JSON has no limit of nesting of its own: a document that its decoder accepts may be too deep for later stages.
     """
     if isinstance(error, RecursionError):
         return InvalidRequest("expected JSON that is nested less deeply")

@@ -1,6 +1,6 @@
-"""Triton's generate extension: a prompt and an image in, text out, whole or as it is made.
+"""Triton's generate extension: a prompt and an image in, text out, at once or as a stream.
 
-It is one prompt of `prompts` in chariot-v2-kserve, in the shape that clients of language models know.
+It equals one prompt of `prompts` in chariot-v2-kserve, in the form that clients of language models use.
 
 Source: Triton Inference Server, protocol extension "generate"; its vLLM backend for `image`.
 """
@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.http import error_answer
-from quadriga.proto.json_text import parameters_of, read_object
-from quadriga.proto.messages import InferPiece, InferRequest, Serving, Tensor
+from quadriga.proto.http import error_response
+from quadriga.proto.json_text import parse_object, take_parameters
+from quadriga.proto.messages import InferChunk, InferRequest, Serving, Tensor
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    post,
+    WireOptions,
+    post_endpoint,
     request_id,
     store_headers,
 )
@@ -29,14 +29,14 @@ from quadriga.proto.operations import (
 TASK = "IMAGE_TEXT_TO_TEXT"
 
 IMAGE_KEYS = ("image", "image_input", "images")
-"""Of which a body has one, as backends name it: an image in base64, or a list with one."""
+"""Keys for the image as different backends name it; a body has one: an image in base64, or a list with one."""
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _OWN_KEYS = ("id", "text_input", "parameters", *IMAGE_KEYS)
 
 
 class GenerateBody(msgspec.Struct):
-    """A request, for the OpenAPI document; other keys of the body count as parameters."""
+    """Request, for the OpenAPI document; other keys of the body count as parameters."""
 
     text_input: str
     image: str
@@ -45,7 +45,7 @@ class GenerateBody(msgspec.Struct):
 
 
 class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer, or a piece of one; `inference_id` and `stored` come with the last piece."""
+    """Response, or a chunk of one; `inference_id` and `stored` are in the last chunk."""
 
     model_name: str
     model_version: str
@@ -53,52 +53,64 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     text_output: str
     inference_id: str = ""
     stored: bool = True
-    """Whether the store had room for it."""
+    """Whether the store had room for the inference."""
 
 
-def operations(serving: Serving, _: Options) -> list[Operation]:
+def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extension."""
-    whole, stream = partial(_generate, serving), partial(_generate_stream, serving)
-    about, act = "Answer a prompt about an image", partial(post, request_type=GenerateBody)
-    events = "text/event-stream"
+    generate, generate_stream = partial(_generate, serving), partial(_generate_stream, serving)
+    summary, endpoint = (
+        "Answer a prompt about an image",
+        partial(post_endpoint, request_type=GenerateBody),
+    )
+    event_stream = "text/event-stream"
     return [
-        act(f"{_MODEL}/generate", whole, about, answer_type=GenerateAnswer),
-        act(f"{_MODEL}/generate_stream", stream, f"{about}, as events", answer_media_type=events),
+        endpoint(f"{_MODEL}/generate", generate, summary, response_type=GenerateAnswer),
+        endpoint(
+            f"{_MODEL}/generate_stream",
+            generate_stream,
+            f"{summary}, as events",
+            response_media_type=event_stream,
+        ),
     ]
 
 
-def parse_generate(call: Call) -> InferRequest:
-    """Read a request."""
-    body = read_object(call.body, "a body")
+def parse_generate(http_request: HttpRequest) -> InferRequest:
+    """Parse a request to generate text."""
+    body = parse_object(http_request.body, "a body")
     text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):
         raise InvalidRequest(f"expected text_input to be a text, got {text!r:.60}")
     if given_id is not None and not isinstance(given_id, str):
         raise InvalidRequest(f"expected id to be a text, got {given_id!r:.60}")
-    asked = {key: value for key, value in body.items() if key not in _OWN_KEYS}
-    asked |= parameters_of(body)
-    most = asked.pop("max_tokens", None)
-    if most is not None and asked.setdefault("max_new_tokens", most) != most:
+    parameters = {key: value for key, value in body.items() if key not in _OWN_KEYS}
+    parameters |= take_parameters(body)
+    max_tokens = parameters.pop("max_tokens", None)
+    if max_tokens is not None and parameters.setdefault("max_new_tokens", max_tokens) != max_tokens:
         raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
     return InferRequest(
-        model=call.path["name"],
-        version=call.path["version"],
-        id=request_id(call, given_id),
-        inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**asked, "prompt": text})],
+        model=http_request.path_parameters["name"],
+        version=http_request.path_parameters["version"],
+        id=request_id(http_request, given_id),
+        inputs=[
+            Tensor(
+                "image", "BYTES", (1,), [_image(body)], parameters={**parameters, "prompt": text}
+            )
+        ],
         protocol="generate",
     )
 
 
 def _image(body: dict[str, Any]) -> str:
-    given = [body[key] for key in IMAGE_KEYS if body.get(key) is not None]
-    images = given[0] if len(given) == 1 and isinstance(given[0], list) else given
+    values = [body[key] for key in IMAGE_KEYS if body.get(key) is not None]
+    images = values[0] if len(values) == 1 and isinstance(values[0], list) else values
     if len(images) != 1 or not isinstance(images[0], str):
         raise InvalidRequest(f"expected image to be one image in base64, got {images!r:.60}")
     return images[0]
 
 
-def _request(serving: Serving, call: Call) -> InferRequest:
-    request = parse_generate(call)
+def _request(serving: Serving, http_request: HttpRequest) -> InferRequest:
+    request = parse_generate(http_request)
     info = serving.model_info(request.model, request.version)
     if info.task != TASK:
         raise InvalidRequest(
@@ -107,27 +119,29 @@ def _request(serving: Serving, call: Call) -> InferRequest:
     return request
 
 
-def _generate(serving: Serving, call: Call) -> Answer:
-    response = serving.infer(_request(serving, call))
-    (answer,) = response.outputs[0].data[0]
-    body = GenerateAnswer(response.model, response.version, response.id, answer.answer)
-    return Answer(msgspec.json.encode(body), headers=store_headers(response))
+def _generate(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    response = serving.infer(_request(serving, http_request))
+    (prediction,) = response.outputs[0].data[0]
+    body = GenerateAnswer(response.model, response.version, response.id, prediction.answer)
+    return HttpResponse(msgspec.json.encode(body), headers=store_headers(response))
 
 
-def _generate_stream(serving: Serving, call: Call) -> Answer:
-    pieces = serving.stream(_request(serving, call))
-    first = next(pieces)  # what is wrong with the request has its status
+def _generate_stream(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    chunks = serving.stream(_request(serving, http_request))
+    first_chunk = next(chunks)  # errors of the request are raised here, before the status is sent
     headers = [(b"cache-control", b"no-cache")]
-    return Answer(_events(first, pieces), media_type=b"text/event-stream", headers=headers)
+    return HttpResponse(
+        _events(first_chunk, chunks), media_type=b"text/event-stream", headers=headers
+    )
 
 
-def _events(first: InferPiece, rest: Iterator[InferPiece]) -> Iterator[bytes]:
-    """Write each piece as an event; an error is the last one."""
+def _events(first_chunk: InferChunk, chunks: Iterator[InferChunk]) -> Iterator[bytes]:
+    """Encode each chunk as an event; an error is the last one."""
     try:
-        for piece in chain([first], rest):
-            ids = ",".join(piece.inference_ids)
-            answer = piece.model, piece.version, piece.id, piece.text, ids, piece.stored
+        for chunk in chain([first_chunk], chunks):
+            ids = ",".join(chunk.inference_ids)
+            answer = chunk.model, chunk.version, chunk.id, chunk.text, ids, chunk.stored
             body = GenerateAnswer(*answer)
             yield b"data: %b\n\n" % msgspec.json.encode(body)
     except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event
-        yield b"data: %b\n\n" % error_answer(error)[1]
+        yield b"data: %b\n\n" % error_response(error)[1]

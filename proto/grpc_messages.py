@@ -1,6 +1,6 @@
-"""The messages of gRPC, as classes made from `open_inference.binpb`.
+"""Messages of gRPC, as classes made from `open_inference.binpb`.
 
-They live in a pool of their own: in the default pool they would clash with those of tritonclient, kserve and
+They have a descriptor pool of their own: in the default pool they would clash with those of tritonclient, kserve and
 mlserver, which declare the same names, and none of these could be imported in the same process.
 """
 
@@ -20,20 +20,19 @@ for _file in descriptor_pb2.FileDescriptorSet.FromString(
 
 SERVICE = "inference.GRPCInferenceService"
 REPOSITORY_SERVICE = "inference.model_repository.ModelRepositoryService"
-"""MLServer's; its messages are those of the first service."""
+"""Repository service of MLServer; its messages are those of the first service."""
 
 
-def message(kind: Any) -> Any:
-    """Give the class of a message, by its name in the package `inference` or its descriptor."""
-    if isinstance(kind, str):
-        kind = POOL.FindMessageTypeByName(f"inference.{kind}")
-    return message_factory.GetMessageClass(kind)
+def message_class(name: Any) -> Any:
+    """Return the class of a message, by its name in the package `inference` or by its descriptor."""
+    descriptor = POOL.FindMessageTypeByName(f"inference.{name}") if isinstance(name, str) else name
+    return message_factory.GetMessageClass(descriptor)
 
 
-def decoded(message_class: Any, body: bytes) -> Any:
-    """Read a message; other bytes are an InvalidRequest."""
+def decode_message(class_: Any, body: bytes) -> Any:
+    """Decode a message; raises InvalidRequest if the bytes are no such message."""
     try:
-        return message_class.FromString(body)
+        return class_.FromString(body)
     except DecodeError as error:
-        name = message_class.DESCRIPTOR.name
+        name = class_.DESCRIPTOR.name
         raise InvalidRequest(f"expected a message {name}, got other bytes: {error}") from error

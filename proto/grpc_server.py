@@ -1,4 +1,4 @@
-"""The gRPC server of one worker: V2, health and reflection on one port, on the worker's event loop."""
+"""gRPC server of one worker: V2, health and reflection on one port, on the worker's event loop."""
 
 import asyncio
 from typing import Any
@@ -15,19 +15,18 @@ from quadriga.proto.messages import Serving
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
-WATCH_S = 0.1
-"""How often a watched state is looked at."""
+WATCH_INTERVAL_S = 0.1
+"""Seconds between two checks of a watched state."""
 
-REFUSING_S = 0.2
-"""How long requests are refused before the port is closed: those that grpc has not handed over by then, it
-answers with CANCELLED, which clients do not take for a reason to go elsewhere."""
+REFUSE_BEFORE_CLOSE_S = 0.2
+"""Seconds for which requests are refused before the port is closed. Requests that grpc has not handed over by then get
+CANCELLED, on which clients do not try another server."""
 
 
 class GrpcServer:
-    """Accepts connections beside the other workers, who listen on the same port.
+    """Accepts connections on a port shared with the other workers.
 
-    Larger requests than `max_message_bytes` are refused with RESOURCE_EXHAUSTED; answers have no
-    limit.
+    Requests larger than `max_message_bytes` are refused with RESOURCE_EXHAUSTED; responses have no limit.
     """
 
     def __init__(
@@ -54,20 +53,20 @@ class GrpcServer:
         reflection.enable_server_reflection(reflected, self._server, POOL)
 
     async def start(self, address: str) -> None:
-        """Listen on `host:port`; RuntimeError where another program holds the port."""
+        """Listen on `host:port`; raises RuntimeError if another program uses the port."""
         self._server.add_insecure_port(address)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, and finish what runs within `grace_s` seconds."""
+        """Refuse new requests, and finish running ones within `grace_s` seconds."""
         self._service.close()
         self._health.close()
-        await asyncio.sleep(REFUSING_S)
+        await asyncio.sleep(REFUSE_BEFORE_CLOSE_S)
         await self._server.stop(grace_s)
 
 
 class Health:
-    """Answers the RPCs of grpc.health.v1: whether the server, its service and each model are ready.
+    """RPCs of grpc.health.v1: whether the server, its service and each model are ready.
 
     Source: gRPC, health checking protocol.
     """
@@ -93,30 +92,30 @@ class Health:
                 return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
 
-    async def Check(self, asked: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
-        """Give a state once."""
-        state = self._state(asked.service)
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
+        """Return the state of the server, its service or a model."""
+        state = self._state(request.service)
         if state == HealthCheckResponse.SERVICE_UNKNOWN:
-            text = f"expected the server, {SERVICE} or a model, got {asked.service!r:.140}"
+            text = f"expected the server, {SERVICE} or a model, got {request.service!r:.140}"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)
         return HealthCheckResponse(status=state)
 
     async def List(self, _: Any, __: Any) -> Any:  # noqa: N802 - the name of the RPC
-        """Give all states."""
-        names = ["", SERVICE, *(found.name for found in self._serving.model_statuses())]
+        """Return the states of the server, its service and all models."""
+        names = ["", SERVICE, *(status.name for status in self._serving.model_statuses())]
         states = {name: HealthCheckResponse(status=self._state(name)) for name in names}
         return HealthListResponse(statuses=states)
 
-    async def Watch(self, asked: Any, context: Any) -> None:  # noqa: N802 - the name of the RPC
-        """Give a state, and again whenever it is another one."""
-        told = None
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - the name of the RPC
+        """Stream a state: at once, and whenever it changes."""
+        published = None
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             while not closing.done():
-                state = self._state(asked.service)
-                if state != told:
+                state = self._state(request.service)
+                if state != published:
                     await context.write(HealthCheckResponse(status=state))
-                    told = state
-                await asyncio.wait((closing,), timeout=WATCH_S)
+                    published = state
+                await asyncio.wait((closing,), timeout=WATCH_INTERVAL_S)
         finally:
             closing.cancel()

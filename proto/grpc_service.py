@@ -1,6 +1,6 @@
 """V2 over gRPC: the RPCs of `inference.GRPCInferenceService` and of MLServer's repository service.
 
-Each is a plain function from a message to its answer.
+Each is a plain function from a request message to a response message.
 
 Source: Open Inference Protocol, inference_grpc.md; Triton's extensions; MLServer and KServe where
 they differ.
@@ -16,20 +16,33 @@ import grpc
 import msgspec
 from google.protobuf import json_format
 
-from quadriga.proto.classification import infer
-from quadriga.proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
+from quadriga.proto.classification import infer_and_classify
+from quadriga.proto.errors import (
+    ModelNotReady,
+    NotFound,
+    ProtocolError,
+    Unsupported,
+    translate_recursion_error,
+)
+from quadriga.proto.grpc_messages import (
+    POOL,
+    REPOSITORY_SERVICE,
+    SERVICE,
+    decode_message,
+    message_class,
+)
 from quadriga.proto.messages import InferResponse, ModelInfo, Serving
 from quadriga.proto.operations import store_headers
 from quadriga.proto.v2_extensions import config_json, index_json, parse_load, statistics_json
 from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
-from quadriga.proto.v2_rest import EXTENSIONS, model_json
+from quadriga.proto.v2_rest import EXTENSIONS, model_metadata
 
 StreamForm = Literal["triton", "mlserver"]
-"""Whose messages ModelStreamInfer answers; the request does not tell."""
+"""Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""
 
 MAX_DETAILS_BYTES = 2000
-"""Of an error: details travel in a header, three bytes for most, and clients take 8 KiB of headers."""
+"""Maximum length of an error's details: they travel in a header, up to three bytes for each, and clients accept 8 KiB
+of headers."""
 
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -39,9 +52,9 @@ _Trailer = tuple[tuple[str, str], ...]
 
 
 class GrpcService:
-    """Reads and writes messages in the pool of threads, and gives every error its status code.
+    """Generic handler of grpc: decodes and encodes messages in the pool of threads, and maps errors to status codes.
 
-    A generic handler of grpc. Its arguments are those of `GrpcServer`.
+    Its arguments are those of `GrpcServer`.
     """
 
     def __init__(
@@ -53,7 +66,7 @@ class GrpcService:
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
 
     def service(self, details: Any) -> Any:
-        """Give what answers a method; None where it is of another service."""
+        """Return the handler of a method; None if it belongs to another service."""
         _, _, path = details.method.partition("/")
         service, _, name = path.partition("/")
         if service not in (SERVICE, REPOSITORY_SERVICE):
@@ -66,38 +79,40 @@ class GrpcService:
         return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
 
     def close(self) -> None:
-        """Refuse new requests, and end streams once their current one is answered."""
+        """Refuse new requests, and end streams after their current request."""
         self._closing.set()
 
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
-        job = partial(self._answer, method, body)
+        task = partial(self._answer, method, body)
         try:
             if self._closing.is_set():
                 raise ModelNotReady(SHUTTING_DOWN)
-            answer, trailer = await self._serving.run(job) if method.name in _IN_THREAD else job()
+            response, trailer = (
+                await self._serving.run(task) if method.name in _IN_THREAD else task()
+            )
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
         if trailer:
             context.set_trailing_metadata(trailer)
-        return answer
+        return response
 
     def _answer(self, method: Any, body: bytes) -> tuple[bytes, _Trailer]:
-        """Read, answer and write; gives the bytes, and what became of the inferences in the store."""
-        asked = decoded(message(method.input_type), body)
-        answer = message(method.output_type)()
+        """Decode, run and encode a request; return the bytes, and the result of storing as trailing metadata."""
+        request = decode_message(message_class(method.input_type), body)
+        response = message_class(method.output_type)()
         trailer: _Trailer = ()
         if method.name == "ModelInfer":
-            headers = store_headers(_infer(self._serving, asked, answer))
+            headers = store_headers(_infer(self._serving, request, response))
             trailer = tuple((name.decode(), value.decode()) for name, value in headers)
         else:
             value = self._metadata
             if method.name != "ServerMetadata":
-                value = _ANSWERS[method.name](self._serving, asked)
-            json_format.Parse(msgspec.json.encode(value), answer, ignore_unknown_fields=True)
-        return answer.SerializeToString(), trailer
+                value = _ANSWERS[method.name](self._serving, request)
+            json_format.Parse(msgspec.json.encode(value), response, ignore_unknown_fields=True)
+        return response.SerializeToString(), trailer
 
     async def _stream(self, _: object, context: Any) -> None:
-        """Answer requests one after the other, until the client ends or the server does."""
+        """Answer requests one after the other, until the client or the server closes the stream."""
         closing = asyncio.ensure_future(self._closing.wait())
         reading: Any = closing
         try:
@@ -110,34 +125,36 @@ class GrpcService:
                 if body is grpc.aio.EOF:
                     return
                 try:
-                    answer = await self._serving.run(partial(self._stream_answer, body))
-                except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
+                    response = await self._serving.run(partial(self._stream_answer, body))
+                except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":
                         await _abort(context, error)
-                    failed = message("ModelStreamInferResponse")(error_message=_status(error)[1])
-                    answer = failed.SerializeToString()
-                await context.write(answer)
+                    error_message = message_class("ModelStreamInferResponse")(
+                        error_message=_status(error)[1]
+                    )
+                    response = error_message.SerializeToString()
+                await context.write(response)
         finally:
             reading.cancel()
             closing.cancel()
 
     def _stream_answer(self, body: bytes) -> bytes:
-        """Answer one request of a stream; in Triton's form its error is an answer too."""
-        asked = decoded(message("ModelInferRequest"), body)
-        answer = message("ModelStreamInferResponse")()
-        filled = answer.infer_response
+        """Run one request of a stream; in Triton's form its error is a response, too."""
+        request = decode_message(message_class("ModelInferRequest"), body)
+        stream_response = message_class("ModelStreamInferResponse")()
+        infer_response = stream_response.infer_response
         try:
-            _infer(self._serving, asked, filled)
+            _infer(self._serving, request, infer_response)
         except ProtocolError as error:
             if self._stream_form == "mlserver":
                 raise
-            answer.error_message = _status(error)[1]
-            filled.Clear()
-            filled.id = asked.id
-        if asked.parameters["triton_enable_empty_final_response"].bool_param:
-            filled.parameters["triton_final_response"].bool_param = True
-        written = filled if self._stream_form == "mlserver" else answer
-        return bytes(written.SerializeToString())
+            stream_response.error_message = _status(error)[1]
+            infer_response.Clear()
+            infer_response.id = request.id
+        if request.parameters["triton_enable_empty_final_response"].bool_param:
+            infer_response.parameters["triton_final_response"].bool_param = True
+        response = infer_response if self._stream_form == "mlserver" else stream_response
+        return bytes(response.SerializeToString())
 
 
 async def _not_offered(name: str, _: object, context: Any) -> None:
@@ -145,8 +162,8 @@ async def _not_offered(name: str, _: object, context: Any) -> None:
 
 
 def _status(error: Exception) -> tuple[Any, str]:
-    """Give the status code and details of an error; a fault of ours says no more than that."""
-    error = as_answered(error)
+    """Return status code and details of an error; faults of the server are logged and not described."""
+    error = translate_recursion_error(error)
     if not isinstance(error, ProtocolError):
         _log.error("a request failed by a fault of the server", exc_info=error)
         return grpc.StatusCode.INTERNAL, "the server's log has the reason"
@@ -161,38 +178,40 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
     raise AssertionError from error  # abort has raised
 
 
-def _infer(serving: Serving, asked: Any, answer: Any) -> InferResponse:
-    response = infer(serving, parse_infer(asked))
-    render_infer(response, answer, raw=bool(asked.raw_input_contents))
+def _infer(serving: Serving, request: Any, message: Any) -> InferResponse:
+    response = infer_and_classify(serving, parse_infer(request))
+    render_infer(response, message, raw=bool(request.raw_input_contents))
     return response
 
 
-def _model(serving: Serving, asked: Any) -> ModelInfo:
-    return serving.model_info(asked.name, asked.version or None)
+def _model(serving: Serving, request: Any) -> ModelInfo:
+    return serving.model_info(request.name, request.version or None)
 
 
-def _model_ready(serving: Serving, asked: Any) -> dict[str, bool]:
+def _model_ready(serving: Serving, request: Any) -> dict[str, bool]:
     try:
-        _model(serving, asked)
+        _model(serving, request)
     except (ModelNotReady, NotFound):
         return {"ready": False}
     return {"ready": True}
 
 
-def _model_statistics(serving: Serving, asked: Any) -> dict[str, Any]:
-    found = serving.statistics(asked.name or None, asked.version or None)
-    return {"model_stats": list(map(statistics_json, found))}
+def _model_statistics(serving: Serving, request: Any) -> dict[str, Any]:
+    statistics = serving.statistics(request.name or None, request.version or None)
+    return {"model_stats": list(map(statistics_json, statistics))}
 
 
-def _repository_load(serving: Serving, asked: Any) -> dict[str, Any]:
+def _repository_load(serving: Serving, request: Any) -> dict[str, Any]:
     """Load a model; Triton's parameters are `config`, in JSON, and `file:<path>`, with the contents."""
-    name = asked.model_name or asked.repository_name  # KServe's only field is Triton's repository
-    serving.load_model(name, *parse_load(read_parameters(asked.parameters, "the request")))
+    name = (
+        request.model_name or request.repository_name
+    )  # KServe's only field is Triton's repository
+    serving.load_model(name, *parse_load(read_parameters(request.parameters, "the request")))
     return {"model_name": name, "isLoaded": True}
 
 
-def _repository_unload(serving: Serving, asked: Any) -> dict[str, Any]:
-    name = asked.model_name or asked.repository_name  # as above
+def _repository_unload(serving: Serving, request: Any) -> dict[str, Any]:
+    name = request.model_name or request.repository_name  # as above
     serving.unload_model(name)
     return {"model_name": name, "isUnloaded": True}
 
@@ -201,14 +220,16 @@ _ANSWERS: dict[str, Callable[[Serving, Any], Any]] = {
     "ServerLive": lambda _, __: {"live": True},
     "ServerReady": lambda serving, _: {"ready": serving.unready_reason() is None},
     "ModelReady": _model_ready,
-    "ModelMetadata": lambda serving, asked: model_json(_model(serving, asked)),
-    "ModelConfig": lambda serving, asked: {"config": config_json(_model(serving, asked))},
+    "ModelMetadata": lambda serving, request: model_metadata(_model(serving, request)),
+    "ModelConfig": lambda serving, request: {"config": config_json(_model(serving, request))},
     "ModelStatistics": _model_statistics,
-    "RepositoryIndex": lambda serving, asked: {"models": index_json(serving, ready=asked.ready)},
+    "RepositoryIndex": lambda serving, request: {
+        "models": index_json(serving, ready=request.ready)
+    },
     "RepositoryModelLoad": _repository_load,
     "RepositoryModelUnload": _repository_unload,
 }
-"""What REST answers in JSON, written to an answer as far as its message has the fields."""
+"""Responses as REST has them in JSON, by RPC; written to the fields that the response message has."""
 
 _IN_THREAD = ("ModelInfer", "RepositoryModelLoad", "RepositoryModelUnload")
-"""The others only look at state, and do not wait for a thread."""
+"""RPCs that run in a thread of the pool; the others only read state."""

@@ -1,4 +1,4 @@
-"""The little HTTP that the hot routes need over raw ASGI: bodies, answers, errors, compression.
+"""HTTP over raw ASGI as far as the hot routes need it: bodies, responses, errors, compression.
 
 Source: RFC 9110, sections 8.4.1 and 12.5.3: gzip, and deflate, which is zlib.
 """
@@ -12,7 +12,12 @@ from http import HTTPStatus
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from quadriga.proto.errors import InvalidRequest, MethodNotAllowed, TooLarge, as_answered
+from quadriga.proto.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    TooLarge,
+    translate_recursion_error,
+)
 
 _log = logging.getLogger("quadriga.http")
 
@@ -22,19 +27,20 @@ _GZIP, _ZLIB = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS
 _WINDOWS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
 
 MIN_BYTES = 1024
-"""Shorter answers fit a packet as they are."""
+"""Minimum body to compress, in bytes: shorter ones fit a packet as they are."""
 
 _LEVEL = 1
-"""The fastest: clients that ask for compression by habit would pay more with each further level."""
+"""Fastest level of zlib: clients that accept compression by default would pay for each further level."""
 
 _CODING = re.compile(rb"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9]+\.?[0-9]*)\s*)?(?:,|$)")
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """Read a request's body, whatever its Content-Type; it must come whole.
+    """Read a request's complete body, whatever its Content-Type.
 
     Raises:
-        TooLarge: It is declared or found larger than the limit.
+        TooLarge: The declared or the actual size exceeds the limit.
+        InvalidRequest: The client disconnected before the end.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
@@ -63,7 +69,7 @@ async def send_body(
     headers: Headers = (),
     media_type: bytes = b"application/json",
 ) -> None:
-    """Send a complete answer."""
+    """Send a complete response."""
     await send(
         {
             "type": "http.response.start",
@@ -79,17 +85,17 @@ async def send_body(
 
 
 def error_body(message: str) -> bytes:
-    """Render the one shape that every error has."""
+    """Encode an error message as the JSON body that all errors share."""
     return msgspec.json.encode({"error": message})
 
 
-def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
-    """Give status, body and headers of the answer to an exception.
+def error_response(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    """Return status, body and headers of the response to an exception.
 
-    Errors that are no `ProtocolError` count if they carry a `status` of their own, as those of the
-    store do; anything else is a fault of ours and says no more than that.
+    Errors other than `ProtocolError` count if they have a `status`, as those of the store do; anything else is a fault
+    of the server, which is logged and not described to the client.
     """
-    error = as_answered(error)
+    error = translate_recursion_error(error)
     status = getattr(error, "status", None)
     if not isinstance(status, int):
         _log.error("a request failed by a fault of the server", exc_info=error)
@@ -102,7 +108,7 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
 
 
 def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
-    """Undo a request's `Content-Encoding`; raises as `read_body`."""
+    """Decompress a body with the given `Content-Encoding`; raises as `read_body`."""
     name = encoding.strip().lower()
     if name in (b"", b"identity"):
         return body
@@ -112,25 +118,27 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
         )
     decoder = zlib.decompressobj(_WINDOWS[name])
     try:
-        plain = decoder.decompress(body, limit_bytes + 1)
+        decompressed = decoder.decompress(body, limit_bytes + 1)
     except zlib.error as error:
         raise InvalidRequest(f"expected a body in {name.decode()}, got: {error}") from error
-    if len(plain) > limit_bytes:
+    if len(decompressed) > limit_bytes:
         raise TooLarge(f"expected a body of at most {limit_bytes} bytes decompressed, got more")
     if not decoder.eof or decoder.unused_data:
-        found = "bytes behind its end" if decoder.eof else "one without its end"
-        raise InvalidRequest(f"expected a whole body in {name.decode()}, got {found}")
-    return plain
+        problem = "bytes behind its end" if decoder.eof else "one without its end"
+        raise InvalidRequest(f"expected a whole body in {name.decode()}, got {problem}")
+    return decompressed
 
 
-def compress(body: bytes, accepted: bytes) -> tuple[bytes, Headers]:
-    """Compress an answer as its client accepts it; also gives the headers that say so."""
+def compress(body: bytes, accept_encoding: bytes) -> tuple[bytes, Headers]:
+    """Compress a body as `Accept-Encoding` allows; return it with the headers that say so."""
     if len(body) < MIN_BYTES:
         return body, ()
-    quality = {match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accepted)}
-    wanted = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
-    if quality.get(wanted, 0.0) <= 0:
+    quality = {
+        match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accept_encoding)
+    }
+    encoding = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
+    if quality.get(encoding, 0.0) <= 0:
         return body, ()
-    encoder = zlib.compressobj(_LEVEL, wbits=_WINDOWS[wanted])
-    small = encoder.compress(body) + encoder.flush()
-    return small, [(b"content-encoding", wanted), (b"vary", b"accept-encoding")]
+    encoder = zlib.compressobj(_LEVEL, wbits=_WINDOWS[encoding])
+    compressed = encoder.compress(body) + encoder.flush()
+    return compressed, [(b"content-encoding", encoding), (b"vary", b"accept-encoding")]

@@ -1,4 +1,4 @@
-"""JSON of requests: read as a type, or refused with what is wrong in it."""
+"""JSON of requests, parsed as a type or refused with the reason."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -10,29 +10,33 @@ from quadriga.proto.errors import InvalidRequest
 Read = TypeVar("Read")
 
 
-def read_json(text: bytes | str, what: str, kind: type[Read], where: str = "") -> Read:
-    """Read JSON as a type: of an object, or as it is where `kind` is `object`.
+def parse_json(text: bytes | str, subject: str, type_: type[Read], location: str = "") -> Read:
+    """Parse JSON as a type of JSON objects; any JSON if `type_` is `object`.
 
-    The message of an error begins with `where` and says `what` should have been JSON.
+    The message of an InvalidRequest begins with `location` and names the `subject` that should be JSON.
     """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=type_)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{where}expected {what} to be a JSON object: {error}") from error
+        raise InvalidRequest(
+            f"{location}expected {subject} to be a JSON object: {error}"
+        ) from error
     except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidRequest(f"{where}expected {what} in JSON: {error}") from error
+        raise InvalidRequest(f"{location}expected {subject} in JSON: {error}") from error
     except RecursionError as error:
-        raise InvalidRequest(f"{where}expected {what} in JSON, nested less deeply") from error
+        raise InvalidRequest(f"{location}expected {subject} in JSON, nested less deeply") from error
 
 
-def read_object(text: bytes | str, what: str) -> dict[str, Any]:
-    """Read a JSON object; raises as `read_json`."""
-    return read_json(text, what, dict[str, Any])
+def parse_object(text: bytes | str, subject: str) -> dict[str, Any]:
+    """Parse a JSON object; raises as `parse_json`."""
+    return parse_json(text, subject, dict[str, Any])
 
 
-def parameters_of(holder: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Take the parameters out of an object of a request; an error's message begins with `where`."""
-    found = holder.get("parameters")
-    if found is not None and not isinstance(found, dict):
-        raise InvalidRequest(f"{where}expected parameters to be an object, got {found!r:.60}")
-    return found or {}
+def take_parameters(holder: Mapping[str, Any], location: str = "") -> dict[str, Any]:
+    """Return the member `parameters` of an object in a request; an error's message begins with `location`."""
+    parameters = holder.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InvalidRequest(
+            f"{location}expected parameters to be an object, got {parameters!r:.60}"
+        )
+    return parameters or {}

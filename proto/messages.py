@@ -1,4 +1,4 @@
-"""What all protocols have in common: data, and the interface of the server behind them."""
+"""Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -14,31 +14,33 @@ Result = TypeVar("Result")
 ModelState = Literal["LOADING", "READY", "FAILED", "UNLOADED"]
 
 NotFinite = Literal["token", "null", "error"]
-"""What stands for NaN and the infinities in JSON, which has no word for them."""
+"""How NaN and the infinities, which JSON cannot represent, are written: as a bare token, as null, or refused."""
 
 MAX_NAME_CHARACTERS = 1024
-"""Of a request's id and an input's name, which are stored with each inference."""
+"""Maximum length of a request's id and of an input's name, which are stored with each inference."""
 
 MAX_NAME_BYTES = 2048
-"""Of the same, as UTF-8: PostgreSQL indexes no more than 2,704."""
+"""Maximum length of the same names in UTF-8: PostgreSQL indexes at most 2,704 bytes."""
 
 
-def check_name(what: str, name: str) -> None:
+def check_name(subject: str, name: str) -> None:
     """Refuse a name that is too long to be stored."""
     if len(name) > MAX_NAME_CHARACTERS:
         raise InvalidRequest(
-            f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
+            f"expected {subject} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
         )
-    size = len(name.encode(errors="replace")) + 2 * name.count("\0")  # stored as three bytes
-    if size > MAX_NAME_BYTES:
-        raise InvalidRequest(f"expected {what} of at most {MAX_NAME_BYTES} bytes, got {size}")
+    size_bytes = len(name.encode(errors="replace")) + 2 * name.count("\0")  # stored as three bytes
+    if size_bytes > MAX_NAME_BYTES:
+        raise InvalidRequest(
+            f"expected {subject} of at most {MAX_NAME_BYTES} bytes, got {size_bytes}"
+        )
 
 
-def first_id(*given: str | None) -> str:
-    """Take the first id that is given and not empty, or else a new one; raises as `check_name`."""
-    found = next(filter(None, given), None) or str(uuid.uuid4())
-    check_name("id", found)
-    return found
+def first_request_id(*ids: str | None) -> str:
+    """Return the first id that is not empty, or a new one; raises as `check_name`."""
+    id_ = next(filter(None, ids), None) or str(uuid.uuid4())
+    check_name("id", id_)
+    return id_
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -56,12 +58,12 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class StorageOptions(msgspec.Struct, frozen=True):
-    """What a request asks to store, and to say, of one image; the fields are parameters of the request."""
+    """Storage options of one image; the fields are parameters of the request."""
 
     store: bool = True
     store_input: bool = True
     semantic_score: bool | None = None
-    """Whether its semantic score is wanted in the output's parameters; None follows the setting."""
+    """Whether the output's parameters include the semantic score; None follows the setting."""
 
 
 DEFAULT_STORAGE = StorageOptions()
@@ -69,7 +71,7 @@ DEFAULT_STORAGE = StorageOptions()
 
 
 class ImageInput(msgspec.Struct, frozen=True):
-    """One input of images, as bytes, whatever form they had on the wire."""
+    """One input of images, as bytes, independent of their form on the wire."""
 
     name: str
     location: str
@@ -83,7 +85,7 @@ class ImageInput(msgspec.Struct, frozen=True):
     storage: StorageOptions = DEFAULT_STORAGE
 
 
-class OutputWish(msgspec.Struct):
+class RequestedOutput(msgspec.Struct):
     """An output that a request asks for."""
 
     name: str
@@ -91,21 +93,21 @@ class OutputWish(msgspec.Struct):
 
 
 class InferRequest(msgspec.Struct, frozen=True):
-    """One request to a model, whatever protocol it came by."""
+    """One request to a model, independent of its protocol."""
 
     model: str
     version: str | None
     id: str
     inputs: Sequence[Tensor]
-    requested_outputs: Sequence[OutputWish] = ()
-    """The outputs wanted, in their order; empty for all."""
+    requested_outputs: Sequence[RequestedOutput] = ()
+    """Requested outputs, in the order of the response; empty for all."""
     parameters: Mapping[str, Any] = {}
     protocol: str = "v2"
-    """By which it came, as it is stored."""
+    """Name of the protocol of the request, as stored with its inferences."""
 
 
 class InferResponse(msgspec.Struct, frozen=True):
-    """What the model answered."""
+    """Outputs of a model for one request, and the result of storing them."""
 
     model: str
     version: str
@@ -114,24 +116,24 @@ class InferResponse(msgspec.Struct, frozen=True):
     inference_ids: Sequence[str] = ()
     """Ids of the stored inferences, in the order of the images."""
     stored: bool = True
-    """False where the store had no room for it and it was answered all the same."""
+    """False if the store had no room for the request, which was answered all the same."""
     lag_bytes: int = 0
-    """That the store is behind, where that is more than it should be."""
+    """Journal lag, in bytes, if it exceeds the soft limit of the journal; else 0."""
     headers: Sequence[tuple[str, str]] = ()
-    """Further ones, whose names the settings say."""
+    """Further headers, whose names come from the settings."""
 
 
-class InferPiece(msgspec.Struct, frozen=True):
-    """A piece of a text that a model answers; the pieces of one answer together are the text."""
+class InferChunk(msgspec.Struct, frozen=True):
+    """A chunk of generated text; the chunks of one response together are the text."""
 
     model: str
     version: str
     id: str
     text: str
     inference_ids: Sequence[str] = ()
-    """Id of the stored inference; with the last piece alone."""
+    """Id of the stored inference; only in the last chunk."""
     stored: bool = True
-    """As in `InferResponse`; with the last piece alone."""
+    """Whether the inference was stored, see `InferResponse.stored`; only in the last chunk."""
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -153,11 +155,11 @@ class ModelInfo(msgspec.Struct, frozen=True):
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
     labels: Sequence[str] = ()
-    """Of the classes, by index."""
+    """Labels of the classes, by class id."""
     version_labels: Sequence[str] = ()
-    """Names under which TF Serving's paths find this version, such as `stable`."""
+    """Names of this version in TF Serving's paths, such as `stable`."""
     max_batch: int = 1
-    """Images, or rows of tensors, that run together."""
+    """Maximum number of images, or of rows of tensors, in one run."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -170,7 +172,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """How often something was done, and how long it took in all."""
+    """Number of operations, and their total time."""
 
     count: int = 0
     ns: int = 0
@@ -186,7 +188,7 @@ class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one version of one model has done since it was loaded.
+    """Counts and times of one version of a model since it was loaded.
 
     A request may hold several images; an execution is one run of the graph, of a batch of them.
     """
@@ -204,30 +206,29 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
     batches: Sequence[BatchStatistics] = ()
-    """By size, each once."""
+    """Statistics of each batch size, in increasing order."""
 
 
 class Serving(Protocol):
     """The server behind the protocols; `quadriga.engine.pipeline` satisfies it."""
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request; plain and slow, so it is called inside `run`.
+        """Run a request; blocking, so call it inside `run`.
 
         Raises:
-            quadriga.proto.errors.ProtocolError: With the text for the client; so do the others.
+            quadriga.proto.errors.ProtocolError: The request failed; its text is for the client. The other methods raise it, too.
         """
         ...
 
-    def stream(self, request: InferRequest) -> Iterator[InferPiece]:
-        """Answer one prompt about one image piece by piece; plain and slow, as `infer`.
+    def stream(self, request: InferRequest) -> Iterator[InferChunk]:
+        """Generate the answer to one prompt about one image in chunks; blocking, as `infer`.
 
-        Whatever is wrong with the request is raised before the first piece. An iterator that is
-        closed before its end ends the work.
+        Errors of the request are raised before the first chunk. Closing the iterator early stops the generation.
         """
         ...
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, Sequence[Any]]:
-        """Answer as `infer`, and give one JSON-encodable explanation of each image.
+        """Run a request as `infer`, and return one JSON-encodable explanation of each image, too.
 
         Raises:
             quadriga.proto.errors.Unsupported: The model's task has no explanation.
@@ -248,29 +249,29 @@ class Serving(Protocol):
         ...
 
     def model_statuses(self) -> Sequence[ModelStatus]:
-        """Give the state of every version of every model."""
+        """Return the state of every version of every model."""
         ...
 
     def unready_reason(self) -> str | None:
-        """Say why the server is not ready, or None when it is."""
+        """Return why the server is not ready; None if it is."""
         ...
 
     def load_model(
         self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
     ) -> None:
-        """Load a model of the repository, or load it again; plain and slow.
+        """Load a model of the repository, or load it again; blocking.
 
         Args:
-            name: Of a folder in the repository, or a new name where files are given.
-            config: What goes before the folder's model.toml, key by key, if anything does.
-            files: Contents by path below the folder, which stand for the folder's own.
+            name: Folder in the repository, or a new name if `files` are given.
+            config: Keys that override those of the folder's model.toml; None for none.
+            files: Contents by path below the folder, which replace the folder's own files.
         """
         ...
 
     def unload_model(self, name: str) -> None:
-        """Stop serving a model, whose folder stays."""
+        """Stop serving a model; its folder stays."""
         ...
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Give the statistics of one model, or of all."""
+        """Return the statistics of one model, or of all."""
         ...

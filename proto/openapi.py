@@ -1,4 +1,4 @@
-"""The endpoints of the protocols as an OpenAPI document."""
+"""OpenAPI document of the protocols' endpoints."""
 
 import re
 from collections.abc import Iterable
@@ -6,46 +6,46 @@ from typing import Any
 
 import msgspec
 
-from quadriga.proto.operations import Operation, plain_paths
+from quadriga.proto.operations import Operation, expand_path
 
 _REFERENCE = "#/components/schemas/{name}"
 
 
 class Error(msgspec.Struct):
-    """The one shape of every error."""
+    """Body of every error."""
 
     error: str
 
 
 def add_operations(document: dict[str, Any], operations: Iterable[Operation]) -> dict[str, Any]:
-    """Add operations to an OpenAPI 3.1 document that describes other paths; it is not changed."""
+    """Return an OpenAPI 3.1 document of other paths with operations added; the given one is not changed."""
     paths: dict[str, Any] = dict(document.get("paths", {}))
     operations = [operation for operation in operations if operation.summary]
     types: dict[Any, None] = {Error: None}
     for operation in operations:
-        types.update(dict.fromkeys(filter(None, (operation.request_type, operation.answer_type))))
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+        types.update(dict.fromkeys(filter(None, (operation.request_type, operation.response_type))))
+    schemas, schema_components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(types, schemas, strict=True))
     for operation in operations:
-        for path in plain_paths(operation.path):
+        for path in expand_path(operation.path):
             item = paths.setdefault(path, {})
             item.setdefault(operation.method.lower(), _described(operation, path, by_type))
-    known = document.get("components", {})
-    merged = {**known, "schemas": {**known.get("schemas", {}), **components}}
+    components = document.get("components", {})
+    merged = {**components, "schemas": {**components.get("schemas", {}), **schema_components}}
     return {**document, "paths": paths, "components": merged}
 
 
 _ERRORS = {
-    "400": "Something in the request is wrong, or what is asked about is not ready",
+    "400": "The request is invalid, or the server or model asked about is not ready",
     "404": "No such model or version",
     "413": "The body is larger than the server takes",
     "501": "A part of the protocol that the server does not offer",
     "503": "The model or the server is not ready, or too many requests wait",
 }
-"""Statuses of errors, and what they mean."""
+"""Descriptions of the statuses of errors."""
 
 _OF_BODIES = ("413", "501")
-"""Those of operations that take a body."""
+"""Statuses of operations that take a body."""
 
 _OCTETS = "application/octet-stream"
 _JSON_BYTES: dict[str, Any] = {
@@ -56,25 +56,25 @@ _JSON_BYTES: dict[str, Any] = {
 
 
 def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
-    content = {"schema": schemas.get(operation.answer_type, {})}
-    answer: dict[str, Any] = {operation.answer_media_type: content}
-    done: dict[str, Any] = {"description": "Done", "content": answer}
+    content = {"schema": schemas.get(operation.response_type, {})}
+    response_content: dict[str, Any] = {operation.response_media_type: content}
+    success: dict[str, Any] = {"description": "Done", "content": response_content}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", path)
     ]
-    if operation.binary:
+    if operation.allows_binary:
         name = "Inference-Header-Content-Length"
-        answer[_OCTETS] = {}
-        done["headers"] = {name: _JSON_BYTES}
+        response_content[_OCTETS] = {}
+        success["headers"] = {name: _JSON_BYTES}
         parameters.append({"name": name, "in": "header", **_JSON_BYTES})
     error = {"application/json": {"schema": schemas[Error]}}
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}{path}").strip("_"),
         "parameters": parameters,
         "responses": {
-            "200": done,
+            "200": success,
             **{
                 status: {"description": text, "content": error}
                 for status, text in _ERRORS.items()
@@ -83,15 +83,15 @@ def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict
         },
     }
     if operation.method == "POST":
-        found["requestBody"] = _body(operation, schemas)
-    return found
+        description["requestBody"] = _body(operation, schemas)
+    return description
 
 
 def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
-    """Describe the body, which is read as what it is documented to be whatever its Content-Type."""
+    """Describe the body, which is read as documented whatever its Content-Type."""
     if operation.request_type is None:
         return {"content": {_OCTETS: {}}}
     content: dict[str, Any] = {"application/json": {"schema": schemas[operation.request_type]}}
-    if operation.binary:
-        content[_OCTETS] = {}  # which may be empty, as the bytes of a tensor without elements
-    return {"required": not operation.binary, "content": content}
+    if operation.allows_binary:
+        content[_OCTETS] = {}  # may be empty: the bytes of a tensor without elements
+    return {"required": not operation.allows_binary, "content": content}

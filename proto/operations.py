@@ -1,7 +1,7 @@
-"""Endpoints of the protocols: a verb, a path, and a plain function from request to answer.
+"""Endpoints of the protocols: a verb, a path, and a plain function from request to response.
 
-They stand before Litestar's routes, which cost more than a small model and know neither the verb
-behind a colon nor the paths in any case that TF Serving has. A protocol only parses and renders.
+They are tried before Litestar's routes, whose overhead exceeds the run of a small model and which support neither
+verbs behind a colon nor case-insensitive paths, both of TF Serving. A protocol only parses and renders.
 """
 
 import asyncio
@@ -14,29 +14,30 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.errors import MethodNotAllowed, Overloaded
-from quadriga.proto.http import Headers, compress, decompress, error_answer, read_body, send_body
+from quadriga.proto.http import Headers, compress, decompress, error_response, read_body, send_body
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
     ModelInfo,
     NotFinite,
     Serving,
-    first_id,
+    first_request_id,
 )
 
 JSON = b"application/json"
 
 MAX_HEADER_BYTES = 3072
-"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
+"""Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
+64 KiB a line."""
 
 IDS_HEADER = b"quadriga-inference-ids"
 
-BUSY_S = 0.05
-"""After which a stream asks again for a thread."""
+BUSY_RETRY_S = 0.05
+"""Seconds until a stream that found no free thread tries again."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings say of the wire."""
+class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that decide how requests are read and responses are written."""
 
     server_version: str
     not_finite: NotFinite = "token"
@@ -46,24 +47,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ce_merge: bool = False
 
 
-class Call(msgspec.Struct, frozen=True):
-    """One request to an operation, whole."""
+class HttpRequest(msgspec.Struct, frozen=True):
+    """One complete request to an operation."""
 
-    path: Mapping[str, Any]
-    """Parameters of the path, texts; None for one in an optional part that is not there."""
+    path_parameters: Mapping[str, Any]
+    """Texts by name; None for a parameter in an optional part that the path omits."""
     headers: Mapping[bytes, bytes]
-    """By name in lower case."""
+    """Values by name in lower case."""
     body: bytes = b""
-    """Decompressed."""
+    """Body without its content encoding."""
     is_event: bool = False
-    """Whether it came as a CloudEvent."""
+    """Whether the request is the data of a CloudEvent."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What an operation answers."""
+class HttpResponse(msgspec.Struct, frozen=True):
+    """Response of an operation."""
 
     body: bytes | Iterator[bytes]
-    """An iterator is sent as it comes, each step run in the pool."""
+    """Bytes, or an iterator whose chunks are sent as they come; each step runs in the pool of threads."""
     status: int = 200
     media_type: bytes = JSON
     headers: Headers = ()
@@ -74,59 +75,61 @@ class Operation(msgspec.Struct, frozen=True):
 
     method: Literal["GET", "POST"]
     path: str
-    """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
-    A parameter holds no slash and no colon, but `{rest...}` does."""
-    answer: Callable[[Call], Answer]
+    """Template such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
+    A parameter holds no slash and no colon, except `{rest...}`."""
+    handler: Callable[[HttpRequest], HttpResponse]
     summary: str
-    """One line for the OpenAPI document; empty for what does not stand there."""
+    """One line for the OpenAPI document; empty to leave the operation out of it."""
     in_thread: bool = True
-    """Whether it waits for a thread of the pool; what only looks at state must not."""
-    beside: bool = False
-    """Whether it takes a thread beside those of the pool, as it may be long and must hold up no request."""
+    """Whether it waits for a thread of the pool; operations that only read state must not."""
+    own_thread: bool = False
+    """Whether it takes a thread outside the pool, as it may be long and must delay no request."""
     ignore_case: bool = False
     """Whether the fixed parts of the path match in any case."""
     request_type: Any = None
     """Type of the body in the OpenAPI document; None for any bytes."""
-    answer_type: Any = None
-    """Type of the answer there; None for any."""
-    answer_media_type: str = "application/json"
-    compressed: bool = False
-    """Whether answers are compressed where the client accepts it: those of inference, for tritonclient's
-    asyncio form accepts it everywhere and undoes it there alone."""
-    binary: bool = False
-    """Whether requests and answers may carry the bytes of tensors behind their JSON."""
+    response_type: Any = None
+    """Type of the response in the OpenAPI document; None for any."""
+    response_media_type: str = "application/json"
+    compress_response: bool = False
+    """Whether responses are compressed if the client accepts it. Only those of inference are: tritonclient's asyncio form
+    accepts compression everywhere and undoes it only there."""
+    allows_binary: bool = False
+    """Whether requests and responses may carry the bytes of tensors behind their JSON."""
 
 
-look = partial(Operation, "GET", in_thread=False)
-"""Makes an endpoint that only looks at state, and so does not wait for a thread."""
+state_endpoint = partial(Operation, "GET", in_thread=False)
+"""Make an endpoint that only reads state, and so does not wait for a thread."""
 
-post = partial(Operation, "POST")
-"""Makes an endpoint that takes a body."""
-
-
-def json_answer(value: Any, status: int = 200) -> Answer:
-    """Write any value as JSON."""
-    return Answer(msgspec.json.encode(value), status)
+post_endpoint = partial(Operation, "POST")
+"""Make an endpoint that takes a body."""
 
 
-def model_of(serving: Serving, call: Call) -> ModelInfo:
-    """Describe the model that a path names; raises as `Serving.model_info`."""
-    return serving.model_info(call.path["name"], call.path["version"])
+def json_response(value: Any, status: int = 200) -> HttpResponse:
+    """Encode a value as a JSON response."""
+    return HttpResponse(msgspec.json.encode(value), status)
+
+
+def named_model(serving: Serving, http_request: HttpRequest) -> ModelInfo:
+    """Return the metadata of the model named in the path; raises as `Serving.model_info`."""
+    return serving.model_info(
+        http_request.path_parameters["name"], http_request.path_parameters["version"]
+    )
 
 
 def model_names(serving: Serving) -> list[str]:
-    """Name the models of the server, each once."""
+    """Return the names of all models, sorted and without duplicates."""
     return sorted({status.name for status in serving.model_statuses()})
 
 
 _Found = tuple[Mapping[str, Operation], Mapping[str, Any]]
 
 
-class Operations:
-    """Reads a request's body, answers it in the pool, compresses and sends.
+class Dispatcher:
+    """Matches paths to operations, reads bodies, runs handlers in the pool, compresses and sends.
 
-    The first of two operations that share path and verb is the one; bodies of more bytes,
-    compressed or not, are refused with 413.
+    If two operations share path and verb, the first one is used. Bodies larger than `max_body_bytes`, before or after
+    decompression, are refused with 413.
     """
 
     def __init__(
@@ -139,35 +142,35 @@ class Operations:
             verbs = paths.setdefault((operation.path, operation.ignore_case), {})
             verbs.setdefault(operation.method, operation)
         self._table = [
-            (pattern(path, ignore_case=any_case), verbs)
+            (path_pattern(path, ignore_case=any_case), verbs)
             for (path, any_case), verbs in paths.items()
         ]
         self._fixed = {
             path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
         }
 
-    def find(self, path: str, method: str | None = None) -> _Found | None:
-        """Find the operations of a path, by verb, and its parameters; None where there are none.
+    def match(self, path: str, method: str | None = None) -> _Found | None:
+        """Return the operations of a path, by verb, and the path's parameters; None if no path matches.
 
-        Those that know the verb, where it is given, go before those that do not; of these one without
-        parameters goes before one with them, then the first before the next.
+        Paths that have the verb, if one is given, go before those that have not; among these a path without parameters
+        goes before one with parameters, then the order of the table decides.
         """
         method = "GET" if method == "HEAD" else method
         fixed = self._fixed.get(path)
         if fixed is not None and method in (None, *fixed):
             return fixed, {}
-        found: _Found | None = None if fixed is None else (fixed, {})
+        fallback: _Found | None = None if fixed is None else (fixed, {})
         for template, verbs in self._table:
-            match = template.fullmatch(path)
-            if match is not None and method in verbs:
-                return verbs, match.groupdict()
-            if match is not None and found is None:
-                found = verbs, match.groupdict()
-        return found
+            path_match = template.fullmatch(path)
+            if path_match is not None and method in verbs:
+                return verbs, path_match.groupdict()
+            if path_match is not None and fallback is None:
+                fallback = verbs, path_match.groupdict()
+        return fallback
 
-    async def answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to a path that `find` found; errors are answered too."""
-        verbs, parameters = found
+    async def respond(self, match: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a request whose path `match` resolved; errors become responses, too."""
+        verbs, parameters = match
         method = str(scope.get("method"))
         if method == "HEAD" and "GET" in verbs:  # the server drops the body itself
             method = "GET"
@@ -180,79 +183,87 @@ class Operations:
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
-            job = partial(self._answer, operation, Call(parameters, headers, body))
-            if operation.beside:
-                answer = await asyncio.to_thread(job)
+            task = partial(self._answer, operation, HttpRequest(parameters, headers, body))
+            if operation.own_thread:
+                response = await asyncio.to_thread(task)
             else:
                 waits = operation.in_thread or b"content-encoding" in headers
-                answer = await self._serving.run(job) if waits else job()
-        except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            status, body, more = error_answer(error)
-            await send_body(send, status, body, more)
+                response = await self._serving.run(task) if waits else task()
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            status, body, error_headers = error_response(error)
+            await send_body(send, status, body, error_headers)
             return
-        if isinstance(answer.body, bytes):
-            await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)
+        if isinstance(response.body, bytes):
+            await send_body(
+                send, response.status, response.body, response.headers, response.media_type
+            )
         else:
-            await self._stream(answer, answer.body, receive, send)
+            await self._stream(response, response.body, receive, send)
 
-    def _answer(self, operation: Operation, call: Call) -> Answer:
-        """Decompress, answer, compress; in a thread where the operation takes one."""
-        encoding = call.headers.get(b"content-encoding")
+    def _answer(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
+        """Decompress, call the handler, compress; in a thread if the operation takes one."""
+        encoding = http_request.headers.get(b"content-encoding")
         if encoding is not None:
-            body = decompress(call.body, encoding, self._max_body_bytes)
-            call = msgspec.structs.replace(call, body=body)
-        answer = operation.answer(call)
-        accepted = call.headers.get(b"accept-encoding")
-        if accepted is None or not operation.compressed or not isinstance(answer.body, bytes):
-            return answer
-        body, headers = compress(answer.body, accepted)
-        return msgspec.structs.replace(answer, body=body, headers=[*answer.headers, *headers])
+            body = decompress(http_request.body, encoding, self._max_body_bytes)
+            http_request = msgspec.structs.replace(http_request, body=body)
+        response = operation.handler(http_request)
+        accept_encoding = http_request.headers.get(b"accept-encoding")
+        if (
+            accept_encoding is None
+            or not operation.compress_response
+            or not isinstance(response.body, bytes)
+        ):
+            return response
+        body, headers = compress(response.body, accept_encoding)
+        return msgspec.structs.replace(response, body=body, headers=[*response.headers, *headers])
 
-    async def _next(self, parts: Iterator[bytes]) -> bytes | None:
-        """Take a part in the pool; a stream that has begun waits where new requests are refused."""
+    async def _next(self, chunks: Iterator[bytes]) -> bytes | None:
+        """Read a chunk in the pool; a stream that has begun waits where new requests are refused."""
         while True:
             try:
-                return await self._serving.run(partial(next, parts, None))
+                return await self._serving.run(partial(next, chunks, None))
             except Overloaded:
-                await asyncio.sleep(BUSY_S)
+                await asyncio.sleep(BUSY_RETRY_S)
 
     async def _stream(
-        self, answer: Answer, parts: Iterator[bytes], receive: Receive, send: Send
+        self, response: HttpResponse, chunks: Iterator[bytes], receive: Receive, send: Send
     ) -> None:
-        """Send parts as they come, until they end or the client has gone."""
-        gone = asyncio.ensure_future(_disconnected(receive))
-        headers = [(b"content-type", answer.media_type), *answer.headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        """Send chunks as they come, until they end or the client disconnects."""
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        headers = [(b"content-type", response.media_type), *response.headers]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         try:
-            while not gone.done():
-                part = await self._next(parts)
-                if part is None:
+            while not disconnected.done():
+                chunk = await self._next(chunks)
+                if chunk is None:
                     break
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         finally:
-            gone.cancel()
-            close = getattr(parts, "close", None)
+            disconnected.cancel()
+            close = getattr(chunks, "close", None)
             if close is not None:
                 close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def request_id(call: Call, given: str | None = None) -> str:
-    """Name a request: by its body, or the header `X-Request-ID`, or anew; raises as `first_id`."""
-    return first_id(given, call.headers.get(b"x-request-id", b"").decode("latin-1"))
+def request_id(http_request: HttpRequest, body_id: str | None = None) -> str:
+    """Return a request's id: from its body, or the header `X-Request-ID`, or a new one; raises as `first_request_id`."""
+    return first_request_id(
+        body_id, http_request.headers.get(b"x-request-id", b"").decode("latin-1")
+    )
 
 
-def came_by(call: Call, request: InferRequest) -> InferRequest:
-    """Note in a request that it came as a CloudEvent, where it did."""
-    if not call.is_event:
+def mark_cloud_event(http_request: HttpRequest, request: InferRequest) -> InferRequest:
+    """Append `-cloudevents` to the request's protocol if it came as a CloudEvent."""
+    if not http_request.is_event:
         return request
     return msgspec.structs.replace(request, protocol=f"{request.protocol}-cloudevents")
 
 
 def store_headers(response: InferResponse) -> list[tuple[bytes, bytes]]:
-    """Say in headers what became of an answer in the store, and what else the engine says of it.
+    """Return the headers with the result of storing a request, and further ones of the engine.
 
-    What is too long for a header, such as the ids of many images, is left out.
+    Values too long for a header, such as the ids of many images, are left out.
     """
     ids = ",".join(response.inference_ids).encode()
     headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_HEADER_BYTES else []
@@ -274,25 +285,25 @@ async def _disconnected(receive: Receive) -> None:
 _PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")
 
 
-def pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
-    """Make the pattern that a path's template stands for."""
-    signs = {"[": "(?:", "]": ")?", "|": "|"}
-    written = "".join(
-        f"(?P<{part[1:-4]}>.+)"
-        if part.endswith("...}")
-        else f"(?P<{part[1:-1]}>[^/:]+?)"
-        if part.startswith("{")
-        else signs.get(part, re.escape(part))
-        for part in _PARTS.split(path)
+def path_pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+    """Compile a path's template to a regular expression."""
+    group_syntax = {"[": "(?:", "]": ")?", "|": "|"}
+    expression = "".join(
+        f"(?P<{token[1:-4]}>.+)"
+        if token.endswith("...}")
+        else f"(?P<{token[1:-1]}>[^/:]+?)"
+        if token.startswith("{")
+        else group_syntax.get(token, re.escape(token))
+        for token in _PARTS.split(path)
     )
-    return re.compile(written, re.IGNORECASE if ignore_case else 0)
+    return re.compile(expression, re.IGNORECASE if ignore_case else 0)
 
 
-def plain_paths(path: str) -> list[str]:
-    """Write out a path's template without its optional parts, and with each of them."""
+def expand_path(path: str) -> list[str]:
+    """Expand a path's template: without its optional parts, and with each of them."""
     optional = re.search(r"\[([^\[\]]*)\]", path)
     if optional is None:
         return [path]
-    before, after = path[: optional.start()], path[optional.end() :]
+    prefix, suffix = path[: optional.start()], path[optional.end() :]
     choices = ["", *optional[1].split("|")]
-    return [plain for choice in choices for plain in plain_paths(before + choice + after)]
+    return [expanded for choice in choices for expanded in expand_path(prefix + choice + suffix)]

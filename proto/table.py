@@ -1,13 +1,13 @@
-"""The protocols over HTTP: a name, and what makes its endpoints.
+"""Table of the protocols over HTTP: a name, and the function that makes its endpoints.
 
-Each is one file that parses and renders; none knows another (but chariot-v2, whose `/infer` takes V2's
-requests too), nor the server but through `Serving`.
+Each is one file that parses and renders; none imports another (except chariot-v2, whose `/infer` takes V2's requests,
+too), and all reach the server only through `Serving`.
 """
 
 from collections.abc import Iterator
 
 from quadriga.proto.messages import Serving
-from quadriga.proto.operations import Operation, Options
+from quadriga.proto.operations import Operation, WireOptions
 from quadriga.tasks.references import resolve
 
 PROTOCOLS: dict[str, str] = {
@@ -17,11 +17,11 @@ PROTOCOLS: dict[str, str] = {
     "v1": "quadriga.proto.v1_rest:operations",
     "v2-extensions": "quadriga.proto.v2_extensions:operations",
 }
-"""Name to `module:attribute`, a function (serving, options) to operations; those that carry the
-load come first."""
+"""Functions (serving, options) -> operations, as `module:attribute`, by name of the protocol; the frequent ones come
+first."""
 
 
-def operations(serving: Serving, options: Options) -> Iterator[Operation]:
-    """Give the endpoints of all protocols."""
+def all_operations(serving: Serving, options: WireOptions) -> Iterator[Operation]:
+    """Yield the endpoints of all protocols."""
     for name in PROTOCOLS:
         yield from resolve(name, PROTOCOLS, "a protocol")(serving, options)

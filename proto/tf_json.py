@@ -1,7 +1,7 @@
 """JSON as TensorFlow Serving reads and writes it: documents, and tensors by rows or columns.
 
-Its texts of errors are kept, for clients that look for them. NaN, Infinity and -Infinity are numbers;
-what stands behind the document is passed over. Numbers are written as short as they may be.
+Texts of errors are those of TensorFlow Serving, for clients that look for them. NaN, Infinity and -Infinity are
+numbers; bytes behind the document are ignored. Numbers are written with as few digits as possible.
 
 Source: TensorFlow Serving, "RESTful API"; util/json_tensor.cc where the page is silent.
 """
@@ -23,7 +23,7 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import NotFinite, Tensor, TensorInfo
 
 TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
-"""TensorFlow's names of datatypes, where they are not V2's in lower case."""
+"""TensorFlow's names of the datatypes whose names differ from V2's in lower case."""
 
 _KINDS = {
     bool: "Bool",
@@ -37,14 +37,14 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = " \t\r\n"
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """Read the object that a body begins with."""
+def parse_document(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object at the start of a body."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
         document = _parse_leniently(body)
     if not isinstance(document, dict):
-        raise InvalidRequest(f"JSON Value: {shown(document)} Is not object")
+        raise InvalidRequest(f"JSON Value: {shorten_value(document)} Is not object")
     return document
 
 
@@ -73,14 +73,14 @@ def _parse_leniently(body: bytes) -> Any:
     return document
 
 
-def shown(value: Any) -> str:
-    """Write a value for an error, cut short."""
+def shorten_value(value: Any) -> str:
+    """Encode a value for an error, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def is_base64(value: Any) -> bool:
-    """Tell whether a value is `{"b64": "<text>"}`, which stands for bytes."""
+    """Check whether a value is `{"b64": "<text>"}`, the form of bytes."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
@@ -92,37 +92,40 @@ def base64_bytes(value: Mapping[str, str]) -> bytes:
         raise InvalidRequest(f"Unable to base64 decode: {error}") from error
 
 
-def from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
+def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
     """Read tensors by rows: each instance has one slice of every input along axis 0.
 
-    At least one instance: a value of the only input, or an object by input name.
+    There must be at least one instance; it is a value of the only input, or an object by input name.
     """
-    named = isinstance(instances[0], dict) and not is_base64(instances[0])
-    if not named and len(inputs) > 1:
+    are_objects = isinstance(instances[0], dict) and not is_base64(instances[0])
+    if not are_objects and len(inputs) > 1:
         raise InvalidRequest(
             "instances is a plain list, but expecting list of objects as multiple input tensors "
             "required as per tensorinfo_map"
         )
-    if not named:
-        for number, item in enumerate(instances):
-            if isinstance(item, dict) and not is_base64(item):
+    if not are_objects:
+        for index, instance in enumerate(instances):
+            if isinstance(instance, dict) and not is_base64(instance):
                 raise InvalidRequest(
-                    f"Expecting value/list but got object at item {number} of input list"
+                    f"Expecting value/list but got object at item {index} of input list"
                 )
         return [_stacked(instances, inputs[0], "")]
     names = {info.name for info in inputs}
-    for number, item in enumerate(instances):
-        if not isinstance(item, dict) or is_base64(item):
-            raise InvalidRequest(f"Expecting object but got list at item {number} of input list")
-        for key in item:
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, dict) or is_base64(instance):
+            raise InvalidRequest(f"Expecting object but got list at item {index} of input list")
+        for key in instance:
             if key not in names:
-                raise _element(number, key, f"JSON object: does not have named input: {key}")
-        if item.keys() != names:
+                raise _element(index, key, f"JSON object: does not have named input: {key}")
+        if instance.keys() != names:
             raise InvalidRequest(
-                f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{shown(item)} keys must be equal to: {','.join(sorted(names))}"
+                f"Failed to process element: {index} of 'instances' list. JSON object: "
+                f"{shorten_value(instance)} keys must be equal to: {','.join(sorted(names))}"
             )
-    return [_stacked([item[info.name] for item in instances], info, info.name) for info in inputs]
+    return [
+        _stacked([instance[info.name] for instance in instances], info, info.name)
+        for info in inputs
+    ]
 
 
 def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:
@@ -130,25 +133,25 @@ def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:
         return _tensor(list(items), info)
     except InvalidRequest:
         expected: tuple[int, ...] | None = None
-        for number, item in enumerate(items):
+        for index, item in enumerate(items):
             try:
                 shape = _tensor(item, info).shape
             except InvalidRequest as error:
-                raise _element(number, key, str(error)) from error
+                raise _element(index, key, str(error)) from error
             expected = shape if expected is None else expected
             if math.prod(shape) != math.prod(expected):
                 sizes = f"{math.prod(expected)} but got: {math.prod(shape)}"
-                raise _element(number, key, f"Expecting tensor size: {sizes}") from None
+                raise _element(index, key, f"Expecting tensor size: {sizes}") from None
             if shape != expected:
                 shapes = f"{_bracketed(expected)} but got: {_bracketed(shape)}"
-                raise _element(number, key, f"Expecting shape {shapes}") from None
+                raise _element(index, key, f"Expecting shape {shapes}") from None
         raise
 
 
-def _element(number: int, key: str, text: str) -> InvalidRequest:
-    where = f"{number} key: {key}" if key else f"{number}"
+def _element(index: int, key: str, text: str) -> InvalidRequest:
+    position = f"{index} key: {key}" if key else f"{index}"
     return InvalidRequest(
-        f"Failed to process element: {where} of 'instances' list. Error: {text:.600}"
+        f"Failed to process element: {position} of 'instances' list. Error: {text:.600}"
     )
 
 
@@ -156,7 +159,7 @@ def _bracketed(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
+def tensors_from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
     """Read tensors by columns: the only input, or an object of all of them by name."""
     if isinstance(value, dict) and not is_base64(value):
         for info in inputs:
@@ -177,7 +180,7 @@ def _tensor(value: Any, info: TensorInfo) -> Tensor:
 
 
 def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """Give the values of nested lists and their shape, which the first of each level decides."""
+    """Return the values of nested lists and their shape; the first list of each level decides its size."""
     values: list[Any] = [value]
     shape: list[int] = []
     while values and isinstance(values[0], list):
@@ -187,7 +190,7 @@ def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
         for item in values:
             if not isinstance(item, list):
                 raise InvalidRequest(
-                    f"JSON Value: {shown(item)} found at incorrect level: {level + 1} in the JSON DOM"
+                    f"JSON Value: {shorten_value(item)} found at incorrect level: {level + 1} in the JSON DOM"
                 )
             if len(item) != size:
                 raise InvalidRequest(
@@ -205,7 +208,7 @@ def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
 def _typed(
     values: list[Any], shape: tuple[int, ...], datatype: str
 ) -> npt.NDArray[Any] | list[Any]:
-    """Make values of one datatype; what floats cannot hold becomes an infinity or 0, as there."""
+    """Convert values to a datatype; out of a float's range they become an infinity or 0, as in TensorFlow Serving."""
     types = set(map(type, values))
     if datatype == "BYTES":
         for value in values:
@@ -226,7 +229,7 @@ def _typed(
         return np.array(values, dtype).reshape(shape)
     try:
         wide = np.array(values, np.float64)
-    except OverflowError:  # a whole number beyond float64
+    except OverflowError:  # an integer beyond float64
         wide = np.array([_wide(value) for value in values])
     with np.errstate(over="ignore", under="ignore"):
         return wide.astype(dtype).reshape(shape)
@@ -242,16 +245,18 @@ def _wide(value: float) -> float:
 def _type_error(value: Any, datatype: str) -> InvalidRequest:
     kind = _KINDS.get(type(value), "Null")
     return InvalidRequest(
-        f"JSON Value: {shown(value)} Type: {kind} is not of expected type: "
+        f"JSON Value: {shorten_value(value)} Type: {kind} is not of expected type: "
         f"{TYPES.get(datatype, datatype.lower())}"
     )
 
 
-def rows(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
-    """Write a tensor as JSON, one text for each slice along axis 0; of a scalar the one text.
+def row_texts(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
+    """Encode a tensor as JSON texts, one for each slice along axis 0; a scalar is one text.
 
-    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`. A value that is
-    not finite is an InvalidRequest where `not_finite` is `error`.
+    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`.
+
+    Raises:
+        InvalidRequest: A value is not finite and `not_finite` is `error`.
     """
     texts = _values(tensor, not_finite)
     for axis in range(len(tensor.shape) - 1, 0, -1):
@@ -263,9 +268,9 @@ def rows(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
     return texts
 
 
-def whole(tensor: Tensor, not_finite: NotFinite = "token") -> str:
-    """Write a tensor as JSON; raises as `rows`."""
-    texts = rows(tensor, not_finite)
+def tensor_text(tensor: Tensor, not_finite: NotFinite = "token") -> str:
+    """Encode a tensor as one JSON text; raises as `row_texts`."""
+    texts = row_texts(tensor, not_finite)
     return f"[{','.join(texts)}]" if tensor.shape else texts[0]
 
 
@@ -273,7 +278,7 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
     data = tensor.data
     if isinstance(data, np.ndarray):
         if data.dtype.kind == "f":
-            return floats(data.ravel(), not_finite)
+            return float_texts(data.ravel(), not_finite)
         if data.dtype.kind == "b":
             return ["true" if value else "false" for value in data.ravel().tolist()]
         return list(map(str, data.ravel().tolist()))
@@ -283,8 +288,8 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
     return [f'{{"b64":"{pybase64.b64encode(value).decode()}"}}' for value in encoded]
 
 
-def floats(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
-    """Write floats (N,) in six digits where those are the same number, else in all; as `rows`.
+def float_texts(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
+    """Encode floats (N,) with six digits if they are exact, else with all; raises as `row_texts`.
 
     Source: TensorFlow Serving, util/json_tensor.cc, WriteDecimal.
     """

@@ -1,7 +1,7 @@
-"""Bodies of predict, explain, classify and regress under /v1, read as requests and written as answers.
+"""Request and response bodies of predict, explain, classify and regress under /v1.
 
-Errors have TF Serving's text where it has one. Models of tensors are read by `quadriga.proto.tf_json`;
-image models take images where those take values.
+Errors have TF Serving's text if it has one. Bodies for models of tensors are read by `quadriga.proto.tf_json`; models
+of images take images in the place of values.
 
 Source: TensorFlow Serving, "RESTful API" and "Classify and Regress API"; KServe, "V1 Protocol".
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from quadriga.proto import tf_json
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parameters_of
+from quadriga.proto.json_text import take_parameters
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -23,117 +23,121 @@ from quadriga.proto.messages import (
     Tensor,
     TensorInfo,
 )
-from quadriga.proto.tf_json import base64_bytes, is_base64, shown
+from quadriga.proto.tf_json import base64_bytes, is_base64, shorten_value
 from quadriga.tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
 
 DEFAULT_SIGNATURE = "serving_default"
 MAX_FEATURE_CHARACTERS = 1024
-"""Of the key of an image, which is stored with its inference."""
+"""Maximum length of an image's key, which is stored with its inference; the rest is cut off."""
 
 _NOUNS = {"classify": "classification", "regress": "regression"}
 _TENSOR = SHORT_NAMES["tensor"]
 _FLOATS = ("FP16", "FP32", "FP64")
 
 
-class Predict(msgspec.Struct, frozen=True):
-    """A request to predict, and how its answer is written."""
+class PredictRequest(msgspec.Struct, frozen=True):
+    """Request to predict, and the form of its response."""
 
     request: InferRequest
-    images: bool
-    """Whether the answer is predictions, one list an image, and no tensors."""
+    is_image_model: bool
+    """Whether the response holds predictions, one list for each image, instead of tensors."""
     by_rows: bool
     key: Literal["predictions", "outputs"]
 
 
 def signatures(info: ModelInfo) -> dict[str, str]:
-    """Give the signatures of a model, by name its method: the default one, and what else it can do."""
-    found = {DEFAULT_SIGNATURE: _method("predict")}
+    """Return the methods of a model's signatures by name: the default one, and classify or regress if it can."""
+    methods = {DEFAULT_SIGNATURE: _method("predict")}
     if info.task == SHORT_NAMES["classification"]:
-        found[_method("classify")] = _method("classify")
+        methods[_method("classify")] = _method("classify")
     elif _is_regression(info):
-        found[_method("regress")] = _method("regress")
-    return found
+        methods[_method("regress")] = _method("regress")
+    return methods
 
 
 def parse_predict(
     body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
-) -> Predict:
-    """Read a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
+) -> PredictRequest:
+    """Parse a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
-    `inputs_are_rows` says whether `inputs` is another word for `instances`, as in KServe.
+    With `inputs_are_rows`, `inputs` is another name of `instances`, as in KServe.
     """
-    document = tf_json.parse(body)
+    document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
     if "instances" in document and "inputs" in document:
         raise InvalidRequest(
-            f"JSON Value: {shown(document)} Not formatted correctly expecting only one of 'inputs' or "
+            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
             "'instances' keys to exist"
         )
     by_rows = "instances" in document
     if not by_rows and "inputs" not in document:
         raise InvalidRequest("Missing 'inputs' or 'instances' key")
-    given = document["instances" if by_rows else "inputs"]
+    data = document["instances" if by_rows else "inputs"]
     key: Literal["predictions", "outputs"] = "outputs"
     if by_rows or inputs_are_rows:
-        by_rows, key = by_rows or isinstance(given, list), "predictions"
-    if by_rows and not isinstance(given, list):
+        by_rows, key = by_rows or isinstance(data, list), "predictions"
+    if by_rows and not isinstance(data, list):
         raise InvalidRequest(
-            f"JSON Value: {shown(given)} Expecting 'instances' to be an list/array"
+            f"JSON Value: {shorten_value(data)} Expecting 'instances' to be an list/array"
         )
-    images = info.task != _TENSOR
-    items = _images(given) if images else given
-    if (by_rows or images) and not items:
+    is_image_model = info.task != _TENSOR
+    items = _images(data) if is_image_model else data
+    if (by_rows or is_image_model) and not items:
         raise InvalidRequest("JSON Value: [] No values in 'instances' array")
-    if images:
+    if is_image_model:
         inputs = [_image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
-        inputs = tf_json.from_rows(given, info.inputs)
+        inputs = tf_json.tensors_from_rows(data, info.inputs)
     else:
-        inputs = tf_json.from_columns(given, info.inputs)
+        inputs = tf_json.tensors_from_columns(data, info.inputs)
     request = _make_request(info, request_id, inputs, document)
-    return Predict(request, images, by_rows, key)
+    return PredictRequest(request, is_image_model, by_rows, key)
 
 
 def render_predict(
-    asked: Predict, response: InferResponse, not_finite: NotFinite, explanations: Any = None
+    predict: PredictRequest,
+    response: InferResponse,
+    not_finite: NotFinite,
+    explanations: Any = None,
 ) -> bytes:
-    """Write the answer to a request to predict, or to explain where there are explanations.
+    """Encode the response to a request to predict, or to explain if there are explanations.
 
-    Outputs without rows, or of different numbers of them, are an InvalidRequest.
+    Raises:
+        InvalidRequest: An output of a request by rows has no rows, or not as many as the others.
     """
     outputs = response.outputs
-    if asked.images:
-        text = msgspec.json.encode([answer for tensor in outputs for answer in tensor.data])
-    elif asked.by_rows:
+    if predict.is_image_model:
+        text = msgspec.json.encode([prediction for tensor in outputs for prediction in tensor.data])
+    elif predict.by_rows:
         text = f"[{','.join(_by_rows(outputs, not_finite))}]".encode()
     elif len(outputs) == 1:
-        text = tf_json.whole(outputs[0], not_finite).encode()
+        text = tf_json.tensor_text(outputs[0], not_finite).encode()
     else:
-        whole = {tensor.name: tf_json.whole(tensor, not_finite) for tensor in outputs}
-        text = _object(whole).encode()
-    answer: dict[str, Any] = {asked.key: msgspec.Raw(text)}
+        tensors = {tensor.name: tf_json.tensor_text(tensor, not_finite) for tensor in outputs}
+        text = _object(tensors).encode()
+    prediction: dict[str, Any] = {predict.key: msgspec.Raw(text)}
     if explanations is not None:
-        answer["explanations"] = explanations
-    return msgspec.json.encode(answer)
+        prediction["explanations"] = explanations
+    return msgspec.json.encode(prediction)
 
 
-def _image_input(value: Any, number: int) -> Tensor:
+def _image_input(value: Any, index: int) -> Tensor:
     """Read an image and its parameters.
 
-    It is base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which
-    may also have `parameters`.
+    The image is base64 as a text or as `{"b64": ...}`, or an object that has one of them under any key and may have
+    `parameters`, too.
     """
     name, image, parameters = "image", value, {}
     if isinstance(value, dict) and not is_base64(value):
-        parameters = parameters_of(value, f"instances[{number}]: ")
-        features = {key: each for key, each in value.items() if key != "parameters"}
+        parameters = take_parameters(value, f"instances[{index}]: ")
+        features = {key: feature for key, feature in value.items() if key != "parameters"}
         if len(features) > 1:
             features = {k: v for k, v in features.items() if is_base64(v)} or features
         if len(features) != 1:
             raise InvalidRequest(
-                f"instances[{number}]: expected one image, got the features {', '.join(features)!r:.200}"
+                f"instances[{index}]: expected one image, got the features {', '.join(features)!r:.200}"
             )
         ((name, image),) = features.items()
     if isinstance(image, list) and len(image) == 1:
@@ -142,21 +146,21 @@ def _image_input(value: Any, number: int) -> Tensor:
         image = base64_bytes(image)
     elif not isinstance(image, str):
         raise InvalidRequest(
-            f'instances[{number}]: expected an image as base64 or {{"b64": "<base64>"}}, '
-            f"got {shown(image)}"
+            f'instances[{index}]: expected an image as base64 or {{"b64": "<base64>"}}, '
+            f"got {shorten_value(image)}"
         )
-    return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters)
+    return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters=parameters)
 
 
-def _images(given: Any) -> list[Any]:
-    """Give the instances of an image model, also where they come as the column of one feature."""
-    if isinstance(given, list):
-        return given
-    if isinstance(given, dict) and len(given) == 1:
-        ((name, column),) = given.items()
+def _images(data: Any) -> list[Any]:
+    """Return the instances for an image model; a column of one feature is turned into rows."""
+    if isinstance(data, list):
+        return data
+    if isinstance(data, dict) and len(data) == 1:
+        ((name, column),) = data.items()
         if isinstance(column, list):
             return [{name: image} for image in column]
-    return [given]
+    return [data]
 
 
 def _make_request(
@@ -167,7 +171,7 @@ def _make_request(
         version=info.version,
         id=request_id,
         inputs=inputs,
-        parameters=parameters_of(document),
+        parameters=take_parameters(document),
         protocol="v1",
     )
 
@@ -176,18 +180,18 @@ def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Metho
     name = document.get("signature_name")
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(
-            f"JSON Value: {shown(document)} not formatted correctly. 'signature_name' key must be a "
+            f"JSON Value: {shorten_value(document)} not formatted correctly. 'signature_name' key must be a "
             "string value."
         )
-    offered = signatures(info)
-    named = offered.get(name or DEFAULT_SIGNATURE)
-    if named is None:
+    methods = signatures(info)
+    method_name = methods.get(name or DEFAULT_SIGNATURE)
+    if method_name is None:
         raise InvalidRequest(f'Serving signature name: "{name:.60}" not found in signature def')
-    if method == "predict" or named == _method(method):
+    if method == "predict" or method_name == _method(method):
         return
-    if named != _method("predict") or _method(method) not in offered:
+    if method_name != _method("predict") or _method(method) not in methods:
         raise InvalidRequest(
-            f"Expected {_NOUNS[method]} signature method_name to be {_method(method)}. Was: {named}: "
+            f"Expected {_NOUNS[method]} signature method_name to be {_method(method)}. Was: {method_name}: "
             f"model {info.name!r} is of task {info.task}"
         )
 
@@ -204,7 +208,7 @@ def _is_regression(info: ModelInfo) -> bool:
 
 
 def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
-    """Write one value an instance, or an object of them where there are several outputs."""
+    """Encode one value for each instance; an object of values if there are several outputs."""
     for tensor in outputs:
         if not tensor.shape:
             raise InvalidRequest(f"Tensor name: {tensor.name} has no shape information")
@@ -213,7 +217,7 @@ def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
                 f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
                 f"expecting: {outputs[0].shape[0]}"
             )
-    columns = [tf_json.rows(tensor, not_finite) for tensor in outputs]
+    columns = [tf_json.row_texts(tensor, not_finite) for tensor in outputs]
     if len(columns) == 1:
         return columns[0]
     names = [tensor.name for tensor in outputs]
@@ -228,18 +232,18 @@ def _object(members: Mapping[str, str]) -> str:
 def parse_examples(
     body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
-    """Read a request to classify or regress: `examples` of features, and a `context` they share."""
-    document = tf_json.parse(body)
+    """Parse a request to classify or regress: `examples` of features, and a `context` that they share."""
+    document = tf_json.parse_document(body)
     _check_signature(document, info, method)
     if "examples" not in document:
         raise InvalidRequest(
-            f"JSON Value: {shown(document)} When method is {method}, key 'examples' is expected and "
+            f"JSON Value: {shorten_value(document)} When method is {method}, key 'examples' is expected and "
             "was not found"
         )
     examples = document["examples"]
     if not isinstance(examples, list):
         raise InvalidRequest(
-            f"JSON Value: {shown(examples)} Expecting 'examples' value to be an list/array"
+            f"JSON Value: {shorten_value(examples)} Expecting 'examples' value to be an list/array"
         )
     if not examples:
         raise InvalidRequest("JSON Value: [] 'examples' value is an empty array")
@@ -251,31 +255,35 @@ def parse_examples(
             raise InvalidRequest(f"expected feature {name!r:.60} in context or examples, got both")
         merged.append({**context, **features})
     if method == "classify":
-        inputs = [_image_input(each, number) for number, each in enumerate(merged)]
-        parameters = {"metadata": parameters_of(document).get("metadata")}
+        inputs = [_image_input(tensor, number) for number, tensor in enumerate(merged)]
+        parameters = {"metadata": take_parameters(document).get("metadata")}
         parameters["action"] = "predict_proba"
         return _make_request(info, request_id, inputs, {"parameters": parameters})
-    columns = {each.name: _column(merged, each) for each in info.inputs}
-    return _make_request(info, request_id, tf_json.from_columns(columns, info.inputs), document)
+    columns = {tensor.name: _column(merged, tensor) for tensor in info.inputs}
+    return _make_request(
+        info, request_id, tf_json.tensors_from_columns(columns, info.inputs), document
+    )
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
-    """Write each image's labels and scores, in the order of the model's classes."""
-    places = {label: place for place, label in reversed([*enumerate(labels)])}
+    """Encode each image's labels and scores, in the order of the model's classes."""
+    positions = {label: position for position, label in reversed([*enumerate(labels)])}
     results = [
         [
-            (each.label, each.score)
-            for each in sorted(answer, key=lambda each: places.get(each.label, 0))
+            (prediction.label, prediction.score)
+            for prediction in sorted(
+                predictions, key=lambda prediction: positions.get(prediction.label, 0)
+            )
         ]
         for tensor in response.outputs
-        for answer in tensor.data
+        for predictions in tensor.data
     ]
     return msgspec.json.encode({"results": results})
 
 
 def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
-    """Write one number an example."""
-    numbers = tf_json.floats(np.asarray(response.outputs[0].data).ravel(), not_finite)
+    """Encode one number for each example."""
+    numbers = tf_json.float_texts(np.asarray(response.outputs[0].data).ravel(), not_finite)
     return f'{{"results":[{",".join(numbers)}]}}'.encode()
 
 
@@ -286,16 +294,16 @@ def _features(example: Any) -> dict[str, Any]:
         raise InvalidRequest(f"Example must be JSON object but got JSON {kind}")
     for name, value in example.items():
         kinds = set()
-        for each in value if isinstance(value, list) else [value]:
-            if each is None or (isinstance(each, list | dict) and not is_base64(each)):
+        for element in value if isinstance(value, list) else [value]:
+            if element is None or (isinstance(element, list | dict) and not is_base64(element)):
                 raise InvalidRequest(
-                    f"Feature: {name:.60} has element with unexpected JSON type: {shown(each)}"
+                    f"Feature: {name:.60} has element with unexpected JSON type: {shorten_value(element)}"
                 )
-            if isinstance(each, int) and not -(2**63) <= each < 2**63:
+            if isinstance(element, int) and not -(2**63) <= element < 2**63:
                 raise InvalidRequest(
                     f"Feature: {name:.60} has uint64 element. Only int64_t is supported."
                 )
-            kinds.add({float: "float", int: "int64", bool: "int64"}.get(type(each), "bytes"))
+            kinds.add({float: "float", int: "int64", bool: "int64"}.get(type(element), "bytes"))
         if len(kinds) > 1:
             raise InvalidRequest(
                 f"Unexpected element type in feature: {name:.60} expecting type: {min(kinds)}"
@@ -304,7 +312,7 @@ def _features(example: Any) -> dict[str, Any]:
 
 
 def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any]:
-    """Give one feature of all examples; lists of one value where the model wants bare values."""
+    """Return one feature of all examples; lists of one value become the value if the input has one axis."""
     column = []
     for example in examples:
         if info.name not in example:

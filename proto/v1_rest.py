@@ -1,6 +1,6 @@
-"""The endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which grew out of it.
+"""Endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which derives from it.
 
-Where the two clash, docs/protocols.md says which one is followed.
+docs/protocols-reference.md says which one is followed if the two conflict.
 
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
@@ -10,20 +10,20 @@ from functools import partial
 from typing import Any, Literal
 
 from quadriga.proto import v1_requests
-from quadriga.proto.cloud_events import answering
+from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, Serving, TensorInfo
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    came_by,
-    json_answer,
-    look,
+    WireOptions,
+    json_response,
+    mark_cloud_event,
     model_names,
-    post,
+    post_endpoint,
     request_id,
+    state_endpoint,
     store_headers,
 )
 from quadriga.proto.tf_json import TYPES
@@ -32,71 +32,94 @@ _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
 
 _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
-"""TF Serving's word for a state, where it has another one."""
+"""States with another name in TF Serving."""
 
 
-def operations(serving: Serving, options: Options) -> list[Operation]:
+def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints under /v1."""
     predict, explain = (
-        answering(partial(_predict, serving, options, verb), options, unnamed=True)
+        with_cloud_events(partial(_predict, serving, options, verb), options, any_content_type=True)
         for verb in ("predict", "explain")
     )
     examples = partial(_read_examples, serving, options)
-    act, looked = partial(post, ignore_case=True, compressed=True), partial(look, ignore_case=True)
+    post_v1, state_v1 = (
+        partial(post_endpoint, ignore_case=True, compress_response=True),
+        partial(state_endpoint, ignore_case=True),
+    )
 
-    def models(_: Call) -> Answer:
-        return json_answer({"models": model_names(serving)})
+    def models(_: HttpRequest) -> HttpResponse:
+        return json_response({"models": model_names(serving)})
 
     return [
-        act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
-        act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
-        act(f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"),
-        act(f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"),
-        looked("/", lambda _: json_answer({"status": "alive"}), "Tell whether the server runs"),
-        looked("/v1/models", models, "List the models"),
-        looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
-        looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
-        looked("/v1/{rest...}", partial(_malformed, "GET"), ""),
-        act("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
+        post_v1(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
+        post_v1(f"{_MODEL}:explain", explain, "Predict, and explain the predictions"),
+        post_v1(
+            f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"
+        ),
+        post_v1(
+            f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"
+        ),
+        state_v1(
+            "/", lambda _: json_response({"status": "alive"}), "Check whether the server runs"
+        ),
+        state_v1("/v1/models", models, "List the models"),
+        state_v1(_MODEL, partial(_status, serving), "Check whether a model is ready"),
+        state_v1(
+            f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"
+        ),
+        state_v1("/v1/{rest...}", partial(_malformed, "GET"), ""),
+        post_v1("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
     ]
 
 
-def _malformed(verb: str, call: Call) -> Answer:
-    raise InvalidRequest(f"Malformed request: {verb} /v1/{call.path['rest']:.200}")
+def _malformed(verb: str, http_request: HttpRequest) -> HttpResponse:
+    raise InvalidRequest(
+        f"Malformed request: {verb} /v1/{http_request.path_parameters['rest']:.200}"
+    )
 
 
 def _predict(
-    serving: Serving, options: Options, verb: Literal["predict", "explain"], call: Call
-) -> Answer:
-    info = _served(serving, call)
+    serving: Serving,
+    options: WireOptions,
+    verb: Literal["predict", "explain"],
+    http_request: HttpRequest,
+) -> HttpResponse:
+    info = _served(serving, http_request)
     rows = verb == "explain" or options.v1_inputs == "kserve"
-    asked = v1_requests.parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
-    request = came_by(call, asked.request)
+    predict = v1_requests.parse_predict(
+        http_request.body, info, request_id(http_request), inputs_are_rows=rows
+    )
+    request = mark_cloud_event(http_request, predict.request)
     explanations = None
     if verb == "explain":
         response, explanations = serving.explain(request)
     else:
         response = serving.infer(request)
-    body = v1_requests.render_predict(asked, response, options.not_finite, explanations)
-    return Answer(body, headers=store_headers(response))
+    body = v1_requests.render_predict(predict, response, options.not_finite, explanations)
+    return HttpResponse(body, headers=store_headers(response))
 
 
 def _read_examples(
-    serving: Serving, options: Options, method: Literal["classify", "regress"], call: Call
-) -> Answer:
-    info = _served(serving, call)
-    response = serving.infer(v1_requests.parse_examples(call.body, info, request_id(call), method))
+    serving: Serving,
+    options: WireOptions,
+    method: Literal["classify", "regress"],
+    http_request: HttpRequest,
+) -> HttpResponse:
+    info = _served(serving, http_request)
+    response = serving.infer(
+        v1_requests.parse_examples(http_request.body, info, request_id(http_request), method)
+    )
     if method == "classify":
         body = v1_requests.render_classes(response, info.labels)
     else:
         body = v1_requests.render_regressions(response, options.not_finite)
-    return Answer(body, headers=store_headers(response))
+    return HttpResponse(body, headers=store_headers(response))
 
 
-def _status(serving: Serving, call: Call) -> Answer:
-    """Answer in one object what KServe and what TF Serving say of a model."""
-    name = call.path["name"]
-    version = _version(serving, call)
+def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    """Describe a model's state in one object with the keys of KServe and of TF Serving."""
+    name = http_request.path_parameters["name"]
+    version = _version(serving, http_request)
     try:
         info = serving.model_info(name, version)
     except NotFound as error:
@@ -116,12 +139,12 @@ def _status(serving: Serving, call: Call) -> Answer:
         for status in serving.model_statuses()
         if status.name == info.name and version in (None, status.version)
     ]
-    return json_answer({"name": info.name, "ready": True, "model_version_status": statuses})
+    return json_response({"name": info.name, "ready": True, "model_version_status": statuses})
 
 
-def _metadata(serving: Serving, call: Call) -> Answer:
-    info = _served(serving, call)
-    described = {
+def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    info = _served(serving, http_request)
+    signatures = {
         name: {
             "inputs": _tensors(info.inputs),
             "outputs": _tensors(info.outputs),
@@ -130,10 +153,10 @@ def _metadata(serving: Serving, call: Call) -> Answer:
         }
         for name, method in v1_requests.signatures(info).items()
     }
-    return json_answer(
+    return json_response(
         {
             "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
-            "metadata": {"signature_def": {"signature_def": described}},
+            "metadata": {"signature_def": {"signature_def": signatures}},
         }
     )
 
@@ -152,9 +175,9 @@ def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
     }
 
 
-def _served(serving: Serving, call: Call) -> ModelInfo:
-    """Give the model that a path means; errors are in TF Serving's words."""
-    name, version = call.path["name"], _version(serving, call)
+def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
+    """Return the metadata of the model named in the path; errors have TF Serving's texts."""
+    name, version = http_request.path_parameters["name"], _version(serving, http_request)
     try:
         return serving.model_info(name, version)
     except NotFound as error:
@@ -164,10 +187,10 @@ def _served(serving: Serving, call: Call) -> ModelInfo:
         raise NotFound(f"Servable not found for request: {sought}") from error
 
 
-def _version(serving: Serving, call: Call) -> str | None:
-    """Give the version that a path names, itself or by a label."""
-    version: str | None = call.path["version"]
-    label = call.path["label"]
+def _version(serving: Serving, http_request: HttpRequest) -> str | None:
+    """Return the version named in the path, directly or by a label; None for the newest."""
+    version: str | None = http_request.path_parameters["version"]
+    label = http_request.path_parameters["label"]
     if version is not None:
         digits = version.isascii() and version.isdecimal() and len(version) < 20
         if not digits or int(version) > _LARGEST_VERSION:
@@ -175,13 +198,18 @@ def _version(serving: Serving, call: Call) -> str | None:
     if label is None:
         return version
     try:
-        versions = serving.model_info(call.path["name"], None).versions
+        versions = serving.model_info(http_request.path_parameters["name"], None).versions
     except NotFound:
         versions = ()
-    for each in versions:
+    for candidate in versions:
         try:
-            if label in serving.model_info(call.path["name"], each).version_labels:
-                return each
+            if (
+                label
+                in serving.model_info(
+                    http_request.path_parameters["name"], candidate
+                ).version_labels
+            ):
+                return candidate
         except (NotFound, ModelNotReady):
             continue
     raise InvalidRequest(f"Unrecognized servable version label: {label:.60}")

@@ -1,7 +1,7 @@
-"""The V2 envelope: an inference request from a body, and a response to one.
+"""V2 envelope: parses an inference request from a body, and renders a response to one.
 
-The body is JSON, and behind it may stand the bytes of tensors. The same envelope carries
-chariot-v2-kserve (`quadriga.proto.chariot`); which of the two a request is, the model's task decides.
+The body is JSON, which the bytes of tensors may follow. The same envelope carries chariot-v2-kserve
+(`quadriga.proto.chariot`); the model's task decides which of the two a request is.
 
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
@@ -23,15 +23,15 @@ from quadriga.proto.messages import (
     InferResponse,
     ModelInfo,
     NotFinite,
-    OutputWish,
+    RequestedOutput,
     Tensor,
     check_name,
-    first_id,
+    first_request_id,
 )
 
 
 class InputTensor(msgspec.Struct):
-    """An input of a request."""
+    """Input of a request."""
 
     name: str
     shape: list[int]
@@ -41,16 +41,16 @@ class InputTensor(msgspec.Struct):
 
 
 class InferBody(msgspec.Struct):
-    """An inference request, as its JSON has it."""
+    """Inference request in JSON."""
 
     inputs: list[InputTensor]
     id: str | None = None
     parameters: dict[str, Any] | None = None
-    outputs: list[OutputWish] | None = None
+    outputs: list[RequestedOutput] | None = None
 
 
 class OutputTensor(msgspec.Struct):
-    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
+    """Output of a response; its bytes follow the JSON if `parameters` has `binary_data_size`."""
 
     name: str
     shape: Sequence[int]
@@ -60,7 +60,7 @@ class OutputTensor(msgspec.Struct):
 
 
 class InferAnswer(msgspec.Struct):
-    """The answer to an inference request."""
+    """Response to an inference request, in JSON."""
 
     model_name: str
     model_version: str
@@ -78,13 +78,13 @@ def parse_infer(
     header_id: str | None,
     json_bytes: int | None = None,
 ) -> InferRequest:
-    """Read an inference request.
+    """Parse an inference request.
 
     Args:
-        body: JSON, and behind it the bytes of the inputs that have `binary_data_size`.
-        model: Name in the path.
-        version: Version in the path.
-        header_id: From the header `X-Request-ID`; the body's own `id` comes first.
+        body: JSON, followed by the bytes of the inputs that have `binary_data_size`.
+        model: Model's name in the path.
+        version: Model's version in the path, if any.
+        header_id: Value of the header `X-Request-ID`; the body's own `id` has precedence.
         json_bytes: Length of the JSON; None for the whole body.
     """
     text = body if json_bytes is None else body[:json_bytes]
@@ -93,18 +93,18 @@ def parse_infer(
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     raw = memoryview(body)[len(text) :]
     inputs = []
-    for number, tensor in enumerate(decoded.inputs):
+    for index, tensor in enumerate(decoded.inputs):
         check_name("name", tensor.name)
-        where = f"inputs[{number}] ({tensor.name!r:.60})"
-        size = _binary_size(tensor, raw.nbytes, where)
-        inputs.append(_tensor(tensor, None if size is None else raw[:size], where))
-        raw = raw[size or 0 :]
+        location = f"inputs[{index}] ({tensor.name!r:.60})"
+        size_bytes = _binary_size(tensor, raw.nbytes, location)
+        inputs.append(_tensor(tensor, None if size_bytes is None else raw[:size_bytes], location))
+        raw = raw[size_bytes or 0 :]
     if raw.nbytes:
         raise InvalidRequest(f"expected no bytes behind the last input, got {raw.nbytes}")
     return InferRequest(
         model=model,
         version=version,
-        id=first_id(decoded.id, header_id),
+        id=first_request_id(decoded.id, header_id),
         inputs=inputs,
         requested_outputs=decoded.outputs or (),
         parameters=decoded.parameters or {},
@@ -114,9 +114,9 @@ def parse_infer(
 def parse_raw(
     body: bytes, info: ModelInfo, version: str | None, header_id: str | None
 ) -> InferRequest:
-    """Read a request that is nothing but the bytes of a model's only input, and wants bytes back.
+    """Parse a request that consists of the bytes of a model's only input; its response has bytes, too.
 
-    The body of a BYTES input is the one element, without a length before it.
+    The body of a BYTES input is its one element, without a length before it.
     """
     if len(info.inputs) != 1:
         raise InvalidRequest(
@@ -124,17 +124,17 @@ def parse_raw(
             "say how long the JSON is in Inference-Header-Content-Length"
         )
     (expected,) = info.inputs
-    where = f"input {expected.name!r}"
+    location = f"input {expected.name!r}"
     if expected.datatype == "BYTES":
         tensor = Tensor(expected.name, "BYTES", (1,), [body])
     else:
-        shape = _raw_shape(expected.shape, len(body), expected.datatype, where)
-        data, full = from_raw(memoryview(body), expected.datatype, shape, where)
-        tensor = Tensor(expected.name, expected.datatype, full, data)
+        shape = _raw_shape(expected.shape, len(body), expected.datatype, location)
+        data, full_shape = from_raw(memoryview(body), expected.datatype, shape, location)
+        tensor = Tensor(expected.name, expected.datatype, full_shape, data)
     return InferRequest(
         model=info.name,
         version=version,
-        id=first_id(header_id),
+        id=first_request_id(header_id),
         inputs=[tensor],
         parameters={"binary_data_output": True},
     )
@@ -143,34 +143,47 @@ def parse_raw(
 def render_infer(
     request: InferRequest, response: InferResponse, not_finite: NotFinite = "token"
 ) -> tuple[bytes, int | None]:
-    """Write an inference response as its request wants it.
+    """Encode an inference response in the form that its request asks for.
 
-    Gives the body; and the length of its JSON where bytes follow it, else None. A value that is not
-    finite is an InvalidRequest where `not_finite` is `error`.
+    Returns:
+        The body; and the length of its JSON if bytes follow it, else None.
+
+    Raises:
+        InvalidRequest: A value is not finite and `not_finite` is `error`.
     """
-    wishes = {output.name: output.parameters or {} for output in request.requested_outputs}
+    output_parameters = {
+        output.name: output.parameters or {} for output in request.requested_outputs
+    }
     all_binary = request.parameters.get("binary_data_output")
     outputs: list[OutputTensor] = []
-    raws: list[bytes] = []
+    raw_outputs: list[bytes] = []
     for tensor in response.outputs:
-        wish = wishes.get(tensor.name, {})
-        binary = wish.get("binary_data", all_binary)
+        requested = output_parameters.get(tensor.name, {})
+        as_bytes = requested.get("binary_data", all_binary)
         parameters = dict(tensor.parameters)
         datatype: Any = tensor.datatype
         data: Any = msgspec.UNSET
-        if binary is True:
-            raws.append(to_raw(tensor))
-            parameters["binary_data_size"] = len(raws[-1])
+        if as_bytes is True:
+            raw_outputs.append(to_raw(tensor))
+            parameters["binary_data_size"] = len(raw_outputs[-1])
         else:
-            as_text = binary is False or "content_type" in wish
+            as_text = as_bytes is False or "content_type" in requested
             data = _data(tensor, not_finite, as_text=as_text)
-        shown = parameters or msgspec.UNSET
-        outputs.append(OutputTensor(tensor.name, tensor.shape, datatype, data, shown))
-    answer = InferAnswer(response.model, response.version, response.id, outputs)
-    text = msgspec.json.encode(answer)
-    if not raws:
+        encoded_parameters = parameters or msgspec.UNSET
+        outputs.append(
+            OutputTensor(
+                name=tensor.name,
+                shape=tensor.shape,
+                datatype=datatype,
+                data=data,
+                parameters=encoded_parameters,
+            )
+        )
+    body = InferAnswer(response.model, response.version, response.id, outputs)
+    text = msgspec.json.encode(body)
+    if not raw_outputs:
         return text, None
-    return b"".join((text, *raws)), len(text)
+    return b"".join((text, *raw_outputs)), len(text)
 
 
 def _decode(text: bytes) -> InferBody:
@@ -182,13 +195,15 @@ def _decode(text: bytes) -> InferBody:
         except msgspec.DecodeError:
             if b"NaN" not in text and b"Infinity" not in text:
                 raise
-            found = json.loads(text.decode())  # the tokens are no JSON
-            if b"\\u" in text:  # half a surrogate pair, which json takes, is no text
-                json.dumps(found, ensure_ascii=False).encode()
-            return msgspec.convert(found, InferBody)
+            document = json.loads(
+                text.decode()
+            )  # NaN and Infinity are no JSON, so msgspec refuses them
+            if b"\\u" in text:  # json accepts half a surrogate pair, which is no text
+                json.dumps(document, ensure_ascii=False).encode()
+            return msgspec.convert(document, InferBody)
     except msgspec.ValidationError as error:
-        place = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
-        raise InvalidRequest(f"expected a V2 inference request: {place}") from error
+        problem = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
+        raise InvalidRequest(f"expected a V2 inference request: {problem}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         is_image_or_form = not text[:1].isascii() or text.startswith(b"--")
         hint = (
@@ -201,51 +216,55 @@ def _decode(text: bytes) -> InferBody:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
 
 
-def _binary_size(tensor: InputTensor, left: int, where: str) -> int | None:
-    """Give the number of bytes, of those left behind the JSON, that are this input's; None where it has data."""
+def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> int | None:
+    """Return how many of the remaining bytes behind the JSON are this input's; None if it has data."""
     parameters = tensor.parameters or {}
-    size = parameters.get("binary_data_size")
+    size_bytes = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
-        raise Unsupported(f"{where}: expected data or binary_data_size, got shared memory")
-    if (size is None) == (tensor.data is msgspec.UNSET):
-        found = "neither" if size is None else "both"
+        raise Unsupported(f"{location}: expected data or binary_data_size, got shared memory")
+    if (size_bytes is None) == (tensor.data is msgspec.UNSET):
+        actual = "neither" if size_bytes is None else "both"
         raise InvalidRequest(
-            f"{where}: expected one of data and parameters.binary_data_size, got {found}"
+            f"{location}: expected one of data and parameters.binary_data_size, got {actual}"
         )
-    if size is not None and (type(size) is not int or size < 0):
+    if size_bytes is not None and (type(size_bytes) is not int or size_bytes < 0):
         raise InvalidRequest(
-            f"{where}: expected parameters.binary_data_size to be a number of bytes, got {size!r:.40}"
+            f"{location}: expected parameters.binary_data_size to be a number of bytes, got {size_bytes!r:.40}"
         )
-    if size is not None and size > left:
-        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {left}")
-    return size
+    if size_bytes is not None and size_bytes > remaining_bytes:
+        raise InvalidRequest(
+            f"{location}: expected {size_bytes} bytes behind the JSON, got {remaining_bytes}"
+        )
+    return size_bytes
 
 
-def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:
+def _tensor(tensor: InputTensor, raw: memoryview | None, location: str) -> Tensor:
     data: Any
     if raw is not None:
-        data, shape = from_raw(raw, tensor.datatype, tensor.shape, where)
+        data, shape = from_raw(raw, tensor.datatype, tensor.shape, location)
     elif tensor.datatype == "BYTES":
-        data, shape = datatypes.texts_from_json(tensor.data, tensor.shape, where)
+        data, shape = datatypes.texts_from_json(tensor.data, tensor.shape, location)
     else:
-        data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, where)
+        data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, location)
         shape = data.shape
     parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
-    return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)
 
 
-def _raw_shape(shape: Sequence[int], size: int, datatype: str, where: str) -> list[int]:
-    """Fill in the batch of 1, and the one variable dimension that the bytes decide."""
+def _raw_shape(shape: Sequence[int], size_bytes: int, datatype: str, location: str) -> list[int]:
+    """Return a shape with a variable batch set to 1 and one variable dimension computed from the bytes."""
     filled = list(shape)
     if len(filled) > 1 and filled[0] == -1 and filled.count(-1) > 1:
         filled[0] = 1
     if filled.count(-1) > 1:
         raise InvalidRequest(
-            f"{where}: expected at most one variable dimension for a raw request, got {list(shape)}"
+            f"{location}: expected at most one variable dimension for a raw request, got {list(shape)}"
         )
     if -1 in filled:
-        known = math.prod(side for side in filled if side != -1) * NUMPY_TYPES[datatype].itemsize
-        filled[filled.index(-1)] = size // known if known else 0
+        known_bytes = (
+            math.prod(side for side in filled if side != -1) * NUMPY_TYPES[datatype].itemsize
+        )
+        filled[filled.index(-1)] = size_bytes // known_bytes if known_bytes else 0
     return filled
 
 
@@ -263,7 +282,7 @@ def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
 
 
 def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
-    """Give the values of an array, flat, as they stand in JSON; raises as `render_infer`."""
+    """Return the values of an array, flat, as JSON has them; raises as `render_infer`."""
     values = array.ravel().tolist()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return values

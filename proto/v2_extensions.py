@@ -11,93 +11,102 @@ import msgspec
 from pybase64 import b64decode
 
 from quadriga.proto.errors import InvalidRequest, Unsupported
-from quadriga.proto.json_text import Read, read_json, read_object
+from quadriga.proto.json_text import Read, parse_json, parse_object
 from quadriga.proto.messages import Duration, ModelInfo, ModelStatistics, Serving
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    json_answer,
-    look,
-    model_of,
-    post,
+    WireOptions,
+    json_response,
+    named_model,
+    post_endpoint,
+    state_endpoint,
 )
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
 
 _STATES = {"FAILED": "UNAVAILABLE", "UNLOADED": "UNAVAILABLE"}
-"""Triton's word for a state, where it has another one."""
+"""States with another name in Triton."""
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 class IndexBody(msgspec.Struct):
-    """What a client asks of the index."""
+    """Body of a request for the index."""
 
     ready: bool | None = None
 
 
 class LoadParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Parameters of a load, without its files: those are parameters `file:<path>`, in base64."""
+    """Parameters of a load, except its files, which are parameters `file:<path>` in base64."""
 
     config: str | dict[str, Any] | None = None
 
 
 class LoadBody(msgspec.Struct):
-    """What a client sends along with a load."""
+    """Body of a request to load a model."""
 
     parameters: dict[str, Any] | None = None
 
 
 class UnloadParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Parameters of an unload; no model depends on another one here."""
+    """Parameters of an unload; here no model depends on another."""
 
     unload_dependents: bool | None = None
 
 
 class UnloadBody(msgspec.Struct):
-    """What a client sends along with an unload."""
+    """Body of a request to unload a model."""
 
     parameters: UnloadParameters | None = None
 
 
-def operations(serving: Serving, _: Options) -> list[Operation]:
-    """Make the endpoints of the extensions, and those that say what is not offered."""
+def operations(serving: Serving, _: WireOptions) -> list[Operation]:
+    """Make the endpoints of the extensions, and those that refuse what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
     load, unload = partial(_load, serving), partial(_unload, serving)
-    act, count = partial(post, beside=True), partial(Operation, "GET", beside=True)
+    post_own_thread, get_own_thread = (
+        partial(post_endpoint, own_thread=True),
+        partial(Operation, "GET", own_thread=True),
+    )
     statistics = partial(_statistics, serving)
 
-    def index(call: Call) -> Answer:
-        return json_answer(index_json(serving, ready=_read(call.body, IndexBody).ready))
+    def index(http_request: HttpRequest) -> HttpResponse:
+        return json_response(index_json(serving, ready=_read(http_request.body, IndexBody).ready))
 
-    def config(call: Call) -> Answer:
-        return json_answer(config_json(model_of(serving, call)))
+    def config(http_request: HttpRequest) -> HttpResponse:
+        return json_response(config_json(named_model(serving, http_request)))
 
-    listed = "List the models of the repository and their states"
+    index_summary = "List the models of the repository and their states"
     return [
-        post(f"{_REPOSITORY}/index", index, listed, in_thread=False, request_type=IndexBody),
-        act(f"{model}/load", load, "Load a model, or load it again", request_type=LoadBody),
-        act(f"{model}/unload", unload, "Unload a model", request_type=UnloadBody),
-        count("/v2/models/stats", statistics, "Count and time all models"),
-        count(f"{_MODEL}/stats", statistics, "Count and time a model"),
-        look(f"{_MODEL}/config", config, "Describe a model as Triton's configuration does"),
+        post_endpoint(
+            f"{_REPOSITORY}/index", index, index_summary, in_thread=False, request_type=IndexBody
+        ),
+        post_own_thread(
+            f"{model}/load", load, "Load a model, or load it again", request_type=LoadBody
+        ),
+        post_own_thread(f"{model}/unload", unload, "Unload a model", request_type=UnloadBody),
+        get_own_thread("/v2/models/stats", statistics, "Count and time all models"),
+        get_own_thread(f"{_MODEL}/stats", statistics, "Count and time a model"),
+        state_endpoint(
+            f"{_MODEL}/config", config, "Describe a model as Triton's configuration does"
+        ),
         *_not_offered(),
     ]
 
 
 def _not_offered() -> list[Operation]:
-    """Make the endpoints that Triton has and this server has not: 501, with what is so."""
-    other = (
+    """Make the endpoints that Triton has and this server has not: 501, with the reason."""
+    one_repository = (
         "models to be named without a repository, as there is one, got repository {repository!r}"
     )
     trace = "no request for traces: this server records none"
     log = "no request for log settings: this server logs to standard error, from level INFO on"
     tensors = "tensors in the request: this server reads no shared memory"
     rows: list[tuple[Literal["GET", "POST"], str, str]] = [
-        ("POST", f"{_REPOSITORY}/{{repository}}/{action}", other)
+        ("POST", f"{_REPOSITORY}/{{repository}}/{action}", one_repository)
         for action in ("index", "models/{name}/load", "models/{name}/unload")
     ]
     for path, reason in (("/v2[/models/{name}]/trace/setting", trace), ("/v2/logging", log)):
@@ -112,12 +121,12 @@ def _not_offered() -> list[Operation]:
     ]
 
 
-def _refuse(reason: str, call: Call) -> Answer:
-    raise Unsupported(f"expected {reason.format(**call.path)}")
+def _refuse(reason: str, http_request: HttpRequest) -> HttpResponse:
+    raise Unsupported(f"expected {reason.format(**http_request.path_parameters)}")
 
 
-def _read(body: bytes, kind: type[Read]) -> Read:
-    return read_json(body.strip() or b"{}", "the body, unless it is empty,", kind)
+def _read(body: bytes, type_: type[Read]) -> Read:
+    return parse_json(body.strip() or b"{}", "the body, unless it is empty,", type_)
 
 
 def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
@@ -134,17 +143,17 @@ def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
     ]
 
 
-def _load(serving: Serving, call: Call) -> Answer:
-    """Load a model; KServe's clients read the answer, others its status."""
-    name = call.path["name"]
-    serving.load_model(name, *parse_load(_read(call.body, LoadBody).parameters or {}))
-    return json_answer({"name": name, "load": True})
+def _load(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    """Load a model; KServe's clients read the response's body, others its status."""
+    name = http_request.path_parameters["name"]
+    serving.load_model(name, *parse_load(_read(http_request.body, LoadBody).parameters or {}))
+    return json_response({"name": name, "load": True})
 
 
 def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
-    """Read the parameters of a load: the configuration, None where there is none, and files by path.
+    """Parse the parameters of a load: the configuration, if any, and files by path.
 
-    They are `config`, JSON as a text or as it is, and `file:<path>`, base64 or bytes.
+    They are `config`, JSON or a text of JSON, and `file:<path>`, base64 or bytes.
     """
     files: dict[str, bytes] = {}
     others: dict[str, Any] = {}
@@ -162,25 +171,29 @@ def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, di
             f"got: {error}"
         ) from error
     if isinstance(config, str):
-        config = read_object(config.strip() or "{}", "parameters.config")
+        config = parse_object(config.strip() or "{}", "parameters.config")
     return config, files
 
 
-def _unload(serving: Serving, call: Call) -> Answer:
-    _read(call.body, UnloadBody)
-    name = call.path["name"]
+def _unload(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    _read(http_request.body, UnloadBody)
+    name = http_request.path_parameters["name"]
     serving.unload_model(name)
-    return json_answer({"name": name, "unload": True})
+    return json_response({"name": name, "unload": True})
 
 
-def _statistics(serving: Serving, call: Call) -> Answer:
-    found = serving.statistics(call.path.get("name"), call.path.get("version"))
-    return json_answer({"model_stats": [statistics_json(each) for each in found]})
+def _statistics(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    statistics = serving.statistics(
+        http_request.path_parameters.get("name"), http_request.path_parameters.get("version")
+    )
+    return json_response(
+        {"model_stats": [statistics_json(version_statistics) for version_statistics in statistics]}
+    )
 
 
 def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:
-    """Write the statistics of one version of one model as Triton does."""
-    nothing = Duration()
+    """Render the statistics of one version of one model in Triton's form."""
+    never = Duration()
     return {
         "name": statistics.name,
         "version": statistics.version,
@@ -189,26 +202,26 @@ def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:
         "execution_count": statistics.execution_count,
         "inference_stats": {
             **{name: getattr(statistics, name) for name in ("success", "fail", *_PHASES)},
-            "cache_hit": nothing,
-            "cache_miss": nothing,
+            "cache_hit": never,
+            "cache_miss": never,
         },
         "response_stats": {},
         "batch_stats": [
             {
-                "batch_size": each.batch_size,
-                **{name: getattr(each, name) for name in _PHASES[1:]},
+                "batch_size": batch.batch_size,
+                **{name: getattr(batch, name) for name in _PHASES[1:]},
             }
-            for each in statistics.batches
+            for batch in statistics.batches
         ],
         "memory_usage": [],
     }
 
 
 def config_json(info: ModelInfo) -> dict[str, Any]:
-    """Write a model's description as Triton's ModelConfig (model_config.proto).
+    """Render a model's metadata as Triton's ModelConfig (model_config.proto).
 
-    Where all inputs and outputs leave their first axis open it is the batch's and stands in
-    `max_batch_size`, otherwise in `dims`.
+    If the first axis of all inputs and outputs is variable, it is the batch and given by `max_batch_size`; otherwise it
+    is part of `dims`.
     """
     tensors = [*info.inputs, *info.outputs]
     batched = all(tensor.shape[:1] == (-1,) for tensor in tensors)
@@ -226,9 +239,9 @@ def config_json(info: ModelInfo) -> dict[str, Any]:
 def _tensors_json(tensors: Sequence[Any], *, batched: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for tensor in tensors:
-        kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
+        type_name = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
         dims = list(tensor.shape[1:] if batched else tensor.shape)
-        rows.append({"name": tensor.name, "data_type": f"TYPE_{kind}", "dims": dims or [1]})
+        rows.append({"name": tensor.name, "data_type": f"TYPE_{type_name}", "dims": dims or [1]})
         if not dims:  # dims may not be empty: one element, of a shape without axes
             rows[-1]["reshape"] = {"shape": []}
     return rows

@@ -1,6 +1,6 @@
-"""V2 over gRPC: an inference request from its message, and a response to one.
+"""V2 over gRPC: parses an inference request from its message, and renders a response to one.
 
-Tensors come and go as raw bytes or as typed contents; the answer has the form of the question.
+Tensors are raw bytes or typed contents; the response has the form of its request.
 
 Source: Open Inference Protocol, inference_grpc.md.
 """
@@ -15,14 +15,14 @@ import numpy.typing as npt
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
 from quadriga.proto.errors import InvalidRequest, Unsupported
-from quadriga.proto.json_text import read_json
+from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
-    OutputWish,
+    RequestedOutput,
     Tensor,
     check_name,
-    first_id,
+    first_request_id,
 )
 
 CONTENTS: dict[str, str] = {
@@ -33,7 +33,7 @@ CONTENTS: dict[str, str] = {
         for kind in ("BOOL", "INT64", "UINT64", "FP32", "FP64", "BYTES")
     },
 }
-"""The field of typed contents by datatype; FP16 has none."""
+"""Field of typed contents by datatype; FP16 has none."""
 
 JSON_PARAMETERS = ("prompts", "tiling")
 """Parameters that are lists or objects, and so come as JSON texts. (`metadata` is one everywhere.)"""
@@ -41,113 +41,114 @@ JSON_PARAMETERS = ("prompts", "tiling")
 _WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np.uint32}
 
 
-def parse_infer(asked: Any) -> InferRequest:
-    """Read an inference request, a `ModelInferRequest`."""
-    if not asked.inputs:
+def parse_infer(message: Any) -> InferRequest:
+    """Parse an inference request, a `ModelInferRequest`."""
+    if not message.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
-    for number, tensor in enumerate(asked.inputs):
+    for index, tensor in enumerate(message.inputs):
         if "shared_memory_region" in tensor.parameters:
             raise Unsupported(
-                f"inputs[{number}] ({tensor.name!r:.60}): expected raw_input_contents or contents, "
+                f"inputs[{index}] ({tensor.name!r:.60}): expected raw_input_contents or contents, "
                 "got shared memory"
             )
-    raws: Sequence[bytes | None] = asked.raw_input_contents or [None] * len(asked.inputs)
-    if len(raws) != len(asked.inputs):
+    raws: Sequence[bytes | None] = message.raw_input_contents or [None] * len(message.inputs)
+    if len(raws) != len(message.inputs):
         raise InvalidRequest(
-            f"expected raw_input_contents of all {len(asked.inputs)} inputs or of none, got {len(raws)}"
+            f"expected raw_input_contents of all {len(message.inputs)} inputs or of none, got {len(raws)}"
         )
     return InferRequest(
-        model=asked.model_name,
-        version=asked.model_version or None,
-        id=first_id(asked.id),
+        model=message.model_name,
+        version=message.model_version or None,
+        id=first_request_id(message.id),
         inputs=[
-            _tensor(tensor, raw, f"inputs[{number}] ({tensor.name!r:.60})")
-            for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
+            _tensor(tensor, raw, f"inputs[{index}] ({tensor.name!r:.60})")
+            for index, (tensor, raw) in enumerate(zip(message.inputs, raws, strict=True))
         ],
         requested_outputs=[
-            OutputWish(output.name, read_parameters(output.parameters, f"output {output.name!r}"))
-            for output in asked.outputs
+            RequestedOutput(
+                output.name, read_parameters(output.parameters, f"output {output.name!r}")
+            )
+            for output in message.outputs
         ],
-        parameters=read_parameters(asked.parameters, "the request"),
+        parameters=read_parameters(message.parameters, "the request"),
         protocol="v2-grpc",
     )
 
 
-def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
+def render_infer(response: InferResponse, message: Any, *, raw: bool) -> None:
     """Write an inference response to an empty `ModelInferResponse`.
 
-    Tensors are written as bytes where `raw` says so, and all of them where one has no typed
-    contents.
+    Tensors are written as bytes if `raw`, or if any of them has no typed contents.
     """
-    answer.model_name, answer.model_version = response.model, response.version
-    answer.id = response.id
+    message.model_name, message.model_version = response.model, response.version
+    message.id = response.id
     raw = raw or any(tensor.datatype not in CONTENTS for tensor in response.outputs)
     for tensor in response.outputs:
-        output = answer.outputs.add(
+        output = message.outputs.add(
             name=tensor.name, datatype=tensor.datatype, shape=map(int, tensor.shape)
         )
         _set_parameters(output.parameters, tensor.parameters)
         if raw:
-            answer.raw_output_contents.append(datatypes.to_raw(tensor))
+            message.raw_output_contents.append(datatypes.to_raw(tensor))
         elif isinstance(tensor.data, np.ndarray):
             getattr(output.contents, CONTENTS[tensor.datatype]).extend(tensor.data.ravel().tolist())
         else:
             output.contents.bytes_contents.extend(elements_as_bytes(tensor.data))
 
 
-def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
+def _tensor(tensor: Any, raw: bytes | None, location: str) -> Tensor:
     check_name("name", tensor.name)
-    parameters = read_parameters(tensor.parameters, where)
-    datatypes.check_datatype(tensor.datatype, where)
+    parameters = read_parameters(tensor.parameters, location)
+    datatypes.check_datatype(tensor.datatype, location)
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is not None:
         if filled:
             raise InvalidRequest(
-                f"{where}: expected raw_input_contents or contents, got both ({filled[0]})"
+                f"{location}: expected raw_input_contents or contents, got both ({filled[0]})"
             )
-        data, shape = datatypes.from_raw(memoryview(raw), tensor.datatype, tensor.shape, where)
+        data, shape = datatypes.from_raw(memoryview(raw), tensor.datatype, tensor.shape, location)
     else:
-        data, shape = _typed(tensor, filled, where)
-    return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
+        data, shape = _typed(tensor, filled, location)
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)
 
 
 def _typed(
-    tensor: Any, filled: Sequence[str], where: str
+    tensor: Any, filled: Sequence[str], location: str
 ) -> tuple[npt.NDArray[Any] | list[bytes], tuple[int, ...]]:
-    """Read typed contents: an array, or the elements of BYTES; and the shape."""
+    """Read typed contents: return an array, or the elements of BYTES; and the shape."""
     name = CONTENTS.get(tensor.datatype)
     if name is None:
         raise InvalidRequest(
-            f"{where}: expected {tensor.datatype} in raw_input_contents, got none: it has no contents"
+            f"{location}: expected {tensor.datatype} in raw_input_contents, got none: it has no contents"
         )
-    if any(other != name for other in filled):
+    if any(field != name for field in filled):
         raise InvalidRequest(
-            f"{where}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
+            f"{location}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
         )
     values = getattr(tensor.contents, name)
     shape = datatypes.checked_shape(
-        tensor.shape, len(values), where, variable=tensor.datatype == "BYTES"
+        tensor.shape, len(values), location, variable=tensor.datatype == "BYTES"
     )
     if tensor.datatype == "BYTES":
         return list(values), shape
     array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))
-    return datatypes.fitting(array, tensor.datatype, where).reshape(shape), shape
+    return datatypes.cast_exactly(array, tensor.datatype, location).reshape(shape), shape
 
 
-def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Read parameters, of which some are JSON texts; one without a value is None."""
-    parameters: dict[str, Any] = {}
-    for name, parameter in given.items():
+def read_parameters(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Read parameters, some of which are JSON texts; one without a value is None."""
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
         value = None if choice is None else getattr(parameter, choice)
         if name in JSON_PARAMETERS and isinstance(value, str):
-            value = read_json(value, f"the JSON text parameters.{name}", object, f"{where}: ")
-        parameters[name] = value
-    return parameters
+            value = parse_json(value, f"the JSON text parameters.{name}", object, f"{location}: ")
+        values[name] = value
+    return values
 
 
 def _set_parameters(target: Any, parameters: Mapping[str, Any]) -> None:
-    """Write parameters; what is neither number, truth value nor text goes as a JSON text."""
+    """Write parameters; values other than numbers, truth values and texts become JSON texts."""
     for name, value in parameters.items():
         if isinstance(value, bool):
             target[name].bool_param = value

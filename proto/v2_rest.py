@@ -9,22 +9,22 @@ from typing import Any
 
 import msgspec
 
-from quadriga.proto.classification import infer
-from quadriga.proto.cloud_events import answering
+from quadriga.proto.classification import infer_and_classify
+from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.datatypes import Datatype
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
 from quadriga.proto.messages import ModelInfo, Serving
 from quadriga.proto.operations import (
-    Answer,
-    Call,
+    HttpRequest,
+    HttpResponse,
     Operation,
-    Options,
-    came_by,
-    json_answer,
-    look,
+    WireOptions,
+    json_response,
+    mark_cloud_event,
     model_names,
-    model_of,
-    post,
+    named_model,
+    post_endpoint,
+    state_endpoint,
     store_headers,
 )
 from quadriga.proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
@@ -39,16 +39,16 @@ EXTENSIONS: tuple[str, ...] = (
     "parameters",
     "statistics",
 )
-"""What the server's metadata names: only what works."""
+"""Extensions named in the server's metadata: those that are implemented."""
 
 _JSON_BYTES = b"inference-header-content-length"
 
 
-# The shapes of answers in JSON, for the OpenAPI document.
+# Responses in JSON, for the OpenAPI document.
 
 
 class ServerMetadata(msgspec.Struct):
-    """The server and what it can do."""
+    """Metadata of the server."""
 
     name: str
     version: str
@@ -70,7 +70,7 @@ class TensorMetadata(msgspec.Struct):
 
 
 class ModelMetadata(msgspec.Struct):
-    """A model, as a client meets it."""
+    """Metadata of a model."""
 
     name: str
     versions: list[str]
@@ -80,76 +80,85 @@ class ModelMetadata(msgspec.Struct):
     properties: dict[str, str]
 
 
-def operations(serving: Serving, options: Options) -> list[Operation]:
+def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
     server = ServerMetadata("quadriga", options.server_version, EXTENSIONS)
-    act = answering(partial(answer_infer, serving, options), options)
+    infer = with_cloud_events(partial(answer_infer, serving, options), options)
     ready, model_ready = partial(_server_ready, serving), partial(_model_ready, serving)
-    typed = partial(post, request_type=InferBody, answer_type=InferAnswer)
+    infer_endpoint = partial(post_endpoint, request_type=InferBody, response_type=InferAnswer)
 
-    def models(_: Call) -> Answer:
-        return json_answer({"models": model_names(serving)})
+    def models(_: HttpRequest) -> HttpResponse:
+        return json_response({"models": model_names(serving)})
 
-    def metadata(call: Call) -> Answer:
-        return json_answer(model_json(model_of(serving, call)))
+    def metadata(http_request: HttpRequest) -> HttpResponse:
+        return json_response(model_metadata(named_model(serving, http_request)))
 
-    rows: list[tuple[str, Callable[[Call], Answer], str, Any]] = [
-        ("/v2", lambda _: json_answer(server), "Describe the server", ServerMetadata),
+    rows: list[tuple[str, Callable[[HttpRequest], HttpResponse], str, Any]] = [
+        ("/v2", lambda _: json_response(server), "Describe the server", ServerMetadata),
         (
             "/v2/health/live",
-            lambda _: json_answer({"live": True}),
-            "Tell whether the server runs",
+            lambda _: json_response({"live": True}),
+            "Check whether the server runs",
             ServerLive,
         ),
-        ("/v2/health/ready", ready, "Tell whether it is ready", ServerReady),
-        ("/ready", ready, "Tell whether it is ready, for Chariot", ServerReady),
+        ("/v2/health/ready", ready, "Check whether it is ready", ServerReady),
+        ("/ready", ready, "Check whether it is ready, for Chariot", ServerReady),
         ("/v2/models", models, "List the models", ModelNames),
         (_MODEL, metadata, "Describe a model", ModelMetadata),
-        (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", ModelReady),
+        (f"{_MODEL}/ready", model_ready, "Check whether a model is ready", ModelReady),
     ]
     return [
-        typed(f"{_MODEL}/infer", act, "Infer", compressed=True, binary=True),
-        *(look(path, answer, about, answer_type=kind) for path, answer, about, kind in rows),
+        infer_endpoint(
+            f"{_MODEL}/infer", infer, "Infer", compress_response=True, allows_binary=True
+        ),
+        *(
+            state_endpoint(path, handler, summary, response_type=response_type)
+            for path, handler, summary, response_type in rows
+        ),
     ]
 
 
-def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
-    """Answer a request to the model that `call.path` names."""
-    request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
-    version, json_bytes = call.path["version"], _json_bytes(call)
+def answer_infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:
+    """Run an inference request to the model named in the path."""
+    request_id = http_request.headers.get(b"x-request-id", b"").decode("latin-1") or None
+    version, json_bytes = http_request.path_parameters["version"], _json_bytes(http_request)
     if json_bytes == 0:
-        request = parse_raw(call.body, model_of(serving, call), version, request_id)
+        request = parse_raw(
+            http_request.body, named_model(serving, http_request), version, request_id
+        )
     else:
-        request = parse_infer(call.body, call.path["name"], version, request_id, json_bytes)
-    response = infer(serving, came_by(call, request))
+        request = parse_infer(
+            http_request.body, http_request.path_parameters["name"], version, request_id, json_bytes
+        )
+    response = infer_and_classify(serving, mark_cloud_event(http_request, request))
     body, json_bytes = render_infer(request, response, options.not_finite)
     headers = store_headers(response)
     if json_bytes is None:
-        return Answer(body, headers=headers)
+        return HttpResponse(body, headers=headers)
     headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]
-    return Answer(body, media_type=b"application/octet-stream", headers=headers)
+    return HttpResponse(body, media_type=b"application/octet-stream", headers=headers)
 
 
-def _json_bytes(call: Call) -> int | None:
-    """Read how long the JSON of a body is; None where it is all of it."""
-    written = call.headers.get(_JSON_BYTES)
-    if written is None:
+def _json_bytes(http_request: HttpRequest) -> int | None:
+    """Read the length of the JSON of a body; None if the whole body is JSON."""
+    header = http_request.headers.get(_JSON_BYTES)
+    if header is None:
         return None
-    length = int(written) if written.isdigit() and len(written) < 16 else -1
-    if not 0 <= length <= len(call.body):
+    length = int(header) if header.isdigit() and len(header) < 16 else -1
+    if not 0 <= length <= len(http_request.body):
         raise InvalidRequest(
-            f"expected Inference-Header-Content-Length to be 0 to {len(call.body)}, the length of the "
-            f"body, got {written!r:.40}"
+            f"expected Inference-Header-Content-Length to be 0 to {len(http_request.body)}, the length of the "
+            f"body, got {header!r:.40}"
         )
     return length
 
 
-def _server_ready(serving: Serving, _: Call) -> Answer:
+def _server_ready(serving: Serving, _: HttpRequest) -> HttpResponse:
     return _ready(serving.unready_reason(), {"status": "ready", "live": True, "ready": True})
 
 
-def model_json(info: ModelInfo) -> dict[str, Any]:
-    """Write a model's metadata."""
+def model_metadata(info: ModelInfo) -> dict[str, Any]:
+    """Render a model's metadata."""
     return {
         "name": info.name,
         "versions": info.versions,
@@ -160,15 +169,15 @@ def model_json(info: ModelInfo) -> dict[str, Any]:
     }
 
 
-def _model_ready(serving: Serving, call: Call) -> Answer:
+def _model_ready(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     try:
-        info = model_of(serving, call)
+        info = named_model(serving, http_request)
     except ModelNotReady as error:
-        return _ready(str(error), {"name": call.path["name"]})
+        return _ready(str(error), {"name": http_request.path_parameters["name"]})
     return _ready(None, {"name": info.name, "ready": True})
 
 
-def _ready(reason: str | None, ready: Mapping[str, Any]) -> Answer:
+def _ready(reason: str | None, ready: Mapping[str, Any]) -> HttpResponse:
     if reason is None:
-        return json_answer(ready)
-    return json_answer({**ready, "ready": False, "error": reason}, 400)
+        return json_response(ready)
+    return json_response({**ready, "ready": False, "error": reason}, 400)

@@ -1,7 +1,7 @@
-"""Opens the database that a URL names, and brings its tables up to date: SQLite or PostgreSQL.
+"""Opening a database by its URL, SQLite or PostgreSQL, migrating its tables, and running SQL.
 
-SQL is written once, with `?` for bound values; what the two say differently stands in `quadriga.store.sqlite`,
-`quadriga.store.postgresql` and `quadriga.store.query.dialects`.
+SQL is written once, with `?` for bound values; the differences between the two databases are in
+`quadriga.store.sqlite`, `quadriga.store.postgresql` and `quadriga.store.query.dialects`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,18 +24,18 @@ _SOURCES: dict[str, type[SqliteSource | PostgresqlSource]] = {
     "postgresql": PostgresqlSource,
 }
 _AWAY = ("25006", "42501", "42P01")
-"""A database that takes no writes, as after a failover; a privilege or a table that was taken away."""
+"""SQLSTATEs of a database that takes no writes, as after a failover, and of a revoked privilege or dropped table."""
 
 _CHANGED = "0A000"
-"""What a plan was kept for has columns of other types now; a new connection plans anew."""
+"""SQLSTATE of a cached plan whose columns changed their types; a new connection plans anew."""
 
-_TOO_LARGE = "54000"  # a value that no index takes, though PostgreSQL calls it an operational error
-REVISION = "2026.11"  # of the tables that this code reads and writes: the last migration's
-_AT_ONCE = 1000  # values bound by one statement of `run_in`
+_TOO_LARGE = "54000"  # SQLSTATE of a value too large for an index; PostgreSQL calls it operational
+REVISION = "2026.11"  # last migration, whose tables this code reads and writes
+_AT_ONCE = 1000  # values bound by one statement of `execute_in`
 
 
 def open_writer(url: str) -> sa.Engine:
-    """Open a database to write it; a StoreError where the URL is none of SQLite or PostgreSQL."""
+    """Open a database for writing; raise a StoreError if the URL is neither SQLite nor PostgreSQL."""
     parsed = _parsed(url)
     engine: sa.Engine = _BACKENDS[parsed.get_backend_name()].open_writer(parsed)
     return engine
@@ -43,7 +43,7 @@ def open_writer(url: str) -> sa.Engine:
 
 @contextmanager
 def writer_engine(url: str) -> Iterator[sa.Engine]:
-    """Open a database to write it, as `open_writer`, and close it in the end."""
+    """Open a database for writing, as `open_writer`, and close it at the end."""
     engine = open_writer(url)
     try:
         yield engine
@@ -52,86 +52,90 @@ def writer_engine(url: str) -> Iterator[sa.Engine]:
 
 
 def execute(
-    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+    connection: sa.Connection, statement: str, values: Sequence[Any] = ()
 ) -> sa.CursorResult[*tuple[Any, ...]]:
     """Execute SQL with `?` for each bound value; a list of tuples executes it for each of them."""
-    return connection.exec_driver_sql(_with_placeholders(connection, text), values)
+    return connection.exec_driver_sql(_with_placeholders(connection, statement), values)
 
 
 def fetch_all(
-    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+    connection: sa.Connection, statement: str, values: Sequence[Any] = ()
 ) -> list[tuple[Any, ...]]:
-    """Return all rows of SQL, as `run`, within a `Readers.snapshot`.
+    """Return all rows of a statement, as `execute`, within a `ReaderPool.snapshot`.
 
-    What SQLAlchemy does for a result takes as long as SQLite takes for a page; here the driver is asked.
+    SQLAlchemy's result objects take as long as SQLite takes for a page, so this asks the driver directly.
     """
-    text = _with_placeholders(connection, text)
+    statement = _with_placeholders(connection, statement)
     dialect: Any = connection.dialect
     driver: Any = connection.connection.driver_connection
     try:
-        rows: list[tuple[Any, ...]] = driver.execute(text, values).fetchall()
+        rows: list[tuple[Any, ...]] = driver.execute(statement, values).fetchall()
     except dialect.loaded_dbapi.Error as error:
         if dialect.is_disconnect(error, driver, None):
-            execute(
-                connection, "SELECT 1"
-            )  # fails, and SQLAlchemy forgets its other connections too
+            # The statement fails as well, which makes SQLAlchemy drop its other connections.
+            execute(connection, "SELECT 1")
         raise sa.exc.DBAPIError.instance(
-            text, None, error, dialect.loaded_dbapi.Error, dialect=dialect
+            statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect
         ) from error
     return rows
 
 
-def _with_placeholders(connection: sa.Connection, text: str) -> str:
-    return text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
+def _with_placeholders(connection: sa.Connection, statement: str) -> str:
+    return statement if connection.dialect.name == "sqlite" else statement.replace("?", "%s")
 
 
 def execute_in(
-    connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
+    connection: sa.Connection,
+    statement: str,
+    values: Collection[Any],
+    leading_values: Sequence[Any] = (),
 ) -> list[Any]:
-    """Execute SQL with `({})` for many values, some at a time, behind those of `before`; return all rows."""
+    """Execute SQL with `({})` in chunks of `values`, bound after `leading_values`; return all rows."""
     rows: list[Any] = []
     remaining = list(values)
     for start in range(0, len(remaining), _AT_ONCE):
-        some = remaining[start : start + _AT_ONCE]
-        found = execute(connection, text.format(placeholders(some)), (*before, *some))
-        if found.returns_rows:
-            rows += found
+        chunk = remaining[start : start + _AT_ONCE]
+        result = execute(
+            connection, statement.format(placeholders(chunk)), (*leading_values, *chunk)
+        )
+        if result.returns_rows:
+            rows += result
     return rows
 
 
 def stored_ids(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
-    """Return those ids that have a row already."""
+    """Return those of the ids that have a row."""
     if seqs and connection.dialect.name == "postgresql":
         return set(postgresql.stored_ids(connection, [*seqs]))
-    found = execute_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
-    return {seq for (seq,) in found}
+    rows = execute_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
+    return {seq for (seq,) in rows}
 
 
 def insert(connection: sa.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert many rows, none of which is there yet."""
+    """Insert many rows, none of which exists yet."""
     columns = COLUMNS[table]
-    ordered = sorted(rows)  # neighbours in the index together
+    ordered = sorted(rows)  # so that neighbours in the index are written together
     if ordered and connection.dialect.name == "postgresql":
         postgresql.copy_rows(connection, table, columns, ordered)
     elif ordered:
-        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(columns)})"
-        execute(connection, text, ordered)
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(columns)})"
+        execute(connection, statement, ordered)
 
 
 def upsert(connection: sa.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows, or set all but the key of those that are there."""
+    """Insert rows, or update all but the key columns of existing ones."""
     if not rows:
         return
     columns, keys = COLUMNS[table], key_columns(table)
-    given, key = ", ".join(columns), ", ".join(keys)
-    new = ", ".join(f"{column} = excluded.{column}" for column in columns[len(keys) :])
-    then = f"UPDATE SET {new}" if new else "NOTHING"
-    text = f"INSERT INTO {table} ({given}) VALUES ({placeholders(columns)})"
-    execute(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
+    column_list, key_list = ", ".join(columns), ", ".join(keys)
+    assignments = ", ".join(f"{column} = excluded.{column}" for column in columns[len(keys) :])
+    action = f"UPDATE SET {assignments}" if assignments else "NOTHING"
+    statement = f"INSERT INTO {table} ({column_list}) VALUES ({placeholders(columns)})"
+    execute(connection, f"{statement} ON CONFLICT ({key_list}) DO {action}", rows)
 
 
 def delete(connection: sa.Connection, table: str, rows: Collection[tuple[Any, ...]]) -> None:
-    """Delete the rows that have these values, the key of the table; each value is one type's."""
+    """Delete rows by their key values, all of one type per column."""
     columns = key_columns(table)
     if rows and connection.dialect.name == "postgresql":
         postgresql.delete_rows(connection, table, columns, sorted(rows))
@@ -141,58 +145,58 @@ def delete(connection: sa.Connection, table: str, rows: Collection[tuple[Any, ..
 
 
 def lock_rows(connection: sa.Connection, *, exclusive: bool) -> None:
-    """Wait, at the beginning of a transaction that writes, for other servers' that write.
+    """Wait for write transactions of other servers, at the beginning of a write transaction.
 
-    Those that only add rows run side by side. One that changes or removes rows, or states what rows are
-    joined to, runs alone: it sees all that was added before it, and is seen by all that is added after.
+    Transactions that only add rows run side by side. One that changes or removes rows, or states what rows
+    are joined to, runs exclusively: it sees everything added before it, and everything added later sees it.
     """
-    if connection.dialect.name == "postgresql":  # of SQLite, one transaction writes at a time
+    if connection.dialect.name == "postgresql":  # SQLite allows one write transaction at a time
         shared = "" if exclusive else "_shared"
         execute(connection, f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
 
 
 def lock_tables(connection: sa.Connection) -> None:
-    """Keep other servers from changing tables until the end of the transaction."""
+    """Prevent other servers from changing tables until the end of the transaction."""
     if connection.dialect.name == "postgresql":
         execute(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga'))")
 
 
 def check_in_place(connection: sa.Connection) -> None:
-    """See that what a writer has open still stands at its URL; a NotReadyError if commits are lost."""
-    if connection.dialect.name == "sqlite":  # a connection to a server that is gone fails by itself
+    """Raise a NotReadyError if the file that a writer has open is no longer at its path: commits would be lost."""
+    if connection.dialect.name == "sqlite":  # a lost connection to a server fails by itself
         sqlite.check_in_place(connection)
 
 
 def make_durable(connection: sa.Connection) -> None:
-    """Bring what is committed to the disk, where commits alone do not; an OSError where the disk fails."""
+    """Sync committed data to the disk if commits do not; raise an OSError if the disk fails."""
     if connection.dialect.name == "sqlite":
         sqlite.make_durable(connection)
 
 
 def migrate(url: str) -> tuple[str | None, str | None]:
-    """Bring the tables up to date, as `upgrade`; safe to repeat."""
+    """Migrate the tables, as `upgrade`; safe to repeat."""
     with writer_engine(url) as engine:
         return upgrade(engine)
 
 
 def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
-    """Bring the tables of an opened database up to date; returns its revisions before and after.
+    """Migrate the tables of an open database; return its revisions before and after.
 
     Raises:
-        StoreError: A newer or another version of this code made them.
+        StoreError: The tables were made by a newer or another version of this code.
     """
     with engine.connect() as connection:
         lock_tables(connection)
-        before = _revision(connection)
-        if before != REVISION:
+        old_revision = _revision(connection)
+        if old_revision != REVISION:
             _migrate(connection)
-        after = _revision(connection)
+        new_revision = _revision(connection)
         connection.commit()
-        return before, after
+        return old_revision, new_revision
 
 
 def _migrate(connection: sa.Connection) -> None:
-    from alembic import command  # noqa: PLC0415 - slow to load, and seldom needed
+    from alembic import command  # noqa: PLC0415 - slow to load, rarely needed
     from alembic.config import Config  # noqa: PLC0415 - as above
     from alembic.util import CommandError  # noqa: PLC0415 - as above
 
@@ -203,110 +207,108 @@ def _migrate(connection: sa.Connection) -> None:
     try:
         command.upgrade(config, "head")
     except CommandError as error:
-        raise StoreError(f"expected a database that this version can read, got: {error}") from error
+        raise StoreError(f"this version cannot read the database: {error}") from error
 
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
-    """Return how far each segment of a journal is moved."""
-    text = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
-    rows = execute(
-        connection, text, (f"{journal_id}/", f"{journal_id}0")
-    )  # 0 comes after the slash
+    """Return the committed offset of each segment of a journal."""
+    statement = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
+    # The slash is followed by 0 in ASCII.
+    rows = execute(connection, statement, (f"{journal_id}/", f"{journal_id}0"))
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
 
 
 class ReaderPool:
-    """Connections that only read, each use bounded in time; safe to use from several threads.
+    """Pool of read-only connections with a timeout for each use; safe to use from several threads.
 
-    Beyond `connections`, threads wait for one for as long as a query may take.
+    If all `connections` are in use, threads wait for a free one for up to `timeout_s`.
     """
 
     def __init__(self, url: str, connections: int = 8, timeout_s: float = 5.0) -> None:
         parsed = _parsed(url)
-        self._named = parsed.database
+        self._location = parsed.database
         self._timeout_s = timeout_s
         self._source = _SOURCES[parsed.get_backend_name()](parsed, connections, timeout_s)
 
     def has_database(self) -> bool:
-        """Tell whether there is a database at all."""
+        """Check whether the database exists."""
         return bool(self._source.has_database())
 
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """Give a connection that sees one state of the database.
+        """Yield a connection that sees one state of the database.
 
         Raises:
-            NotReadyError: The database is not there yet, or its tables are older than this code.
-            QueryTimeoutError: The time was up.
+            NotReadyError: The database does not exist yet, or its tables are older than this code.
+            QueryTimeoutError: No connection was free in time, or the query took too long.
         """
         if not self.has_database():
             raise NotReadyError(
-                f"expected the database to be there, got none yet in {self._named}: a server makes it, by "
-                "default in its --data"
+                f"database not found: {self._location}; a server creates it, by default in its --data folder"
             )
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    found = _revision(connection)
-                    if found != REVISION:
-                        text = f"expected the database at revision {REVISION}, got {found}"
-                        raise NotReadyError(text)
+                    revision = _revision(connection)
+                    if revision != REVISION:
+                        message = f"expected the database at revision {REVISION}, got {revision}"
+                        raise NotReadyError(message)
                     connection.info["is_current"] = True
                 try:
                     yield connection
-                    connection.commit()  # a rollback makes the driver forget its plans
+                    connection.commit()  # a rollback would make the driver drop its prepared plans
                 except sa.exc.DBAPIError:
                     connection.invalidate()
                     raise
         except sa.exc.TimeoutError as error:
             raise QueryTimeoutError(
-                f"expected a free connection within {self._timeout_s:g} s, got none"
+                f"no database connection became free within {self._timeout_s:g} s"
             ) from error
         except sa.exc.DBAPIError as error:
             if not is_unavailable(error) and _state(error) != _CHANGED:
                 raise
-            raise self._translated(error) from error
+            raise self._translate(error) from error
 
     def close(self) -> None:
         """Close all connections."""
         self._source.engine.dispose()
 
-    def _translated(self, error: sa.exc.DBAPIError) -> StoreError:
+    def _translate(self, error: sa.exc.DBAPIError) -> StoreError:
         if self._source.is_timeout(error):
             return QueryTimeoutError(
-                f"expected the query to end within {self._timeout_s:g} s, got no end; narrow it, "
+                f"the query took longer than {self._timeout_s:g} s; narrow it, "
                 'for example by {"ts": {"ge": "-24h"}}'
             )
-        return NotReadyError(f"expected the database to answer, got: {error.orig}")
+        return NotReadyError(f"the database does not answer: {error.orig}")
 
 
 @contextmanager
 def translate_database_errors() -> Iterator[None]:
-    """Do what needs an answer of the database; a `NotReadyError` where there is none."""
+    """Translate errors of the database into a `NotReadyError`."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
+        raise NotReadyError(f"the database does not answer: {error.orig}") from error
 
 
 def placeholders(values: Collection[Any]) -> str:
-    """Return a `?` for each value."""
+    """Return a comma-separated `?` for each value."""
     return ", ".join("?" * len(values))
 
 
 def is_unavailable(error: Exception) -> bool:
-    """Tell whether the database itself fails, and not what it was given.
+    """Check whether an error is a failure of the database, not of a statement or its values.
 
-    A damaged file is SQLite's plain DatabaseError; wrong statements and values are its subclasses.
-    PostgreSQL says more by its SQLSTATE.
+    A damaged file raises SQLite's plain DatabaseError; wrong statements and values raise its subclasses.
+    PostgreSQL is more precise by its SQLSTATE.
     """
     state = _state(error)
     if state in (*_AWAY, _TOO_LARGE):
         return state != _TOO_LARGE
-    away = sa.exc.OperationalError | sa.exc.InterfaceError
-    return isinstance(error, away) or type(error) is sa.exc.DatabaseError
+    unavailable = sa.exc.OperationalError | sa.exc.InterfaceError
+    return isinstance(error, unavailable) or type(error) is sa.exc.DatabaseError
 
 
 def _state(error: Exception) -> str | None:
@@ -316,8 +318,8 @@ def _state(error: Exception) -> str | None:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = execute(connection, "SELECT version_num FROM alembic_version").scalar()
-    return found
+    revision: str | None = execute(connection, "SELECT version_num FROM alembic_version").scalar()
+    return revision
 
 
 def _parsed(url: str) -> sa.URL:
@@ -325,7 +327,7 @@ def _parsed(url: str) -> sa.URL:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise StoreError(f"expected a sqlite or postgresql URL, got {url!r}") from error
-    known = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
-    if parsed.drivername not in known:
+    allowed = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
+    if parsed.drivername not in allowed:
         raise StoreError(f"expected a sqlite or postgresql URL, got one of {parsed.drivername!r}")
     return parsed

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, that are made once, that are locked or synced."""
+"""Atomic writes, one-time creation, locking and syncing of files."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ from typing import IO
 def write_atomically(
     path: Path, data: bytes, mode: int = 0o666, *, is_synced: bool = False
 ) -> None:
-    """Write a file, which others see whole or as it was; so it is left where the disk is full.
+    """Write a file atomically: others see the old or the new content; on a full disk it stays unchanged.
 
-    With `is_synced`, it also survives a loss of power whole or as it was.
+    With `is_synced`, that also holds after a loss of power.
     """
     with _hidden(path, data, mode) as hidden:
         if is_synced:
@@ -23,10 +23,10 @@ def write_atomically(
 
 
 def create_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
-    """Return what a file holds: what the first one wrote, of all who make it at once."""
+    """Create a file unless it exists, and return its content: that of the first process to create it."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all, and the first one stays.
+        # The link fails if the file exists, so the first one stays and is never seen incomplete.
         with _hidden(path, data, mode) as hidden, suppress(FileExistsError):
             os.link(hidden, path)
     return path.read_bytes()
@@ -34,7 +34,7 @@ def create_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
 
 @contextmanager
 def _hidden(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """Give a written file of our own beside another, and remove it, unless it was moved."""
+    """Write a temporary file beside `path`, yield it, and remove it unless it was renamed."""
     hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -46,7 +46,7 @@ def _hidden(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 
 
 def try_lock(path: Path) -> IO[str] | None:
-    """Open a file to append to, locked until it is closed; None where another process has locked it."""
+    """Open a file for appending, locked until it is closed; None if another process holds the lock."""
     file = path.open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +57,7 @@ def try_lock(path: Path) -> IO[str] | None:
 
 
 def sync_path(path: Path) -> None:
-    """Bring a file, or the entries of a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""What an answer waits for, as its model's durability asks: `memory`, `power` or `database`.
+"""Waiting for the durability that a model's settings require: `memory`, `power` or `database`.
 
-For `process`, the usual one, that is the append to the journal alone.
+`process`, the default, needs nothing but the append to the journal.
 """
 
 import logging
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class Backlog:
-    """For `memory`: does jobs in their order, one after the other; safe to use from several threads.
+    """Queue of tasks for durability `memory`, run in order, one at a time; safe to use from several threads.
 
-    A job that raises a JournalError is tried again until it succeeds, or until the end. The jobs
-    that wait are at most of `limit_bytes`; one larger than that is taken if no other waits.
+    A task that raises a JournalError is retried until it succeeds or the backlog is closed. The queued
+    tasks may hold up to `limit_bytes`; a larger one is accepted if no other is queued.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -35,25 +35,25 @@ class Backlog:
         self._changed = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.lost = 0  # jobs given up
+        self.lost = 0  # tasks that failed for good
 
-    def put(self, job: Callable[[], object], size_bytes: int) -> None:
-        """Take a job, to be done later; a `JournalError` where as many bytes wait as may."""
+    def put(self, task: Callable[[], object], size_bytes: int) -> None:
+        """Queue a task; raise a `JournalError` if the queue is full."""
         with self._changed:
             if self._waiting and self._bytes + size_bytes > self._limit_bytes:
                 raise JournalError(
-                    f"expected at most {self._limit_bytes} bytes to wait for the journal, got "
+                    f"expected at most {self._limit_bytes} bytes in memory that wait for the journal, got "
                     f"{self._bytes} and {size_bytes} more"
                 )
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="backlog", daemon=True)
                 self._thread.start()
-            self._waiting.append((job, size_bytes))
+            self._waiting.append((task, size_bytes))
             self._bytes += size_bytes
             self._changed.notify()
 
     def close(self) -> None:
-        """Do the jobs that wait, each tried once more at most, and end."""
+        """Run the queued tasks, each at most once more, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -67,20 +67,20 @@ class Backlog:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
                 if not self._waiting:
                     return
-                job, size_bytes = self._waiting[0]
+                task, size_bytes = self._waiting[0]
             try:
-                job()
+                task()
                 failing = False
             except JournalError as error:
                 if not failing:
-                    _log.warning("what is kept in memory waits for the journal: %s", error)
+                    _log.warning("inferences in memory wait for the journal: %s", error)
                 failing = True
                 with self._changed:
                     if not self._closing:
                         self._changed.wait(RETRY_S)
                         continue
                 self._give_up(error)
-            except Exception as error:  # noqa: BLE001 - whatever a job does, it may not stop the others
+            except Exception as error:  # noqa: BLE001 - a failing task must not stop the others
                 self._give_up(error)
             with self._changed:
                 self._waiting.popleft()
@@ -88,7 +88,7 @@ class Backlog:
 
     def _give_up(self, error: Exception) -> None:
         self.lost += 1
-        _log.error("an inference kept in memory is lost: %s: %s", type(error).__name__, error)
+        _log.error("an inference in memory is lost: %s: %s", type(error).__name__, error)
 
 
 class _Group:
@@ -101,9 +101,9 @@ class _Group:
 
 
 class GroupSync:
-    """For `power`: brings appends to the disk; safe to use from several threads.
+    """Syncs appends to the disk for durability `power`; safe to use from several threads.
 
-    Whoever comes while a sync is under way shares the next one, so that many appends cost one.
+    Appends that arrive during a sync share the next one, so many appends cost one sync.
     """
 
     def __init__(self, journal_directory: Path) -> None:
@@ -112,10 +112,10 @@ class GroupSync:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._in_folder: set[str] = set()
-        self.count = 0  # syncs so far
+        self.count = 0  # syncs done
 
     def wait(self, position: AppendPosition) -> None:
-        """Return once an append, its segment held, is on the disk; `Unconfirmed` if that fails."""
+        """Wait until an append, made with `hold_segment`, is on the disk; raise `UnconfirmedError` if that fails."""
         with self._lock:
             group = self._open = self._open or _Group()
             if position.held_descriptor is not None:
@@ -128,12 +128,12 @@ class GroupSync:
                 self._sync(group)
         if group.error is not None:
             raise UnconfirmedError(
-                f"expected the journal to reach the disk, got: {group.error.strerror}; "
-                "what was answered is journaled and may still be stored"
+                f"the journal cannot be synced to the disk: {group.error.strerror}; "
+                "the request is journaled and may still be stored"
             ) from group.error
 
     def _sync(self, group: _Group) -> None:
-        """Sync segments, and the entries of the folders to those that are new."""
+        """Sync the segments, and the folder entries of new segments."""
         try:
             for descriptors in group.descriptors.values():
                 os.fdatasync(descriptors[0])
@@ -152,15 +152,15 @@ class GroupSync:
 
 
 def wait_until_committed(directory: Path, position: AppendPosition, timeout_s: float) -> None:
-    """For `database`: return once the writer has committed an append; `Unconfirmed` if too late."""
-    until = time.monotonic() + timeout_s
+    """Wait until the writer has committed an append, for durability `database`; raise `UnconfirmedError` if late."""
+    deadline = time.monotonic() + timeout_s
     while (
         read_offsets(directory).get(position.segment, 0) < position.end
         and (directory / position.segment).exists()  # removed once all of it is committed
     ):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise UnconfirmedError(
-                f"expected the database to take it within {timeout_s:g} s, got no commit; what was answered "
-                "is journaled and may still be stored"
+                f"the database has not committed within {timeout_s:g} s; the request is journaled "
+                "and may still be stored"
             )
         time.sleep(_POLL_S)

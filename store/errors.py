@@ -1,14 +1,14 @@
-"""What can go wrong in the store; `status` is the HTTP status that the application answers.
+"""Errors of the store; `status` is the HTTP status of the response.
 
-StoreError            500  our own fault, or the machine's
-├── QueryError        400  a filter, cursor or query that means nothing
-├── ChangeError       400  a change of what is stored that cannot be understood
-├── MetadataError     400  metadata that breaks the rules of `quadriga.store.metadata`
-├── NotFoundError     404  no such inference, or its input was not kept
-├── NotReadyError     503  no database yet, or the writer is behind
-├── QueryTimeoutError 503  a query that took longer than it may
-└── JournalError      503  a record or an image that could not be kept, as on a full disk
-    └── Unconfirmed   503  journaled, but not yet as safe as the model's durability asks
+StoreError               500  a fault of the server or its machine
+├── QueryError           400  an invalid filter, cursor or query
+├── ChangeError          400  an invalid change of stored data
+├── MetadataError        400  metadata that breaks the rules of `quadriga.store.metadata`
+├── NotFoundError        404  an inference that does not exist, or whose input was not stored
+├── NotReadyError        503  no database yet, or the writer is behind
+├── QueryTimeoutError    503  a query that took too long
+└── JournalError         503  a record or an image that cannot be stored, as on a full disk
+    └── UnconfirmedError 503  journaled, but not yet as durable as the model's settings require
 """
 
 from collections.abc import Iterator
@@ -17,25 +17,25 @@ from contextlib import contextmanager
 import msgspec
 
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What is raised where text of others cannot be read."""
+"""Exceptions that decoding JSON text of others may raise."""
 
-PYARROW_MISSING = "expected pyarrow for parquet, got none: pip install quadriga[parquet]"
+PYARROW_MISSING = "Parquet requires pyarrow: pip install quadriga[parquet]"
 
 
 class StoreError(Exception):
-    """Anything that the store raises on purpose."""
+    """Base class of all errors that the store raises on purpose."""
 
     status = 500
 
 
 class QueryError(StoreError):
-    """The query cannot be understood."""
+    """The query is invalid."""
 
     status = 400
 
 
 class ChangeError(StoreError):
-    """The change cannot be understood."""
+    """The change is invalid."""
 
     status = 400
 
@@ -47,41 +47,41 @@ class MetadataError(StoreError):
 
 
 class NotFoundError(StoreError):
-    """What was asked for is not there."""
+    """The requested item does not exist."""
 
     status = 404
 
 
 class NotReadyError(StoreError):
-    """The store cannot answer yet; the same request may succeed in a moment."""
+    """The store is not ready; the same request may succeed in a moment."""
 
     status = 503
 
 
 class QueryTimeoutError(StoreError):
-    """The query took longer than it may."""
+    """The query took longer than its timeout."""
 
     status = 503
 
 
 class JournalError(StoreError):
-    """The record or its image could not be kept, so the inference may not be acknowledged."""
+    """The record or its image cannot be stored, so the inference must not be acknowledged."""
 
     status = 503
 
 
 class UnconfirmedError(JournalError):
-    """The record is journaled and may still be stored, but that is not certain yet."""
+    """The record is journaled and may still be stored, but its durability is not confirmed."""
 
 
 @contextmanager
-def translate_disk_errors(what: str) -> Iterator[None]:
-    """Say what could not be done to a file, as on a full disk.
+def translate_disk_errors(action: str) -> Iterator[None]:
+    """Translate an OSError of an action on files, such as a full disk.
 
     Raises:
-        JournalError: It could not.
+        JournalError: The action failed; the message names it.
     """
     try:
         yield
     except OSError as error:
-        raise JournalError(f"expected to {what}, got: {error.strerror}") from error
+        raise JournalError(f"cannot {action}: {error.strerror}") from error

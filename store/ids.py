@@ -1,7 +1,7 @@
 """Ids of stored inferences: 63-bit integers ordered by time.
 
 `milliseconds since 2025 << 22 | worker << 12 | counter`: primary key, cursor, stream offset and time
-index in one. They last until 2094.
+index at once. The 63 bits suffice until 2094.
 """
 
 import threading
@@ -17,10 +17,10 @@ EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z, in milliseconds since 1970
 
 
 class IdSource:
-    """Gives ids that rise strictly within one process, also when the clock steps back.
+    """Generates ids that strictly increase within one process, even when the clock steps back.
 
-    Processes that write at once have different numbers, 0 to 1023. No id below `floor` is given,
-    such as the newest one stored.
+    Processes that write at the same time need different worker numbers, 0 to 1023. All ids are above
+    `floor`, such as the newest stored id.
     """
 
     def __init__(self, worker: int, floor: int = 0) -> None:
@@ -31,14 +31,14 @@ class IdSource:
         self._lock = threading.Lock()
 
     def next(self) -> int:
-        """Give the next id; more than 4,096 in one millisecond borrow from the next one."""
-        now = (time.time_ns() // 1_000_000 - EPOCH_MS) << TIME_SHIFT | self._worker
+        """Return the next id; beyond 4,096 in one millisecond, ids of the next one are used."""
+        clock_id = (time.time_ns() // 1_000_000 - EPOCH_MS) << TIME_SHIFT | self._worker
         with self._lock:
-            if now > self._last:
-                self._last = now
+            if clock_id > self._last:
+                self._last = clock_id
             else:
                 self._last += 1
-                if not self._last & _COUNTER:  # it has carried into the bits of the worker
+                if not self._last & _COUNTER:  # the counter overflowed into the bits of the worker
                     self._last += (1 << TIME_SHIFT) - (1 << COUNTER_BITS)
             return self._last
 
@@ -49,5 +49,5 @@ def time_ms(seq: int) -> int:
 
 
 def smallest_id_at(milliseconds_since_1970: int) -> int:
-    """Return the smallest id that a moment can have; clamped to what 63 bits hold."""
+    """Return the smallest id of a time in milliseconds since 1970, clamped to 63 bits."""
     return min(max(milliseconds_since_1970 - EPOCH_MS, 0) << TIME_SHIFT, LARGEST_ID)

@@ -1,4 +1,4 @@
-"""The reading side: pages of inferences, single ones, and their inputs."""
+"""Reading stored inferences: pages of query results, single inferences, and their inputs."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,6 @@ from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
 from quadriga.store.query.request import QueryRequest, cursor_range, encode_cursor, query_digest
 from quadriga.store.query.search import Budget, Search
 from quadriga.store.records import (
-    InputReference,
     JournaledRecord,
     ModelReference,
     StoredFeedback,
@@ -29,10 +28,10 @@ from quadriga.store.records import (
     is_change,
     timestamp_text,
 )
-from quadriga.store.rows import RECORD_COLUMNS, models_by_id
+from quadriga.store.rows import RECORD_COLUMNS, RecordRow, models_by_id
 
 COUNT_CAP = 10_001
-"""A capped count that reaches it means: more than 10,000."""
+"""Limit of a capped count; a count that reaches it means: more than 10,000."""
 
 JOURNAL_TIMEOUT_S = 5.0
 _LATEST = (
@@ -41,7 +40,7 @@ _LATEST = (
     "SELECT max(id) FROM truth",
     "SELECT max(id) FROM feedback",
 )
-"""Where ids have gone."""
+"""Statements that return the largest id of each table whose rows get one."""
 
 IDS_PER_BATCH = 10_000
 DEFAULT_MEDIA_TYPE = "application/octet-stream"
@@ -56,44 +55,44 @@ _SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.s
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of the matches, in order."""
+    """Page of query results, in order."""
 
     inferences: list[StoredInference]
     cursor: str | None
-    """Of the next page; `None` where this is the last."""
+    """Cursor of the next page, or None if this is the last."""
     count: int | None
     partial: bool = False
-    """Whether the time for one page was up before it was full: `cursor` goes on from there."""
+    """Whether the time limit was reached before the page was full; `cursor` continues from there."""
     count_is_exact: bool | None = None
-    """`False` where there may be more than `count`; `None` where nothing was counted."""
+    """`False` if there may be more than `count`, None if nothing was counted."""
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many match."""
+    """Number of matches."""
 
     count: int
     is_exact: bool
-    """`False` where there may be more."""
+    """`False` if there may be more."""
 
 
 _record_decoder = msgspec.json.Decoder(JournaledRecord)
 
 
 class InferenceReader:
-    """Finds stored inferences; safe to use from several threads.
+    """Reads stored inferences; safe to use from several threads.
 
-    What is asked by an id raises a `QueryError` where that is none, and a `NotFoundError` where there is no
-    such inference, or no input of it; everything raises a `NotReadyError` or a `QueryTimeoutError` where the database does
+    Methods with an id raise a `QueryError` if it is malformed, and a `NotFoundError` if the inference or its
+    input does not exist. All methods raise a `NotReadyError` or a `QueryTimeoutError` if the database does
     not answer.
 
     Args:
-        url: The database.
-        journal_directory: The workers' journal, for what the database does not have yet.
-        blobs: The inputs that were kept.
-        narrow: See `quadriga.store.query.plan.NARROW_ROWS`.
-        timeout_s: What a query may take.
-        budget: What a page may take before it is answered as it is.
-        presign_s: How long a signed URL of an input is good.
+        url: URL of the database.
+        journal_directory: Journal of the workers, for records that are not committed yet.
+        blobs: Stored inputs.
+        narrow_rows: See `quadriga.store.query.plan.NARROW_ROWS`.
+        timeout_s: Time limit of a query.
+        budget: Limits after which a page is returned as far as it is filled.
+        presign_s: Validity of a signed URL of an input.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class InferenceReader:
         journal_directory: Path,
         blobs: Blobs,
         *,
-        narrow: int = NARROW_ROWS,
+        narrow_rows: int = NARROW_ROWS,
         timeout_s: float = 5.0,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
@@ -111,48 +110,51 @@ class InferenceReader:
         self._directory = journal_directory
         self._blobs = blobs
         self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
-        self._narrow = narrow
+        self._narrow_rows = narrow_rows
         self._budget = budget
 
     def query(self, request: QueryRequest, now_us: int | None = None) -> Page:
-        """Return a page of matches; `now_us` as of `QueryRequest.tree`.
+        """Return a page of matches; `now_us` as for `QueryRequest.parse_filter`.
 
         Raises:
-            QueryError: The filter or the cursor means nothing.
-            NotReadyError: There is no database yet, or the journal was not moved in time.
-            QueryTimeoutError: It took too long.
+            QueryError: The filter or the cursor is invalid.
+            NotReadyError: There is no database yet, or the journal was not committed in time.
+            QueryTimeoutError: The query took too long.
         """
         tree = request.parse_filter(now_us)
         query = query_digest(request)
-        after = cursor_range(request, query)
+        id_range = cursor_range(request, query)
         if request.consistency == "journal":
             self.wait_for_journal()
         with self._readers.snapshot() as connection:
-            planner = Planner(connection, tree, self._narrow)
+            planner = Planner(connection, tree, self._narrow_rows)
             search = partial(Search, connection, descending=request.order == "-ts")
-            limit = request.limit + 1  # one more tells whether there is another page
-            guess, resume = planner.early_plan(), None
-            rows = search(guess).early_matches(limit, after, _SELECT_ALL) if guess else []
+            limit = request.limit + 1  # one row more shows whether there is another page
+            early_plan, resume_id = planner.early_plan(), None
+            rows = (
+                search(early_plan).early_matches(limit, id_range, _SELECT_ALL) if early_plan else []
+            )
             if not rows:
-                rows, resume = search(planner.plan).first_matches(
-                    limit, after, self._budget, _SELECT_ALL
+                rows, resume_id = search(planner.plan).first_matches(
+                    limit, id_range, self._budget, _SELECT_ALL
                 )
-            models, count = models_by_id(connection, rows), None
+            page_rows = [RecordRow(*row) for row in rows[: request.limit]]
+            models, count = models_by_id(connection, (row.model_id for row in page_rows)), None
             if request.count not in (None, "none"):
                 is_capped = request.count == "capped"
                 count = _count(search(planner.plan), self._budget, is_capped=is_capped)
         if len(rows) > request.limit:
-            resume = rows[request.limit - 1][0]
+            resume_id = page_rows[-1].seq
         return Page(
-            [_stored(row, *models[row[3]]) for row in rows[: request.limit]],
-            None if resume is None else encode_cursor(resume, query),
-            count.count if count else None,
-            len(rows) < request.limit and resume is not None,
-            count.is_exact if count else None,
+            inferences=[_stored(row, *models[row.model_id]) for row in page_rows],
+            cursor=None if resume_id is None else encode_cursor(resume_id, query),
+            count=count.count if count else None,
+            partial=len(rows) < request.limit and resume_id is not None,
+            count_is_exact=count.is_exact if count else None,
         )
 
     def pages(self, request: QueryRequest, now_us: int | None = None) -> Iterator[Page]:
-        """Yield a page and all that follow it, as `query`; `now` is the same for all of them."""
+        """Yield a page and all that follow it, as `query`, with the same `now_us` for all of them."""
         now_us = time.time_ns() // 1000 if now_us is None else now_us
         while True:
             page = self.query(request, now_us)
@@ -162,58 +164,59 @@ class InferenceReader:
             request = msgspec.structs.replace(request, cursor=page.cursor)
 
     def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
-        """Yield the ids of all matches of a filter, oldest first, some at a time; errors as `query`."""
-        tree, after = QueryRequest(where=where).parse_filter(now_us), IdRange()
+        """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
+        tree, id_range = QueryRequest(where=where).parse_filter(now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
-                plan = Planner(connection, tree, self._narrow).plan
+                plan = Planner(connection, tree, self._narrow_rows).plan
                 search = Search(connection, plan, descending=False)
-                rows, resume = search.first_matches(IDS_PER_BATCH, after, self._budget)
+                rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self._budget)
             ids = [int(row[0]) for row in rows]
             yield ids
             if len(ids) == IDS_PER_BATCH:
-                resume = ids[-1]
-            if resume is None:
+                resume_id = ids[-1]
+            if resume_id is None:
                 return
-            after = IdRange(low=resume + 1)
+            id_range = IdRange(low=resume_id + 1)
 
     def count(self, request: QueryRequest) -> Count:
-        """Count all matches of a filter; errors as `query`."""
+        """Count all matches of a filter; errors as for `query`."""
         tree = request.parse_filter()
         with self._readers.snapshot() as connection:
-            plan = Planner(connection, tree, self._narrow).plan
+            plan = Planner(connection, tree, self._narrow_rows).plan
             search = Search(connection, plan, descending=True)
             return _count(search, self._budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
-        """Return one inference, also when it is only journaled yet."""
+        """Return one inference, also if it is only in the journal yet."""
         if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
             raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
         seq = int(inference_id)
-        # Between the first look and the journal's, the writer may move it.
-        found = self._row(seq) or self._journaled(seq) or self._row(seq)
-        if found is None:
-            raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
-        return found
+        # The writer may commit the record between the first look and that into the journal.
+        inference = self._row(seq) or self._journaled(seq) or self._row(seq)
+        if inference is None:
+            raise NotFoundError(f"inference not found: {inference_id}")
+        return inference
 
     def get_committed(self, inference_id: str) -> StoredInference:
-        """Return one inference once the database has it, so that it can be changed."""
-        found = self.get(inference_id)
+        """Return one inference once it is committed to the database, so that it can be changed."""
+        inference = self.get(inference_id)
         if self._row(int(inference_id)) is None:
             self.wait_for_journal()
-            found = self.get(inference_id)
-        return found
+            inference = self.get(inference_id)
+        return inference
 
     def signals(self, ids: Sequence[int]) -> dict[int, StoredSignals]:
-        """Return the signals of those inferences that have some."""
+        """Return the signals of those inferences that have any."""
         statement = "SELECT seq, picture, embedding, space FROM signal WHERE seq IN ({})"
         with self._readers.snapshot() as connection:
             return {
-                int(seq): StoredSignals(*of) for seq, *of in execute_in(connection, statement, ids)
+                int(seq): StoredSignals(*signals)
+                for seq, *signals in execute_in(connection, statement, ids)
             }
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
-        """Give a connection that reads one state of the database; see `Readers.snapshot`."""
+        """Open a connection that reads one state of the database; see `ReaderPool.snapshot`."""
         return self._readers.snapshot()
 
     def get_with_input_url(self, inference_id: str, blobs_url: str) -> StoredInference:
@@ -221,24 +224,24 @@ class InferenceReader:
 
         `blobs_url` is the URL under which this server serves blobs, with a slash at its end.
         """
-        found = self.get(inference_id)
-        image = found.input
+        inference = self.get(inference_id)
+        image = inference.input
         if not (image.hash and image.kept):
-            return found
+            return inference
         url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, blobs_url)
-        return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
+        return msgspec.structs.replace(inference, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
-        """Return the bytes that an inference was asked about, and their media type."""
+        """Return the input image of an inference, and its media type."""
         image = self.get(inference_id).input
         data = self._blobs.get(image.hash) if image.hash and image.kept else None
         if data is None:
-            was = "removed since" if image.kept else "not kept"
-            raise NotFoundError(f"expected the input of {inference_id} to be there, got one {was}")
+            reason = "removed since" if image.kept else "not stored"
+            raise NotFoundError(f"input of {inference_id} is not available: {reason}")
         return data, image.mime or DEFAULT_MEDIA_TYPE
 
     def latest_seq(self) -> int:
-        """Return the largest id that is kept, 0 where there is none."""
+        """Return the largest id in the database or the journal, 0 if there is none."""
         journaled = journal.latest_seq(self._directory)
         if not self._readers.has_database():
             return journaled
@@ -258,22 +261,22 @@ class InferenceReader:
                 row = execute(connection, _SELECT, (seq,)).first()
                 if row is None:
                     return None
-                model, task = models_by_id(connection, [row])[row[3]]
-                given = execute(connection, _FEEDBACK, (seq,)).all()
+                model, task = models_by_id(connection, [row.model_id])[row.model_id]
+                feedback_rows = execute(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:
             return None
         feedback = [
-            StoredFeedback(str(number), timestamp_text(time_ms(number)), *rest)
-            for number, *rest in given
+            StoredFeedback(str(id_), timestamp_text(time_ms(id_)), *columns)
+            for id_, *columns in feedback_rows
         ]
-        return msgspec.structs.replace(_stored(row, model, task), feedback=feedback)
+        return msgspec.structs.replace(_stored(RecordRow(*row), model, task), feedback=feedback)
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
         for path in journal.segment_paths(self._directory):
-            for found, payload, _ in journal.read_frames(path, offsets.get(path.name, 0)):
-                if found == seq and not is_change(payload):
-                    return _answered(_record_decoder.decode(payload))
+            for record_seq, payload, _ in journal.read_frames(path, offsets.get(path.name, 0)):
+                if record_seq == seq and not is_change(payload):
+                    return _uncommitted(_record_decoder.decode(payload))
         return None
 
     def _offsets(self) -> dict[str, int]:
@@ -284,7 +287,7 @@ class InferenceReader:
             return {}
 
     def wait_for_journal(self) -> None:
-        """Wait until the database has all of the journal of now; raise a `NotReadyError` if not."""
+        """Wait until the database has all that is in the journal at present; raise a `NotReadyError` if it takes too long."""
         waiting = journal.segment_sizes(self._directory)
         deadline = time.monotonic() + JOURNAL_TIMEOUT_S
         while True:
@@ -299,40 +302,56 @@ class InferenceReader:
             if time.monotonic() > deadline:
                 lag = sum(size - offsets.get(name, 0) for name, size in waiting.items())
                 raise NotReadyError(
-                    f"expected the journal to be moved within {JOURNAL_TIMEOUT_S:g} s, got {lag} bytes behind"
+                    f"the journal is not committed after {JOURNAL_TIMEOUT_S:g} s: {lag} bytes are waiting"
                 )
             time.sleep(0.01)
 
 
 def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
-    """Count up to the cap, and if need be the rest."""
-    rows, resume = search.first_matches(COUNT_CAP, IdRange(), budget)
-    if resume is None and len(rows) < COUNT_CAP:
+    """Count up to the cap, and beyond it if required."""
+    rows, resume_id = search.first_matches(COUNT_CAP, IdRange(), budget)
+    if resume_id is None and len(rows) < COUNT_CAP:
         return Count(len(rows), is_exact=True)
     if is_capped:
         return Count(len(rows), is_exact=False)
     return Count(search.count(), is_exact=True)
 
 
-def _stored(row: Any, model: ModelReference, task: str) -> StoredInference:
-    """Answer a row of `_COLUMNS`."""
-    seq, request_id, image_no, _, action, status, latency_us = row[:7]
-    input_name, digest, width, height, mime, size, kept = row[7:14]
-    predictions, given, standard, truth = row[14:]
+def _stored(row: RecordRow, model: ModelReference, task: str) -> StoredInference:
+    """Convert a row of the database."""
     return StoredInference(
-        str(seq), request_id, image_no, model, task, action,
-        timestamp_text(time_ms(seq)), latency_us / 1000,
-        InputReference(input_name, digest, width, height, mime, bool(kept), size),
-        msgspec.Raw(predictions), msgspec.Raw(given), status,
-        msgspec.Raw(standard), None if truth is None else msgspec.Raw(truth),
-    )  # fmt: skip
+        id=str(row.seq),
+        request_id=row.request_id,
+        image_no=row.image_no,
+        model=model,
+        task=task,
+        action=row.action,
+        created_at=timestamp_text(time_ms(row.seq)),
+        latency_ms=row.latency_us / 1000,
+        input=row.input(),
+        predictions=msgspec.Raw(row.predictions),
+        metadata=msgspec.Raw(row.meta),
+        status=row.status,
+        standard_metadata=msgspec.Raw(row.standard),
+        ground_truth=None if row.annotations is None else msgspec.Raw(row.annotations),
+    )
 
 
-def _answered(record: JournaledRecord) -> StoredInference:
-    """Answer a record of the journal, as the database will."""
+def _uncommitted(record: JournaledRecord) -> StoredInference:
+    """Convert a record of the journal to what the database will return for it."""
     return StoredInference(
-        str(record.seq), record.request_id, record.image_no, record.model, record.task,
-        record.action, timestamp_text(time_ms(record.seq)),
-        round(record.latency_ms * 1000) / 1000, record.input, record.predictions, record.metadata,
-        record.status, record.standard, feedback=[],
-    )  # fmt: skip
+        id=str(record.seq),
+        request_id=record.request_id,
+        image_no=record.image_no,
+        model=record.model,
+        task=record.task,
+        action=record.action,
+        created_at=timestamp_text(time_ms(record.seq)),
+        latency_ms=round(record.latency_ms * 1000) / 1000,  # microseconds, as in the database
+        input=record.input,
+        predictions=record.predictions,
+        metadata=record.metadata,
+        status=record.status,
+        standard_metadata=record.standard,
+        feedback=[],
+    )

@@ -100,7 +100,7 @@ class Jobs:
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, msgspec.to_builtins(parameters), _now())
         hidden = self.directory / f".{job_id}"
-        with translate_disk_errors("keep the job"):
+        with translate_disk_errors("store the job"):
             try:
                 hidden.mkdir(parents=True)
                 _write(hidden, job)

@@ -1,9 +1,9 @@
-"""The journal: what is appended here is kept, and the writer moves it into the database later.
+"""The journal: records are appended to files here, and the writer later commits them to the database.
 
 A folder of segment files. Each worker process appends to a segment of its own, locked (flock) while it
-is open; a segment that nobody locks is closed for good. A segment is a row of frames, little-endian:
-payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `InferenceRecord` or a
-`JournaledChange`, whose first field is the same seq: so a frame is found again behind damage).
+is open; a segment without a lock is closed for good. A segment is a sequence of frames, little-endian:
+payload length u32, CRC-32 of the rest u32, seq i64, payload (JSON of an `InferenceRecord` or a
+`JournaledChange`, whose first field is the same seq: that is how a frame is found again after damage).
 """
 
 import errno
@@ -29,25 +29,25 @@ JournalEntry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
-_SEQ = struct.Struct("<q")  # the last part of a header: what the checksum covers begins with it
+_SEQ = struct.Struct("<q")  # last part of a header: the checksum covers it and the payload
 _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 
 
 class AppendPosition(msgspec.Struct, frozen=True):
-    """Where an append ends."""
+    """End of an append within a segment."""
 
     segment: str
     end: int
-    """Bytes of the segment until there."""
+    """Offset behind the append, in bytes of the segment."""
     held_descriptor: int | None = None
-    """A descriptor of the segment, to be closed by whoever asked for it: until then it is no closed one."""
+    """Descriptor of the segment, to be closed by the caller that requested it; it keeps the segment open."""
 
 
 class Journal:
-    """The appending side, for one worker process, by its number; safe to use from several threads.
+    """Appends for one worker process, identified by its number; safe to use from several threads.
 
-    A segment that would grow beyond `segment_bytes` is closed and a new one begun.
+    A segment that would grow beyond `segment_bytes` is closed and a new one created.
     """
 
     def __init__(self, directory: Path, worker: int, segment_bytes: int = 64 << 20) -> None:
@@ -64,54 +64,55 @@ class Journal:
         directory.mkdir(parents=True, exist_ok=True)
 
     def append(
-        self, records: Sequence[JournalEntry], *, hold_segment: bool = False
+        self, entries: Sequence[JournalEntry], *, hold_segment: bool = False
     ) -> AppendPosition:
-        """Append all records of a request, in the order of their ids, by one write.
+        """Append all entries of a request, in the order of their ids, by one write.
 
-        What returns has survived `kill -9`. With `hold` the segment is held, so that it can be synced.
+        Once this returns, the entries survive `kill -9`. With `hold_segment` the position carries a
+        descriptor of the segment, so that it can be synced.
 
         Raises:
-            JournalError: They could not be appended, as on a full disk; none of them is kept.
+            JournalError: The append failed, as on a full disk; none of the entries is stored.
         """
-        data = self._framed(records)
-        held = None
+        data = self._framed(entries)
+        held_descriptor = None
         with self._lock:
             try:
                 descriptor = self._segment(len(data))
-                held = os.dup(descriptor) if hold_segment else None
+                held_descriptor = os.dup(descriptor) if hold_segment else None
                 written = os.write(descriptor, data)
                 if written != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 self._abandon()
-                if held is not None:
-                    os.close(held)
+                if held_descriptor is not None:
+                    os.close(held_descriptor)
                 raise JournalError(
-                    f"expected the journal to take {len(data)} bytes: {error}"
+                    f"cannot append {len(data)} bytes to the journal: {error}"
                 ) from error
             self._size += written
             self.appended_bytes += written
-            return AppendPosition(self._name, self._size, held)
+            return AppendPosition(self._name, self._size, held_descriptor)
 
     def close(self) -> None:
-        """Close the open segment; the next append begins a new one."""
+        """Close the open segment; the next append creates a new one."""
         with self._lock:
             self._release()
 
-    def _framed(self, records: Sequence[JournalEntry]) -> bytes:
+    def _framed(self, entries: Sequence[JournalEntry]) -> bytes:
         frames = []
-        for record in records:  # each answered image pays for this: no call that can be spared
-            payload = self._encode(record)
-            checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(record.seq)))
-            frames.append(_FRAME.pack(len(payload), checksum, record.seq) + payload)
+        for entry in entries:  # on the hot path of every image: avoid calls
+            payload = self._encode(entry)
+            checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(entry.seq)))
+            frames.append(_FRAME.pack(len(payload), checksum, entry.seq) + payload)
         return b"".join(frames)
 
-    def _segment(self, size: int) -> int:
-        """Return the open segment; a new one where it is full, or is no longer where the writer looks for it.
+    def _segment(self, size_bytes: int) -> int:
+        """Return the open segment, or a new one if it is full or was removed from its folder.
 
-        That is told by its name: `fstat` costs twice as much, as after it the next write notes a finer time.
+        Removal is checked by path: `fstat` doubles the cost, because the next write then records a finer timestamp.
         """
-        has_room = not self._size or self._size + size <= self._segment_bytes
+        has_room = not self._size or self._size + size_bytes <= self._segment_bytes
         if self._descriptor is not None and has_room and os.access(self._path, os.F_OK):
             return self._descriptor
         self._release()
@@ -119,20 +120,20 @@ class Journal:
         path, hidden = self.directory / name, self.directory / f".{name}"
         descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Only once locked does it take its name: a segment in sight without a lock is closed.
+        # Renamed only after locking, because a visible segment without a lock counts as closed.
         hidden.rename(path)
         self._descriptor, self._name, self._size = descriptor, name, 0
         self._path = os.fsencode(path)
         return descriptor
 
     def _abandon(self) -> None:
-        """Cut a torn append and leave the segment.
+        """Truncate an incomplete append and leave the segment.
 
-        The writer may have read whole frames of the torn append already; in a new segment its offset
-        cannot point past what is appended next.
+        The writer may have read whole frames of that append already; in a new segment its offset cannot
+        point past the next append.
         """
         if self._descriptor is not None:
-            with suppress(OSError):  # the reader stops at the torn frame as well
+            with suppress(OSError):  # readers stop at the incomplete frame as well
                 os.ftruncate(self._descriptor, self._size)
             self._release()
 
@@ -147,12 +148,12 @@ def _checksum(seq: int, payload: bytes) -> int:
 
 
 def clickhouse_position_path(directory: Path) -> Path:
-    """Return the file that says how far a journal is sent to ClickHouse; it is there once that began."""
+    """Return the path of the file with the position up to which ClickHouse has the journal; created on first use."""
     return directory.parent / "clickhouse.json"
 
 
 def journal_id(directory: Path) -> str:
-    """Return the name that tells this journal from those of other servers; made where missing."""
+    """Return the random id that distinguishes this journal from those of other servers; create it if missing."""
     return create_once(directory / "id", secrets.token_hex(8).encode()).decode()
 
 
@@ -162,26 +163,26 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def segment_sizes(directory: Path) -> dict[str, int]:
-    """Return the bytes of each segment by name."""
-    found = {}
+    """Return the size in bytes of each segment by its name."""
+    sizes = {}
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
                 with suppress(FileNotFoundError):  # removed since it was listed
-                    found[entry.name] = entry.stat().st_size
-    return found
+                    sizes[entry.name] = entry.stat().st_size
+    return sizes
 
 
 def read_frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
     """Yield (seq, payload, offset of the next frame) from an offset on.
 
-    Damage is passed over where a valid frame follows; appends are one write each, so it is none that
-    is under way. Where none follows this stops: in a segment that is still open that may be an append
-    under way, in a closed one it is damage.
+    Damage is skipped if a valid frame follows it; an append under way is one write and therefore never
+    followed by one. If none follows, reading stops: the rest of an open segment may be an append under
+    way, that of a closed segment is damage.
     """
     try:
         file = path.open("rb")
-    except FileNotFoundError:  # finished and removed in the meantime
+    except FileNotFoundError:  # committed and removed in the meantime
         return
     with file:
         size = os.fstat(file.fileno()).st_size
@@ -195,26 +196,26 @@ def read_frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]
                     yield seq, payload, end
                     offset = end
                     continue
-            found = _find_frame(file, offset + 1, size)
-            if found is None:
+            next_offset = _find_frame(file, offset + 1, size)
+            if next_offset is None:
                 return
-            offset = file.seek(found)
+            offset = file.seek(next_offset)
 
 
 def _find_frame(file: BinaryIO, start: int, size: int) -> int | None:
-    """Return where the first valid frame at or behind `start` begins, if there is one."""
+    """Return the offset of the first valid frame at or after `start`, or None."""
     position = start + HEADER_BYTES
     while position < size:
         file.seek(position)
         chunk = file.read(min(_CHUNK_BYTES, size - position))
         if len(chunk) < len(_BEGINNING):
             return None
-        at = chunk.find(_BEGINNING)
-        while at >= 0:
-            if _is_valid(file, position + at - HEADER_BYTES, size):
-                return position + at - HEADER_BYTES
-            at = chunk.find(_BEGINNING, at + 1)
-        position += len(chunk) - len(_BEGINNING) + 1  # one may end in the next chunk
+        index = chunk.find(_BEGINNING)
+        while index >= 0:
+            if _is_valid(file, position + index - HEADER_BYTES, size):
+                return position + index - HEADER_BYTES
+            index = chunk.find(_BEGINNING, index + 1)
+        position += len(chunk) - len(_BEGINNING) + 1  # a match may span two chunks
     return None
 
 
@@ -229,7 +230,7 @@ def _is_valid(file: BinaryIO, offset: int, size: int) -> bool:
 
 
 def is_closed(path: Path) -> bool:
-    """Tell whether no process will append to a segment any more."""
+    """Check whether no process appends to a segment any more."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -239,14 +240,14 @@ def is_closed(path: Path) -> bool:
 
 
 def latest_seq(directory: Path) -> int:
-    """Return the largest id in a journal, 0 where it is empty."""
+    """Return the largest id in a journal, 0 if it is empty."""
     return max(
         (seq for path in segment_paths(directory) for seq, _, _ in read_frames(path)), default=0
     )
 
 
 def lag_bytes(directory: Path, offsets: Mapping[str, int]) -> int:
-    """Return how many bytes wait to be moved, given the offset moved so far by segment name."""
+    """Return how many bytes of the journal are not committed, given the committed offset by segment."""
     return sum(
         max(size - offsets.get(name, 0), 0) for name, size in segment_sizes(directory).items()
     )

@@ -22,7 +22,7 @@ _FILE = "journal.offsets"
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
-    """Leave the offset committed of each segment, by name, beside the journal; errors as `write_whole`."""
+    """Leave the offset committed of each segment, by name, beside the journal; errors as `write_atomically`."""
     write_atomically(directory.parent / _FILE, msgspec.json.encode(offsets))
 
 

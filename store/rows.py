@@ -1,9 +1,9 @@
-"""From journaled records to rows of the database, a batch at a time, and back."""
+"""Conversion between journaled records and rows of the database, a batch of rows per transaction."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import sqlalchemy as sa
@@ -23,7 +23,6 @@ from quadriga.store.query import geo
 from quadriga.store.records import InputReference, JournaledRecord, ModelReference, json_text
 from quadriga.store.rollups import RollupChanges
 from quadriga.store.schema import (
-    COLUMNS,
     INDEX_TABLES,
     INDEXED_CHARACTERS,
     MAX_KEYS,
@@ -36,11 +35,71 @@ _NAMES = {
     "label": ("name",),
     "meta_key": ("path", "type"),
 }
-"""Tables that give a number to a name, which is these columns."""
+"""Tables that assign an id to a name, and the columns that make up the name."""
 
-_DERIVED = ("prediction_count", "meta_flat")
-RECORD_COLUMNS = ", ".join(f"i.{name}" for name in COLUMNS["inference"] if name not in _DERIVED)
-"""Of `inference AS i`: what a record is made of, beside its model, whose id is the fourth."""
+
+class InferenceRow(NamedTuple):
+    """A row to insert into `inference`, in the order of the columns of its table."""
+
+    seq: int
+    request_id: str
+    image_no: int
+    model_id: int
+    action: str
+    status: int
+    latency_us: int
+    input_name: str
+    input_hash: str | None
+    input_width: int | None
+    input_height: int | None
+    input_mime: str | None
+    input_bytes: int | None
+    input_kept: int
+    prediction_count: int | None
+    predictions: str
+    meta: str
+    meta_flat: str | None
+    standard: str
+
+
+class RecordRow(NamedTuple):
+    """A row read by `RECORD_COLUMNS`: an `InferenceRow` without derived columns."""
+
+    seq: int
+    request_id: str
+    image_no: int
+    model_id: int
+    action: str
+    status: int
+    latency_us: int
+    input_name: str
+    input_hash: str | None
+    input_width: int | None
+    input_height: int | None
+    input_mime: str | None
+    input_bytes: int | None
+    input_kept: int
+    predictions: str
+    meta: str
+    standard: str
+    annotations: str | None = None
+    """Ground truth as JSON, a column that only some queries add."""
+
+    def input(self) -> InputReference:
+        """Return the reference to the image."""
+        return InputReference(
+            name=self.input_name,
+            hash=self.input_hash,
+            width=self.input_width,
+            height=self.input_height,
+            mime=self.input_mime,
+            kept=bool(self.input_kept),
+            bytes=self.input_bytes,
+        )
+
+
+RECORD_COLUMNS = ", ".join(f"i.{name}" for name in RecordRow._fields if name != "annotations")
+"""Columns of `inference AS i` that a `RecordRow` holds."""
 
 _KEYS_LOCK = 0x6B657973
 _EXACT = 1 << 53
@@ -48,7 +107,7 @@ _FROM_64_BITS = float(1 << 63)
 
 
 class LabelScore(msgspec.Struct, frozen=True):
-    """What is indexed of a prediction."""
+    """Indexed fields of a prediction."""
 
     label: Any = None
     score: Any = None
@@ -58,9 +117,9 @@ _PREDICTIONS = msgspec.json.Decoder(list[LabelScore])
 
 
 class NameIds:
-    """Ids of models, labels and metadata keys; a name not seen before is given one.
+    """Cache of the ids of models, labels and metadata keys, which assigns ids to new names.
 
-    Made anew after a transaction that failed.
+    To be created again after a transaction that failed.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
@@ -72,15 +131,15 @@ class NameIds:
     def _read(self, table: str) -> dict[tuple[Any, ...], int]:
         columns = ", ".join(_NAMES[table])
         rows = execute(self._connection, f"SELECT id, {columns} FROM {table}")
-        return {(*name,): int(number) for number, *name in rows}
+        return {(*name,): int(id_) for id_, *name in rows}
 
     @contextmanager
     def transaction(
         self, engine: sa.Engine, seqs: Iterable[int] | None = None, *, exclusive: bool
     ) -> Iterator[sa.Connection]:
-        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it.
+        """Begin a write transaction, see `lock_rows`; new names get their ids in it.
 
-        With the ids of new rows there is room for them, see `make_room`.
+        With the ids of new rows their partitions are created first, see `create_partitions`.
         """
         if seqs is not None:
             with engine.connect() as connection:
@@ -91,49 +150,49 @@ class NameIds:
             self._connection = connection
             yield connection
 
-    def flat_beside(self, paths: dict[str, Any], given: str) -> str | None:
-        """Return `meta_flat` of metadata, beside its JSON as given."""
+    def flat_beside(self, paths: dict[str, Any], metadata_json: str) -> str | None:
+        """Return the column `meta_flat` of metadata, given its JSON too; None if the two are equal in SQLite."""
         by_path = flat_json(paths)
-        return None if self.is_sqlite and by_path == given else by_path
+        return None if self.is_sqlite and by_path == metadata_json else by_path
 
     def key(self, path: str, type_: KeyType) -> int | None:
-        """Return the id of a metadata key, a new one if need be; None where its path is not indexed."""
-        known = self._ids["meta_key"].get((path, type_))
-        if known is not None:
-            return known
+        """Return the id of a metadata key, assigning one if needed; None if its path is not indexed."""
+        cached = self._ids["meta_key"].get((path, type_))
+        if cached is not None:
+            return cached
         if not self._has_all_paths:
-            if not self.is_sqlite:  # another server may add the last one at the same time
+            if not self.is_sqlite:  # another server may add the last allowed key at the same time
                 execute(self._connection, "SELECT pg_advisory_xact_lock(?)", (_KEYS_LOCK,))
-            counted = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
-            if counted < MAX_KEYS:
+            key_count = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
+            if key_count < MAX_KEYS:
                 return self.id("meta_key", path, type_)
             self._ids["meta_key"] = self._read("meta_key")
             self._has_all_paths = True
-        is_indexed = any((path, known) in self._ids["meta_key"] for known in KeyType)
+        is_indexed = any((path, other) in self._ids["meta_key"] for other in KeyType)
         return self.id("meta_key", path, type_) if is_indexed else None
 
     def id(self, table: str, *name: Any) -> int:
-        """Return the id of a name, a new one if need be."""
-        known = self._ids[table].get(name)
-        if known is not None:
-            return known
+        """Return the id of a name, assigning one if needed."""
+        cached = self._ids[table].get(name)
+        if cached is not None:
+            return cached
         columns = ", ".join(_NAMES[table])
-        # Another server may give one at the same time.
-        text = (
+        # Another server may assign one at the same time, hence ON CONFLICT.
+        statement = (
             f"INSERT INTO {table} ({columns}) VALUES ({placeholders(name)}) ON CONFLICT DO NOTHING"
         )
-        execute(self._connection, text, name)
-        text = f"SELECT id FROM {table} WHERE ({columns}) = ({placeholders(name)})"
-        given = self._ids[table][name] = int(execute(self._connection, text, name).scalar_one())
-        return given
+        execute(self._connection, statement, name)
+        statement = f"SELECT id FROM {table} WHERE ({columns}) = ({placeholders(name)})"
+        id_ = self._ids[table][name] = int(execute(self._connection, statement, name).scalar_one())
+        return id_
 
 
 class RowBatch:
-    """Rows of one transaction, to be inserted or deleted."""
+    """Rows of one transaction by table, to be inserted or deleted."""
 
     def __init__(self, names: NameIds) -> None:
         self._names = names
-        self.by_table: dict[str, list[tuple[Any, ...]]] = {  # by table
+        self.by_table: dict[str, list[tuple[Any, ...]]] = {
             table: [] for table in ("inference", *INDEX_TABLES)
         }
         self._counts = RollupChanges()
@@ -150,30 +209,30 @@ class RowBatch:
         row = self._inference(record, paths, predictions)
         labelled = self.derive(record.seq, paths, predictions or [])
         self.by_table["inference"].append(row)
-        tally = self._counts.tally_of(row[3], record.seq)
-        tally.count(record.status, row[6], record.input.kept, record.input.bytes)
+        tally = self._counts.tally_of(row.model_id, record.seq)
+        tally.count(record.status, row.latency_us, record.input.kept, record.input.bytes)
         for label, *_, n in labelled:
             tally.count_label(label, n)
 
     def derive(
         self, seq: int, paths: dict[str, Any], predictions: Sequence[LabelScore] = ()
     ) -> list[tuple[Any, ...]]:
-        """Add what an inference is found by, its metadata and its labels; return the latter's rows."""
+        """Add the index rows of an inference, of its metadata and its labels; return those of the labels."""
         numbers, strings = self.by_table["meta_num"], self.by_table["meta_str"]
         for path, value in paths.items():
             type_, indexed = _indexed(value)
             key = self._names.key(path, type_)
             if key is not None:
                 (strings if type_ is KeyType.STR else numbers).append((key, indexed, seq))
-        place = geo.cell_of(paths)
-        if place is not None:
-            numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(place), seq))
+        cell = geo.cell_of(paths)
+        if cell is not None:
+            numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(cell), seq))
         labelled = self._labelled(seq, predictions)
         self.by_table["pred"] += labelled
         return labelled
 
     def insert(self, connection: sa.Connection, records: Iterable[JournaledRecord] = ()) -> None:
-        """Insert what was added, these records too, and count it; errors as of `add`."""
+        """Insert the added rows and those of `records`, and update the rollups; errors as for `add`."""
         for record in records:
             self.add(record)
         for table, rows in self.by_table.items():
@@ -182,87 +241,109 @@ class RowBatch:
 
     def _labelled(self, seq: int, predictions: Sequence[LabelScore]) -> list[tuple[Any, ...]]:
         scores: dict[str, list[float]] = {}
-        for one in predictions:
-            if isinstance(one.label, str):
-                score = float(one.score) if is_number(one.score) else -math.inf
-                scores.setdefault(one.label, []).append(score)
+        for prediction in predictions:
+            if isinstance(prediction.label, str):
+                score = float(prediction.score) if is_number(prediction.score) else -math.inf
+                scores.setdefault(prediction.label, []).append(score)
         return [
             (
                 self._names.id("label", storable_text(name)),
-                score_band(max(of)),
+                score_band(max(label_scores)),
                 seq,
-                max(of),
-                min(of),
-                len(of),
+                max(label_scores),
+                min(label_scores),
+                len(label_scores),
             )
-            for name, of in scores.items()
+            for name, label_scores in scores.items()
         ]
 
     def _inference(
         self, record: JournaledRecord, paths: dict[str, Any], predictions: list[LabelScore] | None
-    ) -> tuple[Any, ...]:
+    ) -> InferenceRow:
         model, image = record.model, record.input
-        model_id = self._names.id("model", model.name, model.version, model.sha256, record.task)
-        given, standard = bytes(record.metadata).decode(), bytes(record.standard).decode()
-        return (
-            record.seq, storable_text(record.request_id), record.image_no, model_id, storable_text(record.action),
-            record.status, round(record.latency_ms * 1000), storable_text(image.name), image.hash,
-            image.width, image.height, image.mime, image.bytes, int(image.kept),
-            None if predictions is None else len(predictions), bytes(record.predictions).decode(),
-            given, self._names.flat_beside(paths, given), standard,
-        )  # fmt: skip
+        model_id = self._names.id("model", *(model.name, model.version, model.sha256, record.task))
+        metadata_json = bytes(record.metadata).decode()
+        return InferenceRow(
+            seq=record.seq,
+            request_id=storable_text(record.request_id),
+            image_no=record.image_no,
+            model_id=model_id,
+            action=storable_text(record.action),
+            status=record.status,
+            latency_us=round(record.latency_ms * 1000),
+            input_name=storable_text(image.name),
+            input_hash=image.hash,
+            input_width=image.width,
+            input_height=image.height,
+            input_mime=image.mime,
+            input_bytes=image.bytes,
+            input_kept=int(image.kept),
+            prediction_count=None if predictions is None else len(predictions),
+            predictions=bytes(record.predictions).decode(),
+            meta=metadata_json,
+            meta_flat=self._names.flat_beside(paths, metadata_json),
+            standard=bytes(record.standard).decode(),
+        )
 
 
 def models_by_id(
-    connection: sa.Connection, rows: Iterable[Sequence[Any]]
+    connection: sa.Connection, ids: Iterable[int]
 ) -> dict[int, tuple[ModelReference, str]]:
-    """Return models with their tasks by id, with those of rows of `RECORD_COLUMNS` among them.
+    """Return models and their tasks by id, at least those of the given ids.
 
-    They stay what they are, so those found before are known of the connection.
+    Models never change, so they are cached with the connection.
     """
-    known: dict[int, tuple[ModelReference, str]] = connection.info.setdefault("models", {})
-    new = {row[3] for row in rows} - known.keys()
-    text = "SELECT id, name, version, sha256, task FROM model WHERE id IN ({})"
-    for number, name, version, sha256, task in execute_in(connection, text, new):
-        known[number] = ModelReference(name, version, sha256), task
-    return known
+    cached: dict[int, tuple[ModelReference, str]] = connection.info.setdefault("models", {})
+    statement = "SELECT id, name, version, sha256, task FROM model WHERE id IN ({})"
+    missing = set(ids) - cached.keys()
+    for id_, name, version, sha256, task in execute_in(connection, statement, missing):
+        cached[id_] = ModelReference(name, version, sha256), task
+    return cached
 
 
 def read_records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledRecord]:
-    """Read inferences as they were journaled, but with their metadata of today."""
-    text = f"SELECT {RECORD_COLUMNS} FROM inference AS i WHERE i.seq IN ({{}})"
-    rows = execute_in(connection, text, seqs)
-    models = models_by_id(connection, rows)
-    return [_record_of(row, *models[row[3]]) for row in rows]
+    """Read inferences as they were journaled, but with their current metadata."""
+    statement = f"SELECT {RECORD_COLUMNS} FROM inference AS i WHERE i.seq IN ({{}})"
+    rows = [RecordRow(*row) for row in execute_in(connection, statement, seqs)]
+    models = models_by_id(connection, (row.model_id for row in rows))
+    return [_record_of(row, *models[row.model_id]) for row in rows]
 
 
-def _record_of(row: Sequence[Any], model: ModelReference, task: str) -> JournaledRecord:
-    seq, request_id, image_no, _, action, status, latency_us = row[:7]
-    input_name, digest, width, height, mime, size, kept = row[7:14]
-    predictions, given, standard = (msgspec.Raw(json.encode()) for json in row[14:17])
-    image = InputReference(input_name, digest, width, height, mime, bool(kept), size)
+def _record_of(row: RecordRow, model: ModelReference, task: str) -> JournaledRecord:
     return JournaledRecord(
-        seq, request_id, image_no, model, task, action,
-        latency_us / 1000, image, predictions, given, status, standard,
-    )  # fmt: skip
+        seq=row.seq,
+        request_id=row.request_id,
+        image_no=row.image_no,
+        model=model,
+        task=task,
+        action=row.action,
+        latency_ms=row.latency_us / 1000,
+        input=row.input(),
+        predictions=msgspec.Raw(row.predictions.encode()),
+        metadata=msgspec.Raw(row.meta.encode()),
+        status=row.status,
+        standard=msgspec.Raw(row.standard.encode()),
+    )
 
 
 def derived_rows(
     names: NameIds, inferences: Iterable[Sequence[Any]]
 ) -> dict[str, list[tuple[Any, ...]]]:
-    """Return what stored inferences are found by, by table, of their ids, metadata and predictions as JSON.
+    """Return the index rows of stored inferences by table, given their ids, metadata and predictions as JSON.
 
-    Without predictions that is what their metadata tells.
+    Without predictions only the rows of their metadata are returned.
     """
     rows = RowBatch(names)
     for seq, meta, *predictions in inferences:
-        found = decode_label_scores(msgspec.Raw(predictions[0].encode())) if predictions else None
-        rows.derive(seq, metadata.index_paths(metadata.decode(meta)), found or ())
+        label_scores = (
+            decode_label_scores(msgspec.Raw(predictions[0].encode())) if predictions else None
+        )
+        rows.derive(seq, metadata.index_paths(metadata.decode(meta)), label_scores or ())
     return rows.by_table
 
 
 def remove_inferences(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:
-    """Remove inferences with what they are found by, which their own metadata tells."""
+    """Remove inferences and their index rows, which follow from their metadata."""
     stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
     rows = derived_rows(names, execute_in(connection, stored, seqs))
     for table in ("meta_num", "meta_str"):
@@ -272,17 +353,17 @@ def remove_inferences(connection: sa.Connection, names: NameIds, seqs: Collectio
 
 
 def flat_json(paths: dict[str, Any]) -> str:
-    """Return metadata as JSON, path to value, in which equal numbers are written alike."""
-    whole = {
+    """Return metadata as JSON, path to value, in which equal numbers are written identically."""
+    large_integers = {
         path: int(value)
         for path, value in paths.items()
         if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
     }
-    return json_text(paths | whole)
+    return json_text(paths | large_integers)
 
 
 def _indexed(value: Any) -> tuple[KeyType, Any]:
-    """Return the type of a value of metadata, and what of it is indexed."""
+    """Return the type of a metadata value and its indexed form."""
     if isinstance(value, str):
         return KeyType.STR, value[:INDEXED_CHARACTERS]
     if isinstance(value, bool):
@@ -293,17 +374,17 @@ def _indexed(value: Any) -> tuple[KeyType, Any]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether a value of JSON is a number."""
+    """Check whether a JSON value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def storable_text(value: str) -> str:
-    """Return a string as every database takes it."""
+    """Return a string in a form that every database accepts."""
     return value.replace("\0", "\ufffd")
 
 
 def decode_label_scores(predictions: msgspec.Raw) -> list[LabelScore] | None:
-    """Return labels and scores; None for predictions that are no list of objects, as raw tensors."""
+    """Return labels and scores, or None if the predictions are not a list of objects, such as raw tensors."""
     try:
         return _PREDICTIONS.decode(predictions)
     except msgspec.ValidationError:

@@ -97,7 +97,7 @@ class SqliteSource:
         event.listen(self.engine, "begin", _begin)
 
     def has_database(self) -> bool:
-        """As `Readers.has_database`."""
+        """As `ReaderPool.has_database`."""
         return os.path.exists(self._paths[0])  # noqa: PTH110 - in a third of the time, for each query
 
     def prepare(self, connection: sa.Connection) -> None:

@@ -15,9 +15,9 @@ BAND_TYPES = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
 
 def exif(orientation: int) -> PIL.Image.Exif:
     """Metadata that says nothing but how a picture is turned."""
-    found = PIL.Image.Exif()
-    found[0x0112] = orientation
-    return found
+    tags = PIL.Image.Exif()
+    tags[0x0112] = orientation
+    return tags
 
 
 def by_pillow(

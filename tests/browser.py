@@ -39,7 +39,7 @@ class Browser:
         os.close(theirs_in)
         os.close(theirs_out)
         targets = self.send("Target.getTargets")["targetInfos"]
-        page = next(one["targetId"] for one in targets if one["type"] == "page")
+        page = next(target["targetId"] for target in targets if target["type"] == "page")
         attached = self.send("Target.attachToTarget", targetId=page, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -125,7 +125,7 @@ class Browser:
 def _pipe():
     """Return a pipe whose descriptors are above those that DevTools wants."""
     low = os.pipe()
-    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in low]
-    for each in low:
-        os.close(each)
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in low]
+    for descriptor in low:
+        os.close(descriptor)
     return high

@@ -50,16 +50,16 @@ def enlarged(maps, affine):
 
 def components(mask):
     """The 8-connected parts of a mask, as sets of (x, y), by flooding."""
-    left = {(int(x), int(y)) for y, x in np.argwhere(mask)}
-    found = []
-    while left:
-        front = [left.pop()]
-        part = set(front)
+    remaining = {(int(x), int(y)) for y, x in np.argwhere(mask)}
+    components_ = []
+    while remaining:
+        front = [remaining.pop()]
+        component = set(front)
         while front:
             x, y = front.pop()
-            near = {(x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)} & left
-            left -= near
-            part |= near
+            near = {(x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)} & remaining
+            remaining -= near
+            component |= near
             front.extend(near)
-        found.append(part)
-    return found
+        components_.append(component)
+    return components_

@@ -93,8 +93,8 @@ def serve(directory: str, port: int) -> None:
             try:
                 with lock:  # there is one session, as there is one engine
                     session.query(f"USE {named.get('database', 'default')}")
-                    found = session.query(text, answered_in[1] if answered_in else "TabSeparated")
-                    body = found.bytes()
+                    result = session.query(text, answered_in[1] if answered_in else "TabSeparated")
+                    body = result.bytes()
                 self.answer(200, body)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client shall see it
                 self.answer(500, str(error).encode())

@@ -8,11 +8,15 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from quadriga.monitor.evaluation.objects.average_precision import AREAS, MOST, curves
-from quadriga.monitor.evaluation.objects.matching import Overlap, Ranking
-from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
-from quadriga.monitor.evaluation.objects.weighted import twelve_numbers
-from quadriga.monitor.evaluation.state import State
+from quadriga.monitor.evaluation.objects.average_precision import (
+    AREA_RANGES,
+    MAX_DETECTIONS,
+    precision_recall_curves,
+)
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction, RankedPredictions
+from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.objects.weighted import coco_numbers
+from quadriga.monitor.evaluation.state import EvaluationState
 from quadriga.tasks.arrays import Float64Array
 
 Arrays = tuple[Float64Array, Float64Array, Float64Array, Float64Array]
@@ -26,12 +30,12 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
         truth.dataset = dataset
         truth.createIndex()
         if results:
-            found = truth.loadRes(results)
+            detections = truth.loadRes(results)
         else:  # it cannot read an empty list
-            found = COCO()
-            found.dataset = {**dataset, "annotations": []}
-            found.createIndex()
-        evaluation = COCOeval(truth, found, kind)
+            detections = COCO()
+            detections.dataset = {**dataset, "annotations": []}
+            detections.createIndex()
+        evaluation = COCOeval(truth, detections, kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -44,30 +48,33 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
     return precision, recall, scores, numbers
 
 
-def arrays_of(state: State, overlap: Overlap) -> Arrays:
+def arrays_of(state: EvaluationState, overlap: OverlapFunction) -> Arrays:
     """Compute ours of a state of objects."""
-    ranking = EvaluatedObjects(state, overlap).ranking
-    numbers, _ = twelve_numbers(ranking, np.ones((1, len(state.ids))))
+    ranking = ObjectMetrics(state, overlap).ranking
+    numbers, _ = coco_numbers(ranking, np.ones((1, len(state.ids))))
     return *curves_of(ranking), numbers[:, 0]
 
 
-def curves_of(ranking: Ranking) -> tuple[Float64Array, Float64Array, Float64Array]:
+def curves_of(ranking: RankedPredictions) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Draw ours by range of area and most predictions, as pycocotools has precision, recall and scores."""
-    ranges, mosts = range(len(AREAS)), MOST
-    drawn = [[curves(narrowed(ranking, area, most)) for most in mosts] for area in ranges]
+    ranges, mosts = range(len(AREA_RANGES)), MAX_DETECTIONS
+    drawn = [
+        [precision_recall_curves(narrowed(ranking, area, most)) for most in mosts]
+        for area in ranges
+    ]
     precision, scores, recall = (
-        np.array([[one[at] for one in row] for row in drawn]) for at in range(3)
+        np.array([[curve[at] for curve in row] for row in drawn]) for at in range(3)
     )
-    precision, scores = (one.transpose(3, 4, 2, 0, 1) for one in (precision, scores))
+    precision, scores = (curve.transpose(3, 4, 2, 0, 1) for curve in (precision, scores))
     return precision, recall.transpose(3, 2, 0, 1), scores
 
 
-def narrowed(ranking: Ranking, area: int, most: int) -> Ranking:
+def narrowed(ranking: RankedPredictions, area: int, most: int) -> RankedPredictions:
     """Return what matters to curves of one range of area and the first predictions of each image."""
-    kept, labels = ranking.rank < most, len(ranking.bounds) - 1
+    keep, labels = ranking.rank < most, len(ranking.bounds) - 1
     return ranking._replace(
-        score=ranking.score[kept],
-        outcome=ranking.outcome[:, area : area + 1, kept],
-        bounds=np.append(0, np.cumsum(kept))[ranking.bounds],
+        score=ranking.score[keep],
+        outcome=ranking.outcome[:, area : area + 1, keep],
+        bounds=np.append(0, np.cumsum(keep))[ranking.bounds],
         to_find=ranking.to_find[area * labels : (area + 1) * labels],
     )

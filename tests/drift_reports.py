@@ -5,13 +5,13 @@ import numpy as np
 
 from quadriga.monitor.report.schema import (
     Data,
+    Divergence,
     Effect,
     Histogram,
     Metric,
     Neighbour,
     PastSignal,
     PastWindow,
-    Reference,
     Report,
     Signal,
     Slice,
@@ -56,7 +56,7 @@ def numeric(name, draw, *, shift=0.0, alarm=False, edges=None, counts=None):
         values = draw.normal(size=500), draw.normal(shift, size=400)
         counts = [np.histogram(side, edges)[0].tolist() for side in values]
     effect = Effect("wasserstein_iqr", shift / 1.35, 0.1)
-    psi = Reference(shift**2, 0.04), Reference(shift / 4, 0.07)
+    psi = Divergence(shift**2, 0.04), Divergence(shift / 4, 0.07)
     return Signal(name, "numeric", "ks", effect, (500, 400), shift / 2, 1e-9, 2e-9 if alarm else 0.3, alarm, "ok", "", (500, 400), "rows", Histogram(edges, *counts), [], *psi)  # fmt: skip
 
 

@@ -125,8 +125,8 @@ def answering(
         infos.append(value(output, full, element))
     inputs = [value(name, shape, kind)]
     inputs += [
-        value(other, other_shape, other_kind)
-        for other, (other_kind, other_shape) in (further or {}).items()
+        value(name_, other_shape, other_kind)
+        for name_, (other_kind, other_shape) in (further or {}).items()
     ]
     return save(path, nodes, inputs, infos, weights, metadata=metadata)
 

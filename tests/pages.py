@@ -23,8 +23,8 @@ class Block(NamedTuple):
 def blocks(page: str) -> list[Block]:
     """Give the blocks of a page, named from the repository's folder, in order."""
     text = (ROOT / page).read_text("utf-8")
-    found = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [Block(*each) for each in found]
+    matches = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [Block(*match) for match in matches]
 
 
 def shell(command: str, folder: Path = ROOT, *, code: int = 0) -> str:

@@ -122,16 +122,16 @@ class ServerProcess:
         job: dict[str, Any] = self.call("GET", f"/api/jobs/{job_id}")[1]
         return job
 
-    def query(self, where: Any, **options: Any) -> list[dict[str, Any]]:
+    def query(self, filter_: Any, **options: Any) -> list[dict[str, Any]]:
         """Find stored inferences, all pages, including those acknowledged just now."""
-        found: list[dict[str, Any]] = []
-        body = {"where": where, "limit": 1000, "consistency": "journal", **options}
+        inferences: list[dict[str, Any]] = []
+        body = {"where": filter_, "limit": 1000, "consistency": "journal", **options}
         while True:
             status, page = self.call("POST", "/api/inferences/query", body)
             assert status == 200, page
-            found.extend(page["inferences"])
+            inferences.extend(page["inferences"])
             if page["cursor"] is None:
-                return found
+                return inferences
             body["cursor"] = page["cursor"]
 
     def child_pids(self) -> list[int]:

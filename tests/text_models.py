@@ -35,9 +35,9 @@ PREPROCESSOR = {
 }
 
 
-def expected(before: list[int], most: int, ends: list[int] = EOS) -> list[int]:
+def expected(prompt: list[int], most: int, ends: list[int] = EOS) -> list[int]:
     """Continue values by the rule."""
-    values = list(before)
+    values = list(prompt)
     answer: list[int] = []
     while len(answer) < most and not (answer and answer[-1] in ends):
         answer.append(FIRST + (sum(values) + len(values) - 1) % len(WORDS))
@@ -113,24 +113,26 @@ WEIGHTS = {
 }
 
 
-def _grow(part: str = "", *, cached: bool) -> list[onnx.NodeProto]:
+def _grow(prefix: str = "", *, cached: bool) -> list[onnx.NodeProto]:
     """Put new embeddings behind those of the cache."""
     nodes = [
         helper.make_node("Unsqueeze", ["embedded", "heads"], ["key"]),
         helper.make_node("Mul", ["key", "three"], ["tripled"]),
     ]
     for name, new in (("key", "key"), ("value", "tripled")):
-        past = [f"past_key_values.0.{part}{name}"] if cached else []
-        nodes.append(helper.make_node("Concat", [*past, new], [f"present.0.{part}{name}"], axis=2))
+        past = [f"past_key_values.0.{prefix}{name}"] if cached else []
+        nodes.append(
+            helper.make_node("Concat", [*past, new], [f"present.0.{prefix}{name}"], axis=2)
+        )
     return nodes
 
 
-def _answer(part: str, terms: list[str], position: str) -> list[onnx.NodeProto]:
+def _answer(prefix: str, terms: list[str], position: str) -> list[onnx.NodeProto]:
     """Sum the cache, add terms and the position, and point at the next token."""
     nodes = []
     for name, out in (("key", "once"), ("value", "thrice")):
         nodes += [
-            helper.make_node("Squeeze", [f"present.0.{part}{name}", "heads"], [f"{out}_all"]),
+            helper.make_node("Squeeze", [f"present.0.{prefix}{name}", "heads"], [f"{out}_all"]),
             helper.make_node("Mul", [f"{out}_all", "shown"], [f"{out}_shown"]),
             helper.make_node("ReduceSum", [f"{out}_shown", "time"], [f"{out}_sum"], keepdims=0),
             helper.make_node("MatMul", [f"{out}_sum", "ids"], [out]),
@@ -232,7 +234,9 @@ def _either(
     branches = []
     for node in (cached, first):
         constants = [
-            numpy_helper.from_array(weights[each], each) for each in node.input if each in weights
+            numpy_helper.from_array(weights[name_], name_)
+            for name_ in node.input
+            if name_ in weights
         ]
         output = helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)
         branches.append(helper.make_graph([node], name + node.output[0], [], [output], constants))
@@ -272,7 +276,7 @@ def encoder_decoder(folder: Path, layout: str, style: str, toml: str | None = No
 
 
 def _decoder(path: Path, kind: str, style: str) -> None:
-    part = "decoder." if style == "bart" else ""
+    prefix = "decoder." if style == "bart" else ""
     cached = kind != "decoder_model"
     with_encoder = style == "bart" and cached
     weights = {
@@ -282,15 +286,15 @@ def _decoder(path: Path, kind: str, style: str) -> None:
     }
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
-        *_grow(part, cached=cached),
+        *_grow(prefix, cached=cached),
     ]
     inputs = [value("input_ids", ["batch", "length"], INT)]
-    outputs = [LOGITS, *_cache("present", f"{part}key", f"{part}value", length="total")]
+    outputs = [LOGITS, *_cache("present", f"{prefix}key", f"{prefix}value", length="total")]
     if kind != "decoder_with_past_model" or style == "gpt2":
         inputs.append(value("encoder_hidden_states", ["batch", "places", SIZE]))
         nodes.append(helper.make_node("Unsqueeze", ["encoder_hidden_states", "heads"], ["fresh"]))
     if cached:
-        inputs += _cache("past_key_values", f"{part}key", f"{part}value", length="past")
+        inputs += _cache("past_key_values", f"{prefix}key", f"{prefix}value", length="past")
     if with_encoder:
         inputs += _cache("past_key_values", "encoder.key", "encoder.value", length="places")
     if kind == "decoder_model_merged":
@@ -331,7 +335,7 @@ def _decoder(path: Path, kind: str, style: str) -> None:
         terms.append("mistake")
         nodes += [
             helper.make_node("Cast", ["use_cache_branch"], ["said"], to=TensorProto.FLOAT),
-            helper.make_node("Shape", [f"past_key_values.0.{part}key"], ["past"], start=2, end=3),
+            helper.make_node("Shape", [f"past_key_values.0.{prefix}key"], ["past"], start=2, end=3),
             helper.make_node("Cast", ["past"], ["past_count"], to=TensorProto.FLOAT),
             helper.make_node("Min", ["past_count", "one"], ["is"]),
             helper.make_node("Sub", ["said", "is"], ["wrong"]),
@@ -341,7 +345,7 @@ def _decoder(path: Path, kind: str, style: str) -> None:
         helper.make_node("Squeeze", [seen, "heads"], ["seen_flat"]),
         helper.make_node("ReduceSum", ["seen_flat", "time"], ["seen_sum"], keepdims=0),
         helper.make_node("MatMul", ["seen_sum", "ids"], ["image"]),
-        *_length(f"present.0.{part}key"),
-        *_answer(part, terms, "place"),
+        *_length(f"present.0.{prefix}key"),
+        *_answer(prefix, terms, "place"),
     ]
     save(path, nodes, inputs, outputs, weights)

@@ -38,18 +38,18 @@ EDGES = ("xmin", "ymin", "xmax", "ymax")
 
 def figures(model: str) -> dict[str, Any]:
     """Read what was measured when a model was trained."""
-    decoded: dict[str, Any] = json.loads((SAMPLE_MODELS / model / "figures.json").read_text())
-    return decoded
+    measured: dict[str, Any] = json.loads((SAMPLE_MODELS / model / "figures.json").read_text())
+    return measured
 
 
 def write_unseen(model: str, folder: Path, count: int | None = None) -> int:
     """Write the scenes of a model, or the first so many; returns how many."""
-    model_figures = figures(model)
-    count = model_figures["samples"] if count is None else count
+    measured = figures(model)
+    count = measured["samples"] if count is None else count
     folder.mkdir(parents=True)
     with (folder / "annotations.jsonl").open("w") as file:
         for index, (image, annotations) in zip(
-            range(count), DRAWN[model](model_figures["seed"]), strict=False
+            range(count), DRAWN[model](measured["seed"]), strict=False
         ):
             path = f"{index:04d}.png"
             pixels = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
@@ -74,12 +74,12 @@ def _labelled(seed: int) -> Iterator[Drawn]:
 def _boxed(seed: int) -> Iterator[Drawn]:
     for _, rng in _streams(seed):
         scene = draw_scene(rng, draw_size_wh(rng, (160, 800)), SEVERAL_SHAPES)
-        boxes = [dict(zip(EDGES, annotation.box, strict=True)) for annotation in scene.objects]
+        boxes = [dict(zip(EDGES, scene_object.box, strict=True)) for scene_object in scene.objects]
         yield (
             scene.image,
             [
-                {"class_label": annotation.shape, "bbox": box}
-                for annotation, box in zip(scene.objects, boxes, strict=True)
+                {"class_label": scene_object.shape, "bbox": box}
+                for scene_object, box in zip(scene.objects, boxes, strict=True)
             ],
         )
 
@@ -106,12 +106,12 @@ def _outlined(seed: int) -> Iterator[Drawn]:
     for _, rng in _streams(seed):
         scene = draw_scene(rng, draw_size_wh(rng, (96, 640)), SEVERAL_SHAPES)
         annotations = []
-        for annotation in scene.objects:
+        for scene_object in scene.objects:
             mask = np.zeros(scene.image.shape[:2], np.uint8)
-            rows, columns, coverage = cover(annotation.polygon, scene.image.shape[1::-1])
+            rows, columns, coverage = cover(scene_object.polygon, scene.image.shape[1::-1])
             mask[rows, columns] = coverage >= 128
             contour = [[{"x": x, "y": y} for x, y in ring.tolist()] for ring in rings(mask)]
-            annotations.append({"class_label": annotation.shape, "contour": contour})
+            annotations.append({"class_label": scene_object.shape, "contour": contour})
         yield scene.image, annotations
 
 

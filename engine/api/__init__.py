@@ -1,1 +1,1 @@
-"""HTTP adapters of store and monitor: paths, statuses, headers and bodies; what they ask for is decided there."""
+"""HTTP adapters of store and monitor: paths, statuses, headers and bodies, without logic of their own."""

@@ -1,4 +1,4 @@
-"""HTTP routes that change what is stored, and of retention; bodies are JSON whatever their content type."""
+"""HTTP routes for changes to stored inferences and for retention; bodies are JSON whatever their content type."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ _STATEMENTS = json_body(
 )
 _FEEDBACK = json_body(FeedbackBody)
 _DELETE = json_body(DeleteBody, dry_run="Delete nothing", all="A filter may be left out")
-_FOREVER = "null is for ever"
+_FOREVER = "null keeps them for ever"
 _RETENTION = json_body(RetentionBody, inputs_days=_FOREVER, inferences_days=_FOREVER)
 
 _INFERENCE = "/api/inferences/{inference_id:str}"
@@ -57,7 +57,7 @@ _IN_THREAD: dict[str, Any] = {"sync_to_thread": True, "status_code": 200}
 
 
 def change_routes(changes: ChangeService) -> list[HTTPRouteHandler]:
-    """Return the handlers that change what is stored."""
+    """Return the handlers of changes."""
     return [*_metadata_routes(changes), *_ground_truth_routes(changes), *_other_routes(changes)]
 
 
@@ -71,7 +71,7 @@ def _metadata_routes(changes: ChangeService) -> list[HTTPRouteHandler]:
 
     @get(f"{_INFERENCE}/metadata/history", **route)
     def get_metadata_history(inference_id: FromPath[str]) -> MetadataHistory:
-        """Answer how the metadata of an inference was changed, newest first."""
+        """Return how the metadata of an inference was changed, newest first."""
         return changes.metadata_history(inference_id)
 
     return [change_metadata, get_metadata_history]
@@ -83,17 +83,17 @@ def _ground_truth_routes(changes: ChangeService) -> list[HTTPRouteHandler]:
 
     @put(path, operation_class=_GROUND_TRUTH, **route)
     def put_ground_truth(inference_id: FromPath[str], body: RawBody) -> StoredInference:
-        """State what is true of an inference."""
+        """State the ground truth of an inference."""
         return changes.put_ground_truth(inference_id, body)
 
     @delete(path, **route)
     def delete_ground_truth(inference_id: FromPath[str]) -> StoredInference:
-        """Take back what is true of an inference."""
+        """Remove the ground truth of an inference."""
         return changes.delete_ground_truth(inference_id)
 
     @post("/api/ground-truth", operation_class=_STATEMENTS, responses=_BULK_ERRORS, **_IN_THREAD)
     def state_ground_truth(body: RawBody) -> StatementResult:
-        """State what is true of many inferences, stored already or to come."""
+        """State the ground truth of many inferences, stored already or later."""
         return changes.add_statements(body)
 
     options = options_route(path, "PUT", "DELETE")
@@ -110,17 +110,17 @@ def _other_routes(changes: ChangeService) -> list[HTTPRouteHandler]:
 
     @post("/api/inferences/delete", operation_class=_DELETE, responses=_BULK_ERRORS, **_IN_THREAD)
     def delete_inferences(body: RawBody) -> DeletionResult:
-        """Delete inferences by a filter, newest first, or say which it would be."""
+        """Delete inferences by a filter, newest first, or count which would be deleted."""
         return changes.delete_inferences(body)
 
     @get(path, sync_to_thread=True, responses={503: NOT_READY})
     def get_retention(name: FromPath[str]) -> Retention:
-        """Answer how long a model's inferences and inputs are kept."""
+        """Return how long a model's inferences and inputs are kept."""
         return changes.retention(name)
 
     @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, **_IN_THREAD)
     def put_retention(name: FromPath[str], body: RawBody) -> Retention:
-        """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
+        """Set how long a model's inferences and inputs are kept, past and future ones."""
         return changes.put_retention(name, body)
 
     options = options_route(path, "GET", "PUT")

@@ -1,4 +1,4 @@
-"""HTTP routes of drift reports, which are jobs, and of baselines."""
+"""HTTP routes for drift reports, which are jobs, and for baselines."""
 
 from asyncio import to_thread
 
@@ -19,18 +19,20 @@ from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.store.jobs import Job
 
-_UNREADABLE = error_response("The body, a filter or a time means nothing, or no baseline")
+_UNREADABLE = error_response(
+    "The body, a filter or a time cannot be understood, or the baseline is not found"
+)
 _UNKNOWN = error_response("The model has no such baseline")
 _DRIFT = json_body(
     DriftParameters,
     "schedule",
-    baseline="The name of one, or a window of the same model",
-    windows="Of a day, which share alpha",
+    baseline="Name of a baseline, or a window of the same model",
+    windows="Windows per day, which share alpha",
 )
 _BASELINE = json_body(
     BaselineRequest,
-    dataset="As meta.dataset_snapshot_id",
-    rolling="Such as 7d: the time before the window that is compared",
+    dataset="Value of meta.dataset_snapshot_id",
+    rolling="Time before each compared window, such as 7d",
 )
 
 
@@ -47,25 +49,25 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
 
     @post("/api/drift", sync_to_thread=True, **json_body_options(_DRIFT, _UNREADABLE, status=202))
     def submit_drift(body: RawBody) -> Job:
-        """Compare a window of what is stored, as a job; the body is JSON whatever its content type."""
+        """Compare a window of stored inferences, as a job; the body is JSON whatever its content type."""
         return drift.submit(body)
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     @get(path, responses={400: _UNREADABLE})
     async def list_baselines(name: FromPath[str]) -> BaselineList:
-        """Answer what is usual of a model."""
+        """Return the baselines of a model."""
         return BaselineList(await to_thread(drift.list_baselines, name))
 
     @put(path, **json_body_options(_BASELINE, _UNREADABLE))
     async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
-        """Say what is usual of a model; it is read as a job. The body is JSON whatever its content type."""
+        """Save a baseline of a model; a job reads it. The body is JSON whatever its content type."""
         return await to_thread(drift.put_baseline, name, body)
 
     @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
     async def delete_baseline(
         name: FromPath[str], baseline: FromQuery[str] = DEFAULT_BASELINE
     ) -> Baseline:
-        """Remove what was usual of a model, and answer what it was."""
+        """Remove a baseline of a model, and return it."""
         return await to_thread(drift.delete_baseline, name, baseline)
 
     return [

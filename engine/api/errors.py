@@ -1,4 +1,4 @@
-"""Exceptions of the routes as responses: every error has the one shape of `quadriga.proto.http`."""
+"""Exceptions of the routes as responses: every error has the shape of `quadriga.proto.http`."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http import error_answer, error_body
+from quadriga.proto.http import error_body, error_response
 
 
 def answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer an exception with its status; one without a status is a fault of the server."""
-    status, body, headers = error_answer(error)
+    """Return the response to an exception with its status; without a status it is a server error."""
+    status, body, headers = error_response(error)
     return Response(
         body,
         status_code=status,
@@ -22,7 +22,7 @@ def answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]
 
 
 def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Answer an exception of the framework in the same shape."""
+    """Return the response to an exception of the framework, in the same shape."""
     path = f"{request.scope['path']!r:.200}"
     if error.status_code == NotFound.status:
         message = f"expected a path of this server, as /schema/openapi.json lists them, got {path}"

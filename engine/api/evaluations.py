@@ -1,4 +1,4 @@
-"""HTTP routes of evaluations, which are jobs, and of the reports of evaluations and drift."""
+"""HTTP routes for evaluations, which are jobs, and for the reports of evaluations and drift."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from litestar.params import FromPath, RawBody
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
-from quadriga.monitor.report.saved import ReportList, Reports
+from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.store.jobs import Job, Jobs
 
@@ -18,21 +18,21 @@ PAGE_HEADERS = {
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of a report's page: clients wrote parts of it, so a browser may run and fetch nothing."""
+"""Headers of a report's page: parts of it come from clients, so a browser may not run or fetch anything."""
 
 _UNREADABLE = error_response("The body or one of its filters cannot be understood")
 _UNKNOWN = error_response("No such report, or it is not written yet")
 _EVALUATION = json_body(
     EvaluationParameters,
-    by="What to slice by: meta.<path>, hour, day, month",
+    by="Fields to slice by: meta.<path>, hour, day, month",
     slices="Filters to slice by, by name",
-    compare="Models, or versions, on the same images",
+    compare="Models or versions to compare on the same images",
 )
 
 
 def evaluation_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     """Return the handlers that submit evaluations and read reports."""
-    reports = Reports(jobs)
+    reports = ReportStore(jobs)
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
 
     @post(
@@ -41,23 +41,23 @@ def evaluation_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         **json_body_options(_EVALUATION, _UNREADABLE, status=202),
     )
     def submit_evaluation(body: RawBody) -> Job:
-        """Evaluate what is stored, as a job; the body is JSON whatever its content type."""
+        """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
         return jobs.submit("evaluation", decode_parameters(body))
 
     @get("/api/reports", sync_to_thread=True)
     def list_reports() -> ReportList:
-        """Answer all reports, the newest first."""
+        """Return all reports, newest first."""
         return ReportList(reports.all())
 
     @get("/api/reports/{report_id:str}", **lookup)
     def get_report(report_id: FromPath[str]) -> Response[Report]:
-        """Answer a report; its id is that of the job that made it."""
+        """Return a report; its id is that of the job that wrote it."""
         encoded: Any = reports.read(report_id)
         return Response(encoded, media_type="application/json")
 
     @get("/api/reports/{report_id:str}/page", media_type="text/html", **lookup)
     def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
-        """Answer a report as an HTML page that needs nothing else."""
+        """Return a report as a self-contained HTML page."""
         return Response(reports.page(report_id), media_type="text/html", headers=PAGE_HEADERS)
 
     return [submit_evaluation, list_reports, get_report, get_report_page]

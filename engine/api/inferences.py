@@ -1,4 +1,4 @@
-"""HTTP routes that read inferences, their inputs and statistics."""
+"""HTTP routes for reading inferences, their inputs and statistics."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -35,14 +35,14 @@ from quadriga.store.records import StoredInference
 BLOBS_PATH = "/api/blobs/"
 """Path of signed URLs; the hash of the image follows."""
 
-_UNKNOWN = error_response("No such inference, or its input was not kept")
-_UNSIGNED = error_response("The URL was not signed here, or its time is over")
+_UNKNOWN = error_response("No such inference, or its input was not stored")
+_UNSIGNED = error_response("The URL was not signed by this server, or it has expired")
 _LOOKUP_ERRORS = {400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY}
 _DESCRIPTIONS = {
     "order": "Newest or oldest first",
-    "cursor": "Where the page before ended",
+    "cursor": "The cursor that came with the previous page",
     "count": "Whether to count all matches; capped stops at 10,001",
-    "consistency": "Wait until all that is acknowledged by now can be found",
+    "consistency": "Wait until everything acknowledged so far can be found",
     "metadata_filter": "Chariot's filters",
     "gps_box": "Chariot's GPSBox",
     "time_range": "Chariot's TimeRange",
@@ -57,7 +57,7 @@ _AGGREGATE = json_body(
 
 @dataclass
 class _UrlQuery(Operation):
-    """The parameters of a query in a URL; any other name is a field with its comparison."""
+    """Query parameters of a URL query; any other name is a field with its comparison."""
 
     def __post_init__(self) -> None:
         properties = body_schema(QueryRequest, **_DESCRIPTIONS)["properties"]
@@ -105,7 +105,7 @@ def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
         *,
         presign: FromQuery[bool] = False,
     ) -> StoredInference:
-        """Answer one inference; with `presign`, `input.url` answers its input for a while."""
+        """Return one inference; with `presign`, `input.url` is a signed URL of its input."""
         if presign:
             blobs_url = str(request.base_url).rstrip("/") + BLOBS_PATH
             return inferences.get_with_input_url(inference_id, blobs_url)
@@ -115,7 +115,7 @@ def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
 
     @get("/api/inferences/{inference_id:str}/input", responses=_LOOKUP_ERRORS, **content)
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
-        """Answer the bytes that an inference was asked about."""
+        """Return the input bytes of an inference."""
         return _untrusted_content(*inferences.input_bytes(inference_id))
 
     blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
@@ -127,7 +127,7 @@ def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
         mime: Annotated[str, QueryParameter(name="type")] = "",
         signature: FromQuery[str] = "",
     ) -> Response[bytes]:
-        """Answer the bytes that a signed URL names."""
+        """Return the bytes that a signed URL names."""
         return _untrusted_content(inferences.urls.verify(digest, expires, mime, signature), mime)
 
     return [
@@ -142,7 +142,7 @@ def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
 
 
 def _untrusted_content(content: bytes, mime: str) -> Response[bytes]:
-    """Answer bytes of a client; a browser may show only plain images of them and run nothing."""
+    """Return a response with bytes of a client; a browser may only show plain images and run nothing."""
     is_image = mime.startswith("image/") and "svg" not in mime
     return Response(
         content,

@@ -1,4 +1,4 @@
-"""HTTP routes of jobs, and of exports, which are jobs."""
+"""HTTP routes for jobs, and for exports, which are jobs."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 
 
 class JobList(msgspec.Struct, frozen=True):
-    """All jobs that are kept."""
+    """All stored jobs."""
 
     jobs: list[Job]  # the newest first
 
@@ -29,12 +29,12 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
 
     @post("/api/exports", status_code=202, sync_to_thread=True, responses=export_errors)
     def submit_export(body: RawBody) -> Job:
-        """Take inferences out, as a job; the body is JSON whatever its content type."""
+        """Export inferences, as a job; the body is JSON whatever its content type."""
         return jobs.submit("export", decode_parameters(body))
 
     @get("/api/jobs", sync_to_thread=True)
     def list_jobs() -> JobList:
-        """Answer all jobs."""
+        """Return all jobs, newest first."""
         return JobList(jobs.all())
 
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
@@ -42,17 +42,17 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
 
     @get("/api/jobs/{job_id:str}", **lookup)
     def get_job(job_id: FromPath[str]) -> Job:
-        """Answer one job, with the end of its log."""
+        """Return one job, with the end of its log."""
         return jobs.read(job_id, with_log=True)
 
     @post("/api/jobs/{job_id:str}/cancel", status_code=200, **cancel)
     def cancel_job(job_id: FromPath[str]) -> Job:
-        """End a job at its next step."""
+        """Cancel a job at its next step."""
         return jobs.cancel(job_id)
 
     @get("/api/jobs/{job_id:str}/result", media_type="*/*", **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
-        """Answer the file that a job made."""
+        """Return the result file of a job."""
         path = jobs.result(job_id)
         media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         return File(path, filename=path.name, media_type=media_type)

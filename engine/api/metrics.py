@@ -7,17 +7,17 @@ from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 
 
-def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
-    """Return the handler that answers Prometheus."""
+def metrics_route(metrics: PrometheusMetrics) -> HTTPRouteHandler:
+    """Return the handler of `/metrics`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
 
     @get("/metrics", sync_to_thread=True, media_type="text/plain")
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
-        """Answer all metrics, in the text form that Prometheus asks for."""
+        """Return all metrics, in the text format that Prometheus accepts."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody
 
-_MOMENT = "RFC 3339, now, or as -24h"
+_MOMENT = "RFC 3339, now, or relative such as -24h"
 _DESCRIPTIONS = {
     "where": "A filter, as JSON or in the compact form",
     "from": _MOMENT,
@@ -20,7 +20,7 @@ def json_body(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -
 
     Args:
         struct: The Struct.
-        hidden: Fields that a request may not have.
+        hidden: Fields that a request must not have.
         descriptions: Descriptions of fields, by name.
     """
     schema = body_schema(struct, *hidden, **descriptions)
@@ -46,7 +46,7 @@ def body_schema(struct: type[msgspec.Struct], *hidden: str, **descriptions: str)
 
 
 def _inlined(schema: Any, components: dict[str, Any], descriptions: dict[str, str]) -> Any:
-    """Return a schema with its references replaced by what they name, without titles and empty values."""
+    """Return a schema with its references replaced by their targets, without titles and empty values."""
     if isinstance(schema, list):
         return [_inlined(item, components, descriptions) for item in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Responses that several adapters document, and the answer to OPTIONS."""
+"""Responses that several adapters document, and the handler of OPTIONS."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from quadriga.proto.openapi import Error
 
 
 def error_response(description: str) -> ResponseSpec:
-    """Return the documentation of an error's response."""
+    """Return the documentation of an error response."""
     return ResponseSpec(Error, False, description)
 
 
 TOO_LARGE = error_response("The body is larger than the server takes")
-NOT_STORED = error_response("That could not be kept, as on a full disk")
-NOT_READY = error_response("The store cannot answer yet, or not in time")
+NOT_STORED = error_response("It could not be stored, for example because the disk is full")
+NOT_READY = error_response("The store is not ready, or did not respond in time")
 UNREADABLE_QUERY = error_response("The id or the query cannot be understood")
 QUERY_ERRORS = {400: UNREADABLE_QUERY, 413: TOO_LARGE, 503: NOT_READY}
 """Errors of routes whose body is a query."""
@@ -26,7 +26,7 @@ QUERY_ERRORS = {400: UNREADABLE_QUERY, 413: TOO_LARGE, 503: NOT_READY}
 def json_body_options(
     body: type[Operation], unreadable: ResponseSpec, status: int = 200
 ) -> dict[str, Any]:
-    """Return the options of a route that stores what its body asks for.
+    """Return the route options of a handler that stores what its JSON body describes.
 
     Args:
         body: The body, as of `json_body`.
@@ -40,7 +40,7 @@ def json_body_options(
 def options_route(path: str, *methods: str) -> HTTPRouteHandler:
     """Return the handler of OPTIONS for a path with several methods.
 
-    By itself the framework names only the first of them. The handler must stand before theirs.
+    The framework alone would name only the first of them. The handler must come before theirs.
     """
 
     @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)

@@ -1,4 +1,4 @@
-"""HTTP routes of drift schedules and of the history of their windows."""
+"""HTTP routes for drift schedules and the history of their windows."""
 
 import time
 from asyncio import to_thread
@@ -28,19 +28,19 @@ _UNREADABLE = error_response("The body, a filter or a time cannot be understood"
 _UNKNOWN = error_response("The model has no drift schedule")
 _SCHEDULE = json_body(
     Schedule,
-    every="A part of a day from 5m to 1d, or 1w",
-    secret="Deliveries are signed with it",  # noqa: S106 - a description
+    every="5m to 1d, an even division of a day, or 1w",
+    secret="Key that signs deliveries",  # noqa: S106 - a description
 )
 
 
 class WebhookState(msgspec.Struct, frozen=True):
-    """A webhook, and how its deliveries went."""
+    """A webhook and the state of its deliveries."""
 
     url: str
     signed: bool
-    """Whether it has a secret, which is never answered."""
+    """Whether it has a secret, which is never returned."""
     waiting: int
-    """Deliveries that were not taken yet."""
+    """Deliveries that were not accepted yet."""
     given_up: int
     delivered_at: str | None
     """RFC 3339, UTC."""
@@ -50,7 +50,7 @@ class WebhookState(msgspec.Struct, frozen=True):
 
 
 class ScheduleState(msgspec.Struct, frozen=True):
-    """A model's schedule, and how far it is."""
+    """A model's schedule and its progress."""
 
     model: str
     every: str
@@ -82,7 +82,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN})
     async def get_drift_schedule(name: FromPath[str]) -> ScheduleState:
-        """Answer how often a model's drift is looked at, and how alerts were delivered."""
+        """Return how often a model's drift is compared, and how alerts were delivered."""
         return await to_thread(_schedule_state, schedules, outbox, name)
 
     @put(path, **json_body_options(_SCHEDULE, _UNREADABLE))
@@ -93,7 +93,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
 
     @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
     async def delete_drift_schedule(name: FromPath[str]) -> ScheduleState:
-        """Compare a model's windows no longer; what became of the earlier ones stays."""
+        """Stop comparing a model's windows; the history of earlier ones stays."""
         last = await to_thread(_schedule_state, schedules, outbox, name)
         await to_thread(schedules.remove, name)
         return last
@@ -105,7 +105,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         end: Annotated[str | None, QueryParameter(name="to")] = None,
         signal: FromQuery[str | None] = None,
     ) -> DriftHistory:
-        """Answer the windows of a model's schedule that start within a time, oldest first."""
+        """Return the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
         start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
         return read_history(directory, name, start_us=start_us, end_us=end_us, signal=signal)

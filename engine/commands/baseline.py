@@ -1,4 +1,4 @@
-"""The command `quadriga baseline`: what is usual of a model, by a running server."""
+"""The command `quadriga baseline`: sets a model's baseline on a running server."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,98 +9,109 @@ from quadriga.engine.commands.options import (
     DEFAULT_SERVER,
     PATH,
     dataset_options,
-    filter_of,
     name_and_version,
     option,
+    parse_filter,
 )
-from quadriga.engine.commands.output import echo_json, tell
-from quadriga.engine.commands.server_client import ServerClient, done, model_path
+from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.server_client import ServerClient, model_path, wait_for_job
 from quadriga.monitor.report import metric_texts
 
-_DEFAULT = "default"
-"""Name of the one that the semantic score compares with."""
+_DEFAULT_NAME = "default"
+"""Name of the baseline that the semantic score compares with."""
 
 
 @click.command("baseline")
-@option("--model", "Whose it is.", "NAME[@VERSION]", required=True)
-@option("--name", "What it is called.", default=_DEFAULT)
-@option("--from start", "Since when: RFC 3339, or as -7d.", "TIME")
-@option("--to end", "Until when. [default: now]", "TIME")
-@option("--where", "Which inferences, as of a query.", "FILTER")
-@option("--rolling", "Such as 7d: the time before each window, in place of a window.", "SPAN")
-@option(
-    "--dataset", "Folder or zip that --model is run over first, in place of a window.", type=PATH
-)
+@option("--model", "Model of the baseline.", "NAME[@VERSION]", required=True)
+@option("--name", "Name of the baseline.", default=_DEFAULT_NAME)
+@option("--from start", "Start of the window: RFC 3339, or relative such as -7d.", "TIME")
+@option("--to end", "End of the window. [default: now]", "TIME")
+@option("--where", "Filter of the inferences, as of a query.", "FILTER")
+@option("--rolling", "Use the time before each compared window, such as 7d, as baseline.", "SPAN")
+@option("--dataset", "Folder or zip to run --model over first, in place of a window.", type=PATH)
 @dataset_options
 @click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
 @option("--json as_json", "Print the baseline as JSON.", is_flag=True)
-def baseline_command(**given: Any) -> None:
-    """Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
+def baseline_command(**values: Any) -> None:
+    """Set the baseline of a model for drift: its inferences within a window, or over a dataset.
 
     \b
     quadriga baseline --model NAME --from -7d
     quadriga baseline --model NAME --dataset FOLDER
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    options = SimpleNamespace(**given)
+    options = SimpleNamespace(**values)
     windows = (options.start, options.end, options.rolling)
     if options.dataset is not None and (windows != (None, None, None) or options.where):
-        raise click.UsageError("expected --dataset without a window, got both")
-    made = _made(options)
-    tell("")
+        raise click.UsageError("--dataset cannot be used with a window")
+    baseline = _put_baseline(options)
+    print_progress("")
     if options.as_json:
-        echo_json(made)
+        echo_json(baseline)
         return
-    named = f"{made['name']} of {made['model']}: {made['state']}"
-    if made["rolling"] is not None:
-        click.echo(f"{named}, the {made['rolling']} before each window")
+    summary = f"{baseline['name']} of {baseline['model']}: {baseline['state']}"
+    if baseline["rolling"] is not None:
+        click.echo(f"{summary}, the {baseline['rolling']} before each window")
         return
-    click.echo(f"{named}, {made['n']:,} images")
-    for count, reason in metric_texts.left_out(made["excluded"]):
+    click.echo(f"{summary}, {baseline['n']:,} images")
+    for count, reason in metric_texts.excluded_text(baseline["excluded"]):
         click.echo(f"left out: {count} {reason}")
-    if made["name"] == _DEFAULT:
+    if baseline["name"] == _DEFAULT_NAME:
         references = (
-            f"{made['references']:,} embeddings"
-            if made["references"]
+            f"{baseline['references']:,} embeddings"
+            if baseline["references"]
             else "none, as 100 are needed"
         )
         click.echo(f"semantic score: {references}")
 
 
-def _made(options: SimpleNamespace) -> dict[str, Any]:
-    """Have the baseline made, and return it."""
+def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
+    """Have the server save the baseline, and return it."""
     server = ServerClient(options.server)
     model, version = name_and_version(options.model)
-    where = filter_of(options.where, "--where")
+    filter_ = parse_filter(options.where, "--where")
     if options.dataset is not None:
-        model, version, where = _run(server, (model, version), options)
-    asked = {
+        model, version, filter_ = _run_over_dataset(server, (model, version), options)
+    request = {
         "name": options.name,
         "version": version,
-        "where": where,
+        "where": filter_,
         "from": options.start,
         "to": options.end,
         "rolling": options.rolling,
     }
     path = f"/api/models/{model_path(model, None)}/baseline"
-    made = server.call("PUT", path, asked)
-    if made["job"] is not None:
-        job = server.call("GET", f"/api/jobs/{made['job']}")
-        done(server, job, lambda read, total: tell(f"read {read} of {total or '?'} inferences"))
-    listed = server.call("GET", path)["baselines"]
-    found: dict[str, Any] = next((one for one in listed if one["name"] == options.name), made)
-    return found
+    response = server.request_json("PUT", path, request)
+    if response["job"] is not None:
+        job = server.request_json("GET", f"/api/jobs/{response['job']}")
+        wait_for_job(
+            server,
+            job,
+            lambda read, total: print_progress(f"read {read} of {total or '?'} inferences"),
+        )
+    baselines = server.request_json("GET", path)["baselines"]
+    baseline: dict[str, Any] = next(
+        (candidate for candidate in baselines if candidate["name"] == options.name), response
+    )
+    return baseline
 
 
-def _run(
-    server: ServerClient, named: tuple[str, str | None], options: SimpleNamespace
+def _run_over_dataset(
+    server: ServerClient, name_version: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
-    """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from quadriga.engine.commands.datasets import Job, model_of, run, snapshot_of
+    """Run the model over the dataset; return its name, version, and the filter of its inferences."""
+    from quadriga.engine.commands.datasets import (
+        DatasetRun,
+        resolve_model,
+        run_model,
+        snapshot_hash,
+    )
     from quadriga.monitor.evaluation.files.datasets import read_dataset
 
-    model, version, task = model_of(server, *named)
+    model, version, task = resolve_model(server, *name_version)
     images = read_dataset(options.dataset, task)
-    snapshot = options.snapshot or snapshot_of(images, options.threads)
-    job = Job(model, version, task, snapshot, {}, options.threads)
-    run(server, job, images)
-    return model, version, job.of_snapshot
+    snapshot = options.snapshot or snapshot_hash(images, options.threads)
+    run = DatasetRun(
+        model, version, task, snapshot=snapshot, parameters={}, threads=options.threads
+    )
+    run_model(server, run, images)
+    return model, version, run.snapshot_filter

@@ -1,4 +1,4 @@
-"""The commands `quadriga inspect`, `validate` and `conformance`: what a model or an engine is."""
+"""The commands `quadriga inspect`, `validate` and `conformance`: checks of models and engines."""
 
 import json
 import sys
@@ -18,15 +18,15 @@ from quadriga.engine.commands.output import echo_json
 @model_options
 @option("--json as_json", "Print JSON.", is_flag=True)
 def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
-    """Say what MODEL is, what will be done with it, and why. MODEL is a folder or an ONNX file."""
-    from quadriga.engine.inspection import inspect_model, show
+    """Describe MODEL and how it will be used, with reasons. MODEL is a folder or an ONNX file."""
+    from quadriga.engine.inspection import inspect_model, print_inspection
 
     prepare_models(extensions)
     inspection = inspect_model(model)
     if as_json:
         echo_json(inspection)
     else:
-        show(inspection, Console())
+        print_inspection(inspection, Console())
 
 
 @click.command()
@@ -38,11 +38,14 @@ def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
 @option(
-    "--output", "Where the picture with the predictions goes.", default="annotated.png", type=PATH
+    "--output",
+    "File for the picture with the predictions.",
+    default="annotated.png",
+    type=PATH,
 )
 @option(
     "--parameters",
-    """Parameters of the request, in JSON, such as '{"prompts": ["What is it?"]}'.""",
+    """Parameters of the request as JSON, such as '{"prompts": ["What is it?"]}'.""",
     default="{}",
     show_default=False,
 )
@@ -57,56 +60,56 @@ def validate(
     extensions: str | None,
     as_json: bool,
 ) -> None:
-    """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
+    """Run MODEL on an image, check the predictions and draw them. Exits with 1 if a check fails."""
     from quadriga.engine.validation import validate as run
 
     try:
-        asked = json.loads(parameters)
+        request_parameters = json.loads(parameters)
     except ValueError as error:
         raise click.BadParameter(
             f"expected JSON, got {parameters}: {error}", param_hint="--parameters"
         ) from error
-    if not isinstance(asked, dict):
+    if not isinstance(request_parameters, dict):
         raise click.BadParameter(f"expected an object, got {parameters}", param_hint="--parameters")
     prepare_models(extensions)
-    found = run(model, image, output, asked)
+    validation = run(model, image, output, request_parameters)
     if as_json:
-        echo_json(found)
+        echo_json(validation)
     else:
-        table = Table(f"{image.name}, {found.width} x {found.height}", "", "found")
-        for check in found.checks:
+        table = Table(f"{image.name}, {validation.width} x {validation.height}", "", "found")
+        for check in validation.checks:
             table.add_row(check.name, "yes" if check.holds else "[red]NO", check.found)
         console = Console()
-        for prediction in found.predictions[:20]:
+        for prediction in validation.predictions[:20]:
             console.print(msgspec.json.encode(prediction).decode(), soft_wrap=True)
         console.print(table)
-        console.print(f"Picture: {found.picture}", soft_wrap=True)
-    sys.exit(0 if all(check.holds for check in found.checks) else 1)
+        console.print(f"Picture: {validation.picture}", soft_wrap=True)
+    sys.exit(0 if all(check.holds for check in validation.checks) else 1)
 
 
 @click.command()
 @click.argument("url")
-@option("--model", "Name in the path, such as m-<id>.", required=True)
-@option("--task", "Such as detection, or OBJECT_DETECTION.", required=True)
-@option("--json as_json", "Print one JSON object a line.", is_flag=True)
+@option("--model", "Model name in the path, such as m-<id>.", required=True)
+@option("--task", "Task, such as detection or OBJECT_DETECTION.", required=True)
+@option("--json as_json", "Print one JSON object per line.", is_flag=True)
 def conformance(url: str, model: str, task: str, as_json: bool) -> None:
-    """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
-    from quadriga.proto.conformance import TASKS, Engine, check_engine
+    """Check whether the engine at URL speaks chariot-v2-kserve. Exits with 1 if a must differs."""
+    from quadriga.proto.conformance import TASKS, EngineClient, check_engine
     from quadriga.proto.conformance_cases import CASES
     from quadriga.tasks import SHORT_NAMES, full_name
 
     name = full_name(task)
     if name not in TASKS:
-        known = ", ".join(short for short, long in SHORT_NAMES.items() if long in TASKS)
-        raise click.BadParameter(f"expected one of {known}, got {task}", param_hint="--task")
+        allowed = ", ".join(short for short, long in SHORT_NAMES.items() if long in TASKS)
+        raise click.BadParameter(f"expected one of {allowed}, got {task}", param_hint="--task")
     holds = True
-    for finding in check_engine(Engine(url, model, name), CASES):
+    for finding in check_engine(EngineClient(url, model, name), CASES):
         holds = holds and (finding.ok or finding.severity == "should")
         if as_json:
             click.echo(msgspec.json.encode(finding))
             continue
         click.echo(f"{'ok' if finding.ok else 'differs':7}  {finding.severity:6}  {finding.case}")
-        for what, text in (("expected", finding.expected), ("got", finding.found)):
+        for kind, text in (("expected", finding.expected), ("got", finding.found)):
             if text:
-                click.echo(f"{'':17}{what} {text}")
+                click.echo(f"{'':17}{kind} {text}")
     sys.exit(0 if holds else 1)

@@ -1,7 +1,7 @@
-"""A model over a dataset, through a server: each image once, then evaluated there as a job.
+"""Run a model over a dataset through a server, each image once, and evaluate it there as a job.
 
-What is done is what is stored: an image whose answer by the same version, under the same snapshot and with
-the same parameters, is there already is not sent again. Then the ground truth follows, joined by id.
+An image is not sent again if its prediction by the same version, under the same snapshot and with the same
+parameters, is stored already. Then the ground truth follows, joined by id.
 """
 
 import json
@@ -20,16 +20,16 @@ import rich_click as click
 from blake3 import blake3
 
 from quadriga.engine.commands.options import DEFAULT_SERVER, name_and_version
-from quadriga.engine.commands.output import Page, tell
+from quadriga.engine.commands.output import RenderPage, print_progress
 from quadriga.engine.commands.server_client import (
-    PATIENCE_S,
-    POLL_S,
-    Refused,
+    BUSY_TIMEOUT_S,
+    POLL_INTERVAL_S,
     ServerClient,
     ServerError,
+    ServerRefused,
     model_path,
     own_server,
-    reported,
+    wait_for_report,
 )
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -37,93 +37,95 @@ from quadriga.monitor.report.schema import Report
 from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.store.blobs.interface import blob_key
 
-AT_ONCE = 500
+STATEMENTS_PER_REQUEST = 500
 """Statements of ground truth in one request."""
 
-_NAMED = 10
-_LOST = {404, 429, 503}
-"""Answers after which no other image needs to be tried."""
+_MAX_FAILURES_SHOWN = 10
+_FATAL_STATUSES = {404, 429, 503}
+"""Statuses after which no other image needs to be tried."""
 
 
-class Job(NamedTuple):
-    """What is run over what."""
+class DatasetRun(NamedTuple):
+    """A model, and the dataset snapshot that it runs over."""
 
     model: str
     version: str
     task: str
     snapshot: str
     parameters: dict[str, Any]
-    """Of each request."""
+    """Parameters of each request."""
     threads: int
 
     @property
-    def where(self) -> dict[str, Any]:
-        """Return the filter that finds the answers."""
-        own = {"model": {"eq": self.model}}, {"version": {"eq": self.version}}
-        return {"and": [*own, self.of_snapshot]}
+    def filter(self) -> dict[str, Any]:
+        """Return the filter that finds the stored predictions of this run."""
+        model = {"model": {"eq": self.model}}, {"version": {"eq": self.version}}
+        return {"and": [*model, self.snapshot_filter]}
 
     @property
-    def of_snapshot(self) -> dict[str, Any]:
+    def snapshot_filter(self) -> dict[str, Any]:
         """Return the part of the filter that holds for any model."""
-        given = self._given
-        asked = {"meta.dataset_parameters": {"eq": given} if given else {"exists": False}}
-        return {"and": [{"meta.dataset_snapshot_id": {"eq": self.snapshot}}, asked]}
+        text = self._parameters_text
+        parameters = {"meta.dataset_parameters": {"eq": text} if text else {"exists": False}}
+        return {"and": [{"meta.dataset_snapshot_id": {"eq": self.snapshot}}, parameters]}
 
     @property
-    def _given(self) -> str:
+    def _parameters_text(self) -> str:
         return json.dumps(self.parameters, sort_keys=True) if self.parameters else ""
 
     def metadata(self, image: DatasetImage) -> dict[str, Any]:
-        """Return what is stored with an answer."""
-        own = {
+        """Return the metadata to store with a prediction."""
+        added = {
             "dataset_snapshot_id": self.snapshot,
             "dataset_snapshot_split": image.split,
             "dataset_path": image.path,
-            "dataset_parameters": self._given,
+            "dataset_parameters": self._parameters_text,
         }
-        return image.metadata | {key: value for key, value in own.items() if value}
+        return image.metadata | {key: value for key, value in added.items() if value}
 
 
-class _Answer(NamedTuple):
-    """One that is stored."""
+class _StoredPrediction(NamedTuple):
+    """A stored prediction of an image."""
 
     inference_id: str
-    truth: Any
-    """As it is stored; None for none."""
+    ground_truth: Any
+    """The annotations that are stored; None for none."""
 
 
-def model_of(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
-    """Return the name, the version that answers, and the task of a model.
+def resolve_model(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
+    """Return a model's name, the version that serves requests, and its task.
 
     Raises:
-        ServerError: It is not there, or does not load.
+        ServerError: The model is not found, or does not load.
     """
     _wait_until_loaded(server, name)
-    info = server.call("GET", f"/v2/models/{model_path(name, version)}")
+    info = server.request_json("GET", f"/v2/models/{model_path(name, version)}")
     if version is None:
-        index = server.call("POST", "/v2/repository/index", {"ready": True})
-        ready = (one["version"] for one in index if one["name"] == info["name"])
+        index = server.request_json("POST", "/v2/repository/index", {"ready": True})
+        ready = (entry["version"] for entry in index if entry["name"] == info["name"])
         version = next(ready, info["versions"][0])
     return info["name"], version, info["properties"]["task"]
 
 
 def _wait_until_loaded(server: ServerClient, name: str) -> None:
-    until = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
     while True:
-        index = server.call("POST", "/v2/repository/index", {})
-        versions = [one for one in index if one["name"] == name]  # none of an alias
-        states = {one["state"] for one in versions}
+        index = server.request_json("POST", "/v2/repository/index", {})
+        versions = [entry for entry in index if entry["name"] == name]  # none of an alias
+        states = {entry["state"] for entry in versions}
         if not versions or "READY" in states:
             return
-        if "LOADING" not in states or time.monotonic() > until:
-            why = "; ".join(f"{one['state']}: {one.get('reason', '')}" for one in versions)
-            raise ServerError(f"expected {name} to be loaded, got {why}")
-        tell(f"waiting for {name}")
-        time.sleep(POLL_S)
+        if "LOADING" not in states or time.monotonic() > deadline_s:
+            reasons = "; ".join(
+                f"{entry['state']}: {entry.get('reason', '')}" for entry in versions
+            )
+            raise ServerError(f"expected {name} to be loaded, got {reasons}")
+        print_progress(f"waiting for {name}")
+        time.sleep(POLL_INTERVAL_S)
 
 
-def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
-    """Return a hash of the names and the bytes of images; it does not depend on their order."""
+def snapshot_hash(images: Sequence[DatasetImage], threads: int) -> str:
+    """Return a hash of the names and bytes of images, independent of their order."""
 
     def line(image: DatasetImage) -> str:
         try:
@@ -136,194 +138,223 @@ def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
-def run(server: ServerClient, job: Job, images: Sequence[DatasetImage]) -> None:
-    """Run a model over images, some at once, state what is true of them, and say which failed.
+def run_model(server: ServerClient, run: DatasetRun, images: Sequence[DatasetImage]) -> None:
+    """Run a model over images concurrently, send their ground truth, and print which failed.
 
     Raises:
-        ServerError: The server is away; what was done is kept, and what is under way is finished.
+        ServerError: The server is away; stored predictions remain, and running requests are finished.
     """
-    answers = dict(_stored(server, job))
-    left = [image for image in images if image.path not in answers]
-    before = len(images) - len(left)
+    predictions = dict(_stored_predictions(server, run))
+    pending = [image for image in images if image.path not in predictions]
+    already_stored = len(images) - len(pending)
     failed: dict[str, str] = {}
-    pool = ThreadPoolExecutor(job.threads)
+    pool = ThreadPoolExecutor(run.threads)
     try:
-        answered = pool.map(partial(_infer, server, job), left)
-        for image, answer in zip(left, answered, strict=True):
-            if isinstance(answer, str):
-                failed[image.path] = answer
+        results = pool.map(partial(_infer_image, server, run), pending)
+        for image, result in zip(pending, results, strict=True):
+            if isinstance(result, str):
+                failed[image.path] = result
             else:
-                answers[image.path] = answer
-            tell(f"{job.model}: {len(answers)} of {len(images)} images, {len(failed)} failed")
+                predictions[image.path] = result
+            print_progress(
+                f"{run.model}: {len(predictions)} of {len(images)} images, {len(failed)} failed"
+            )
     finally:
         pool.shutdown(cancel_futures=True)
         server.close()
-    _state_truths(server, images, answers)
-    tell("")
-    said = f"{job.model} {job.version}: {len(left) - len(failed)} images sent"
-    said += f", {before} before" if before else ""
-    click.echo(said + (f", {len(failed)} failed" if failed else ""), err=True)
-    for path, why in sorted(failed.items())[:_NAMED]:
-        click.echo(f"  {path}: {why}", err=True)
-    if len(failed) > _NAMED:
-        click.echo(f"  and {len(failed) - _NAMED} more", err=True)
+    _add_ground_truth(server, images, predictions)
+    print_progress("")
+    summary = f"{run.model} {run.version}: {len(pending) - len(failed)} images sent"
+    summary += f", {already_stored} stored before" if already_stored else ""
+    click.echo(summary + (f", {len(failed)} failed" if failed else ""), err=True)
+    for path, reason in sorted(failed.items())[:_MAX_FAILURES_SHOWN]:
+        click.echo(f"  {path}: {reason}", err=True)
+    if len(failed) > _MAX_FAILURES_SHOWN:
+        click.echo(f"  and {len(failed) - _MAX_FAILURES_SHOWN} more", err=True)
 
 
-def _stored(server: ServerClient, job: Job) -> Iterator[tuple[str, _Answer]]:
-    """Return the answers that are stored already, by path."""
-    body: dict[str, Any] = {"where": job.where, "limit": 1000, "consistency": "journal"}
+def _stored_predictions(
+    server: ServerClient, run: DatasetRun
+) -> Iterator[tuple[str, _StoredPrediction]]:
+    """Yield the predictions that are stored already, with the paths of their images."""
+    body: dict[str, Any] = {"where": run.filter, "limit": 1000, "consistency": "journal"}
     while True:
-        page = server.call("POST", "/api/inferences/query", body)
+        page = server.request_json("POST", "/api/inferences/query", body)
         for record in page["inferences"]:
             if record["status"] == 200:
                 path = record["metadata"].get("dataset_path", "")
-                yield path, _Answer(record["id"], record["ground_truth"])
+                yield path, _StoredPrediction(record["id"], record["ground_truth"])
         if page["cursor"] is None:
             return
         body["cursor"] = page["cursor"]
 
 
-def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str:
-    """Send an image; return the answer, or why there is none."""
-    parameters = {**job.parameters, "metadata": json.dumps(job.metadata(image))}
-    if job.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
-        prompts = [one["prompt"] for one in image.truth or () if "prompt" in one]
+def _infer_image(
+    server: ServerClient, run: DatasetRun, image: DatasetImage
+) -> _StoredPrediction | str:
+    """Send an image; return the stored prediction, or why there is none."""
+    parameters = {**run.parameters, "metadata": json.dumps(run.metadata(image))}
+    if run.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
+        prompts = [
+            annotation["prompt"] for annotation in image.annotations or () if "prompt" in annotation
+        ]
         parameters |= {"prompts": prompts} if prompts else {}
     name = image.path.encode()[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
     try:
         data = image.read()
     except OSError as error:
-        return f"expected the image, got: {error}"
+        return f"cannot read the image: {error}"
     try:
-        answer = server.infer(model_path(job.model, job.version), data, name, parameters)
-    except Refused as error:
-        if error.status in _LOST:
+        response = server.infer(model_path(run.model, run.version), data, name, parameters)
+    except ServerRefused as error:
+        if error.status in _FATAL_STATUSES:
             raise
         return str(error)
-    inference_id = answer["outputs"][0]["parameters"].get("inference_id")
-    return _Answer(inference_id, None) if inference_id else "expected it to be stored, got no id"
+    inference_id = response["outputs"][0]["parameters"].get("inference_id")
+    return (
+        _StoredPrediction(inference_id, None)
+        if inference_id
+        else "the server did not store the inference: does it run with store off?"
+    )
 
 
-def _state_truths(
-    server: ServerClient, images: Sequence[DatasetImage], answers: dict[str, _Answer]
+def _add_ground_truth(
+    server: ServerClient, images: Sequence[DatasetImage], predictions: dict[str, _StoredPrediction]
 ) -> None:
-    """State what is true of the answers, where that is not stored yet."""
+    """Send the ground truth of the predictions, where it is not stored yet."""
     items = []
     for image in images:
-        answer = answers.get(image.path)
-        if answer is not None and image.truth not in (None, answer.truth):
-            items.append({"value": answer.inference_id, "annotations": image.truth})
-    for first in range(0, len(items), AT_ONCE):
-        body = {"join": "id", "source": "dataset", "items": items[first : first + AT_ONCE]}
-        server.call("POST", "/api/ground-truth", body)
-        tell(f"{first} of {len(items)} ground truths")
+        prediction = predictions.get(image.path)
+        if prediction is not None and image.annotations not in (None, prediction.ground_truth):
+            items.append({"value": prediction.inference_id, "annotations": image.annotations})
+    for start in range(0, len(items), STATEMENTS_PER_REQUEST):
+        body = {
+            "join": "id",
+            "source": "dataset",
+            "items": items[start : start + STATEMENTS_PER_REQUEST],
+        }
+        server.request_json("POST", "/api/ground-truth", body)
+        print_progress(f"{start} of {len(items)} ground truths")
 
 
-def evaluate_dataset(options: SimpleNamespace, asked: dict[str, Any]) -> tuple[Report, Page]:
-    """Evaluate a model over a dataset, as `asked` of what is stored; returns report and page.
+def evaluate_dataset(
+    options: SimpleNamespace, request: dict[str, Any]
+) -> tuple[Report, RenderPage]:
+    """Evaluate a model over a dataset; return the report and the function that renders its page.
+
+    Args:
+        options: Options of the command.
+        request: Parameters of the evaluation, as for stored inferences.
 
     Raises:
-        EvaluationError: The dataset is none, or not of the model's task.
-        ServerError: The server does not answer, or refuses; what was done is kept.
+        EvaluationError: The dataset cannot be read, or does not fit the model's task.
+        ServerError: The server does not respond, or refuses; stored predictions remain.
     """
-    parameters = _parameters(options.parameters)
-    with _server(options) as (server, model):
-        names = [name_and_version(one) for one in (model, *options.compare)]
-        found = [model_of(server, *one) for one in names]
-        images, has_splits = _images(options, found[0][2])
-        _check_truths(images, found[0][2])
-        snapshot = options.snapshot or snapshot_of(images, options.threads)
-        jobs = [Job(*one, snapshot, parameters, options.threads) for one in found]
-        for job in jobs:
-            run(server, job, images)
-        job = _evaluation(server, asked, jobs, options.split if has_splits else None)
-        return reported(server, job, _show)
+    request_parameters = _parse_parameters(options.parameters)
+    with _open_server(options) as (server, model):
+        names = [name_and_version(text) for text in (model, *options.compare)]
+        models = [resolve_model(server, name, version) for name, version in names]
+        task = models[0][2]
+        images, has_splits = _read_images(options, task)
+        _check_annotations(images, task)
+        snapshot = options.snapshot or snapshot_hash(images, options.threads)
+        runs = [
+            DatasetRun(
+                *model, snapshot=snapshot, parameters=request_parameters, threads=options.threads
+            )
+            for model in models
+        ]
+        for run in runs:
+            run_model(server, run, images)
+        job = _submit_evaluation(server, request, runs, options.split if has_splits else None)
+        return wait_for_report(server, job, _print_read)
 
 
-def _parameters(text: str) -> dict[str, Any]:
+def _parse_parameters(text: str) -> dict[str, Any]:
     try:
-        given = json.loads(text)
+        parameters = json.loads(text)
     except json.JSONDecodeError:
-        given = None
-    if not isinstance(given, dict):
-        said = f"expected a JSON object, got {text}"
-        raise click.BadParameter(said, param_hint="--parameters")
-    return given
+        parameters = None
+    if not isinstance(parameters, dict):
+        message = f"expected a JSON object, got {text}"
+        raise click.BadParameter(message, param_hint="--parameters")
+    return parameters
 
 
-def _images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bool]:
-    """Return the images of the split that was asked for, and whether the dataset itself names splits."""
+def _read_images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bool]:
+    """Return the images of the requested split, and whether the dataset itself names splits."""
     images = read_dataset(options.dataset, task)
-    wanted = options.split
+    split = options.split
     splits = {image.split for image in images} - {None}
-    if wanted is None:
+    if split is None:
         return images, bool(splits)
     if not splits:
-        return [image._replace(split=wanted) for image in images], False
-    found = [image for image in images if image.split == wanted]
-    if not found:
-        known = ", ".join(sorted(map(str, splits)))
-        raise EvaluationError(f"expected one of the splits {known}, got {wanted}")
-    return found, True
+        return [image._replace(split=split) for image in images], False
+    selected = [image for image in images if image.split == split]
+    if not selected:
+        expected = ", ".join(sorted(map(str, splits)))
+        raise EvaluationError(f"expected one of the splits {expected}, got {split}")
+    return selected, True
 
 
-def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
-    """See that what is true of the images is of the model's task, before any is sent."""
-    from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+def _check_annotations(images: Sequence[DatasetImage], task: str) -> None:
+    """Check that the annotations fit the model's task, before any image is sent."""
+    from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 
-    truths = [
+    annotated = [
         EvaluatedImage(
             image.path,
-            ground_truth=msgspec.Raw(json.dumps(image.truth).encode()),
+            ground_truth=msgspec.Raw(json.dumps(image.annotations).encode()),
             width=1,
             height=1,
         )
         for image in images
     ]
-    state_of(evaluator(task), truths, ())
+    build_state(load_evaluator(task), annotated, ())
 
 
-def _evaluation(
-    server: ServerClient, asked: dict[str, Any], jobs: Sequence[Job], split: str | None
+def _submit_evaluation(
+    server: ServerClient, parameters: dict[str, Any], runs: Sequence[DatasetRun], split: str | None
 ) -> Any:
-    """Have the server evaluate what the jobs have answered."""
-    narrowed = [jobs[0].of_snapshot, asked["where"]]
+    """Have the server evaluate the predictions of the runs; return the job."""
+    conditions = [runs[0].snapshot_filter, parameters["where"]]
     if split is not None:
-        narrowed.append({"meta.dataset_snapshot_split": {"eq": split}})
-    kept = [one for one in narrowed if one is not None]
-    where = kept[0] if len(kept) == 1 else {"and": kept}
-    asked |= {"model": jobs[0].model, "version": jobs[0].version, "where": where}
-    asked["compare"] = [
-        {"model": one.model, "version": one.version, "where": one.of_snapshot} for one in jobs[1:]
+        conditions.append({"meta.dataset_snapshot_split": {"eq": split}})
+    filters = [condition for condition in conditions if condition is not None]
+    filter_ = filters[0] if len(filters) == 1 else {"and": filters}
+    parameters |= {"model": runs[0].model, "version": runs[0].version, "where": filter_}
+    parameters["compare"] = [
+        {"model": run.model, "version": run.version, "where": run.snapshot_filter}
+        for run in runs[1:]
     ]
-    return server.call("POST", "/api/evaluations", asked)
+    return server.request_json("POST", "/api/evaluations", parameters)
 
 
-def _show(read: int, total: int | None) -> None:
-    tell(f"read {read} of {total or '?'} answers" + ", computing" * (read == total))
+def _print_read(read: int, total: int | None) -> None:
+    print_progress(f"read {read} of {total or '?'} inferences" + ", computing" * (read == total))
 
 
 @contextmanager
-def _server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
-    """Give a server and the name of the model there: one of its own where the model is a folder."""
-    model, place = options.model, Path(options.model)
-    is_model = place.suffix == ".onnx" or (place.is_dir() and any(place.rglob("*.onnx")))
-    if options.server is None and not is_model and len(place.parts) > 1:
-        raise EvaluationError(f"expected {model} to be a model folder, or a model's name, got none")
+def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
+    """Yield a server and the name of the model there; start an own server if the model is a folder."""
+    model, path = options.model, Path(options.model)
+    is_model = path.suffix == ".onnx" or (path.is_dir() and any(path.rglob("*.onnx")))
+    if options.server is None and not is_model and len(path.parts) > 1:
+        raise EvaluationError(
+            f"model folder not found: {model} (give a model folder, or a model's name)"
+        )
     if options.server is not None or not is_model:
         if options.data is not None:
-            raise click.UsageError(
-                "expected --data with a model folder alone, got a server's model"
-            )
+            raise click.UsageError("--data can only be used with a model folder")
         yield ServerClient(options.server or DEFAULT_SERVER), model
         return
     with (
-        TemporaryDirectory() as made,
+        TemporaryDirectory() as data,
         TemporaryFile() as log,
-        own_server(place, options.data or made, log) as (url, _),
+        own_server(path, options.data or data, log) as (url, _),
     ):
         server = ServerClient(url)
-        names = server.call("GET", "/v2/models")["models"]
+        names = server.request_json("GET", "/v2/models")["models"]
         if len(names) != 1:
             raise EvaluationError(f"expected a folder of one model, got {', '.join(names)}")
         yield server, names[0]

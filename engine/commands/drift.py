@@ -1,4 +1,4 @@
-"""The command `quadriga drift`: of files, or of what is stored, here or by a running server."""
+"""The command `quadriga drift`: compares files, or stored inferences here or by a running server."""
 
 import sys
 import time
@@ -12,174 +12,186 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     PATH,
-    filter_of,
-    form_of,
     name_and_version,
     option,
-    places,
+    parse_filter,
     report_options,
+    select_form,
+    shard_executor,
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from quadriga.engine.commands.server_client import ServerClient, reported
+from quadriga.engine.commands.output import (
+    RenderPage,
+    image_from_folder,
+    image_from_store,
+    page_writer,
+    print_progress,
+    write_report,
+)
+from quadriga.engine.commands.server_client import ServerClient, wait_for_report
 from quadriga.monitor.report.schema import Report
 
-_ALWAYS = {
+_COMMON_OPTIONS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
     "output", "fail_on_drift",
 }  # fmt: skip
-_OF_STORE = _ALWAYS | {
+_STORE_OPTIONS = _COMMON_OPTIONS | {
     "model", "start", "end", "where", "baseline_start", "baseline_end", "by",
 }  # fmt: skip
-_READ = {
-    "current": _ALWAYS | {"current", "numeric", "categorical", "embedding", "time"},
-    "model": _OF_STORE | {"data", "database", "on"},
-    "server": _OF_STORE | {"server"},
+_OPTIONS_BY_FORM = {
+    "current": _COMMON_OPTIONS | {"current", "numeric", "categorical", "embedding", "time"},
+    "model": _STORE_OPTIONS | {"data", "database", "on"},
+    "server": _STORE_OPTIONS | {"server"},
 }
-"""What is read where this is compared."""
+"""Options that each form of the command reads, by the option that selects it."""
 
 
 @click.command("drift")
 @option(
     "--baseline",
-    "What is usual: CSV, JSON lines or Parquet; of --model the name of a baseline. [default: default]",
+    "Baseline: a CSV, JSON lines or Parquet file; with --model a baseline's name. [default: default]",
     "FILE|NAME",
 )
-@option("--current", "The file that is compared with it, in any of these formats.", type=PATH)
-@option("--model", "Whose stored inferences are compared.", "NAME[@VERSION]")
-@option("--from start", "Since when: RFC 3339, or as -24h.", "TIME")
-@option("--to end", "Until when. [default: now]", "TIME")
-@option("--where", "Which of them, as of a query.", "FILTER")
+@option("--current", "File to compare with the baseline, in any of these formats.", type=PATH)
+@option("--model", "Model whose stored inferences are compared.", "NAME[@VERSION]")
+@option("--from start", "Start of the window: RFC 3339, or relative such as -24h.", "TIME")
+@option("--to end", "End of the window. [default: now]", "TIME")
+@option("--where", "Filter of the inferences, as of a query.", "FILTER")
 @option(
     "--baseline-from baseline_start",
-    "In place of --baseline: since when inferences of --model are what is usual.",
+    "In place of --baseline: start of a window of --model that serves as the baseline.",
     "TIME",
 )
-@option("--baseline-to baseline_end", "And until when.", "TIME")
+@option("--baseline-to baseline_end", "End of that window.", "TIME")
 @option(
     "--by",
-    "A key of the metadata in whose values an alarm is looked for; repeat for more.",
+    "Metadata key whose values are searched for the cause of an alarm; repeat for more.",
     "KEY",
     multiple=True,
 )
-@option("--server", "Server that compares. [default: it is done here, on the database]", "URL")
+@option("--server", "Server that compares. [default: compare here, on the database]", "URL")
 @option(
     "--on",
     "Read --model on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
     "CLUSTER",
 )
-@option("--numeric", "A column of numbers; repeat for more.", "NAME", multiple=True)
-@option("--categorical", "A column of labels; repeat for more.", "NAME", multiple=True)
+@option("--numeric", "Column of numbers; repeat for more.", "NAME", multiple=True)
+@option("--categorical", "Column of labels; repeat for more.", "NAME", multiple=True)
 @option(
     "--embedding",
-    "A column of lists of numbers, or the columns NAME_0, NAME_1 and so on; repeat for more.",
+    "Column of lists of numbers, or the columns NAME_0, NAME_1 and so on; repeat for more.",
     "NAME",
     multiple=True,
 )
-@option("--ignore", "No signal; repeat for more.", "NAME", multiple=True)
+@option("--ignore", "Column or signal to leave out; repeat for more.", "NAME", multiple=True)
 @option(
     "--source-key",
-    "What rows that resemble each other have in common. [default: camera_id, stream or recording]",
+    "Column that names the source of a row. [default: camera_id, stream or recording]",
     "NAME",
 )
 @option(
     "--time",
-    "What rows are sorted by. [default: created_at or timestamp, otherwise as they are]",
+    "Column to sort rows by. [default: created_at or timestamp, otherwise as they are]",
     "NAME",
 )
 @option(
     "--alpha",
-    "Share of days with a false alarm, at most.",
+    "Maximum share of days with a false alarm.",
     type=click.FloatRange(0.001, 0.5),
     default=0.05,
 )
 @option(
-    "--windows", "Comparisons a day, which share alpha.", type=click.IntRange(1, 1440), default=1
+    "--windows", "Comparisons per day, which share alpha.", type=click.IntRange(1, 1440), default=1
 )
 @option(
-    "--kernel", "Distance of embeddings.", type=click.Choice(["energy", "mmd"]), default="energy"
+    "--kernel",
+    "Distance between embeddings.",
+    type=click.Choice(["energy", "mmd"]),
+    default="energy",
 )
 @report_options
 @store_options
 @option("--fail-on-drift", "Exit with 1 where there is drift.", is_flag=True)
-def drift_command(**given: Any) -> None:
-    """Say whether anything has changed: in files with a row an inference, or in what is stored.
+def drift_command(**values: Any) -> None:
+    """Report whether anything has changed: in files with one row per inference, or in a store.
 
     \b
     quadriga drift --baseline march.csv --current april.csv
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    options = SimpleNamespace(**given)
-    form = form_of(options, _READ, {"current": "baseline"}, more="server")
+    options = SimpleNamespace(**values)
+    form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, combined="server")
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
-        raise click.UsageError("expected --baseline, or --baseline-from and -to, got both")
+        raise click.UsageError("--baseline cannot be used with --baseline-from or --baseline-to")
     report, page = _COMPARE[form](options)
-    put_out(report, page, options)
+    write_report(report, page, options)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 
-def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
+def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
     from quadriga.monitor.drift.significance.decision import ComparisonSettings
 
     columns = (options.numeric, options.categorical, options.embedding, options.ignore)
-    asked = ColumnOptions(*columns, options.source_key, options.time)
+    column_options = ColumnOptions(*columns, options.source_key, options.time)
     settings = ComparisonSettings(
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
-    report = compare_files(Path(options.baseline), options.current, asked, settings)
-    return report, page_with(in_folder(None))
+    report = compare_files(Path(options.baseline), options.current, column_options, settings)
+    return report, page_writer(image_from_folder(None))
 
 
-def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
+def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     server = ServerClient(options.server)
-    return reported(server, server.call("POST", "/api/drift", _parameters(options)), _show)
+    return wait_for_report(
+        server, server.request_json("POST", "/api/drift", _to_parameters(options)), _print_read
+    )
 
 
-def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.engine.stored import open_stored
+def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.store_access import open_reader
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import DriftParameters, resolve_times
     from quadriga.monitor.drift.stored import compare_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    parameters = msgspec.convert(_parameters(options), DriftParameters)
+    parameters = msgspec.convert(_to_parameters(options), DriftParameters)
     now_us = time.time_ns() // 1000
     settings = store_settings(options.data, options.database)
     baselines = BaselineStore(settings.baselines_directory)
     parameters = baselines.resolve_rolling(resolve_times(parameters, now_us))
-    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
-    named = parameters.baseline
-    baseline = baselines.read_summary(parameters.model, named) if isinstance(named, str) else None
-    with closing(inferences), places(options.on, settings.database_url) as there:
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
+    name = parameters.baseline
+    baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
+    with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
         report = compare_stored(
-            inferences, parameters, baseline, _show, executor=there, now_us=now_us
+            inferences, parameters, baseline, _print_read, executor=executor, now_us=now_us
         )
-    return report, page_with(in_store(blobs))
+    return report, page_writer(image_from_store(blobs))
 
 
-def _show(read: int, total: int | None) -> None:
-    tell(f"read {read} of {total} inferences" if total else "choosing")
+def _print_read(read: int, total: int | None) -> None:
+    print_progress(f"read {read} of {total} inferences" if total else "choosing")
 
 
-def _parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return what is asked of a drift report of stored inferences, as its API takes it."""
+def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
+    """Return the parameters of a drift report on stored inferences, as the API takes them."""
     model, version = name_and_version(options.model)
-    where = filter_of(options.where, "--where")
-    same = ("ignore", "by", "alpha", "windows", "kernel", "seed")
-    asked: dict[str, Any] = {name: getattr(options, name) for name in same}
-    asked |= {"model": model, "version": version, "where": where}
-    asked |= {"from": options.start, "to": options.end}
+    filter_ = parse_filter(options.where, "--where")
+    unchanged = ("ignore", "by", "alpha", "windows", "kernel", "seed")
+    parameters: dict[str, Any] = {name: getattr(options, name) for name in unchanged}
+    parameters |= {"model": model, "version": version, "where": filter_}
+    parameters |= {"from": options.start, "to": options.end}
     if options.source_key is not None:
-        asked["source_keys"] = [options.source_key]
+        parameters["source_keys"] = [options.source_key]
     if options.baseline_start is not None or options.baseline_end is not None:
         window = {"from": options.baseline_start, "to": options.baseline_end}
-        asked["baseline"] = {**window, "version": version, "where": where}
+        parameters["baseline"] = {**window, "version": version, "where": filter_}
     elif options.baseline is not None:
-        asked["baseline"] = options.baseline
-    return asked
+        parameters["baseline"] = options.baseline
+    return parameters
 
 
-_COMPARE = {"current": _of_files, "model": _of_store, "server": _by_server}
+_COMPARE = {"current": _compare_files, "model": _compare_stored, "server": _compare_on_server}

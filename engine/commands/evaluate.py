@@ -1,4 +1,4 @@
-"""The command `quadriga evaluate`: of files, of what is stored, of a dataset that a model is run over."""
+"""The command `quadriga evaluate`: evaluates files, stored inferences, or a model over a dataset."""
 
 import shutil
 import sys
@@ -13,84 +13,94 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     PATH,
-    cluster,
     dataset_options,
-    filter_of,
-    form_of,
     name_and_version,
     option,
-    places,
+    parse_filter,
+    ray_cluster,
     report_options,
+    select_form,
+    shard_executor,
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
+from quadriga.engine.commands.output import (
+    RenderPage,
+    image_from_folder,
+    image_from_store,
+    page_writer,
+    print_progress,
+    write_report,
+)
 from quadriga.monitor.report.schema import Report
 
-_ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
-_OF_STORE = _ALWAYS | {"model", "where", "compare", "slices", "data"}
-_READ = {
-    "records": _ALWAYS | {"records", "task", "images", "on"},
-    "truth": _ALWAYS | {"truth", "predictions", "task", "images"},
-    "model": _OF_STORE | {"database", "on"},
-    "dataset": _OF_STORE | {"dataset", "server", "split", "snapshot", "parameters", "threads"},
+_COMMON_OPTIONS = {"by", "resamples", "seed", "as_json", "output"}
+_STORE_OPTIONS = _COMMON_OPTIONS | {"model", "where", "compare", "slices", "data"}
+_OPTIONS_BY_FORM = {
+    "records": _COMMON_OPTIONS | {"records", "task", "images", "on"},
+    "truth": _COMMON_OPTIONS | {"truth", "predictions", "task", "images"},
+    "model": _STORE_OPTIONS | {"database", "on"},
+    "dataset": _STORE_OPTIONS | {"dataset", "server", "split", "snapshot", "parameters", "threads"},
 }
-"""What is read where this is evaluated."""
-_NEEDS = {"records": "task", "truth": "predictions"}
+"""Options that each form of the command reads, by the option that selects it."""
+_REQUIRED = {"records": "task", "truth": "predictions"}
 
 
 @click.command("evaluate")
 @option(
     "--task",
-    "Of --records and --truth: classification, detection, oriented, segmentation or image-text.",
+    "Task of --records or --truth: classification, detection, oriented, segmentation or image-text.",
 )
 @option(
     "--records",
-    "JSON lines or Parquet with predictions and ground truth; - for the standard input.",
+    "JSON lines or Parquet with predictions and ground truth; - for standard input.",
     type=PATH,
 )
-@option("--truth", "COCO's file of instances.", type=PATH)
-@option("--predictions", "COCO's file of results, for --truth.", type=PATH)
+@option("--truth", "COCO file of instances.", type=PATH)
+@option("--predictions", "COCO file of results, for --truth.", type=PATH)
 @option(
     "--images",
-    "Folder of the images of --records or --truth, for the page.",
+    "Folder with the images of --records or --truth, for the page.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @option(
     "--model",
-    "Whose stored answers are evaluated; with --dataset also a model folder.",
+    "Model whose stored predictions are evaluated; with --dataset also a model folder.",
     "NAME[@VERSION]",
 )
-@option("--where", "Which of its answers, as of a query.", "FILTER")
+@option("--where", "Filter of its inferences, as of a query.", "FILTER")
 @option(
     "--compare",
-    "Another model, on the same images; repeat for more.",
+    "Another model to compare on the same images; repeat for more.",
     "NAME[@VERSION]",
     multiple=True,
 )
 @option(
-    "--slice slices", "A part to look at by itself; repeat for more.", "NAME=FILTER", multiple=True
+    "--slice slices",
+    "Slice with a filter of its own; repeat for more.",
+    "NAME=FILTER",
+    multiple=True,
 )
 @option(
     "--by",
-    "What to slice by: meta.<path>, hour, day, month; repeat for more.",
+    "Field to slice by: meta.<path>, hour, day, month; repeat for more.",
     "FIELD",
     multiple=True,
 )
 @option(
     "--dataset",
-    "Folder or zip that --model is run over first: annotations.jsonl, COCO, or a folder a label.",
+    "Folder or zip to run --model over first: annotations.jsonl, COCO, or one folder per label.",
     type=PATH,
 )
 @option(
     "--server",
-    "Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or one of its own for a model folder]",
+    "Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or an own server for a model folder]",
     "URL",
 )
-@option("--split", "Which split of --dataset; where it has none, what it is called.", "NAME")
+@option("--split", "Split of --dataset to use; names the split if the dataset has none.", "NAME")
 @option(
     "--parameters",
-    'Of each request over --dataset, such as {"score_threshold": 0.001}.',
+    'Parameters of each request over --dataset, such as {"score_threshold": 0.001}.',
     "JSON",
     default="{}",
     show_default=False,
@@ -103,110 +113,126 @@ _NEEDS = {"records": "task", "truth": "predictions"}
 )
 @option(
     "--resamples",
-    "Of the bootstrap, for intervals; 0 for none.",
+    "Bootstrap resamples for confidence intervals; 0 for none.",
     type=click.IntRange(0, 1000),
     default=200,
 )
 @report_options
 @store_options
-def evaluate_command(**given: Any) -> None:
-    """Say how good a model's answers are: in files, in a store, or over a dataset.
+def evaluate_command(**values: Any) -> None:
+    """Measure how good a model's predictions are: in files, in a store, or over a dataset.
 
     \b
-    quadriga evaluate --task detection --records answers.jsonl
+    quadriga evaluate --task detection --records predictions.jsonl
     quadriga evaluate --truth instances.json --predictions results.json
     quadriga evaluate --model NAME --where 'ts=ge:-7d' --by meta.camera_id
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    options = SimpleNamespace(**given)
-    form = form_of(options, _READ, _NEEDS, more="dataset")
+    options = SimpleNamespace(**values)
+    form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, combined="dataset")
     report, page = _EVALUATE[form](options)
-    put_out(report, page, options)
+    write_report(report, page, options)
 
 
-def _records(options: SimpleNamespace) -> tuple[Report, Page]:
+def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
-    def show(lines: int) -> None:
-        tell(f"{lines} images")
+    def print_images(lines: int) -> None:
+        print_progress(f"{lines} images")
 
-    place, page = options.records, page_with(in_folder(options.images))
-    asked: dict[str, Any] = {"by": options.by, "asked": _asked(options), "tell": show}
-    if place.suffix == ".parquet":
-        with cluster(options.on) as found:
-            each = map if found is None else found.map
-            return evaluate_parquet(place.absolute(), options.task, each=each, **asked), page
+    path, page = options.records, page_writer(image_from_folder(options.images))
+    arguments: dict[str, Any] = {
+        "by": options.by,
+        "options": _evaluation_options(options),
+        "on_lines_read": print_images,
+    }
+    if path.suffix == ".parquet":
+        with ray_cluster(options.on) as ray:
+            map_shards = map if ray is None else ray.map
+            return evaluate_parquet(
+                path.absolute(), options.task, map_shards=map_shards, **arguments
+            ), page
     if options.on is not None:
-        raise click.UsageError(f"expected --on with --model or with Parquet, got it with {place}")
-    if str(place) != "-":
-        with place.open("rb") as file:
-            return evaluate_records(file, options.task, name=place.name, **asked), page
-    with TemporaryFile() as file:  # it is read twice
+        raise click.UsageError(f"--on can only be used with --model or Parquet, got {path}")
+    if str(path) != "-":
+        with path.open("rb") as file:
+            return evaluate_records(file, options.task, name=path.name, **arguments), page
+    with TemporaryFile() as file:  # records are read twice
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.seek(0)
-        return evaluate_records(file, options.task, name="standard input", **asked), page
+        return evaluate_records(file, options.task, name="standard input", **arguments), page
 
 
-def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
+def _evaluate_coco(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
-    files, asked = (options.truth, options.predictions), _asked(options)
-    report = evaluate_coco(*files, options.task, by=options.by, asked=asked)
-    return report, page_with(in_folder(options.images))
+    report = evaluate_coco(
+        options.truth,
+        options.predictions,
+        options.task,
+        by=options.by,
+        options=_evaluation_options(options),
+    )
+    return report, page_writer(image_from_folder(options.images))
 
 
-def _asked(options: SimpleNamespace) -> Any:
-    from quadriga.monitor.evaluation.reporting import Asked
+def _evaluation_options(options: SimpleNamespace) -> Any:
+    from quadriga.monitor.evaluation.reporting import EvaluationOptions
 
-    return Asked(options.resamples, options.seed)
+    return EvaluationOptions(options.resamples, options.seed)
 
 
-def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.engine.stored import open_stored
-    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check
+def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.store_access import open_reader
+    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    parameters = msgspec.convert(_parameters(options), EvaluationParameters)
-    check(parameters)
+    parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
+    check_parameters(parameters)
     settings = store_settings(options.data, options.database)
-    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
 
     def show(done: int, total: int | None) -> None:
         computing = ", computing" * (done == total)
-        tell(f"read {done} of {total} answers{computing}" if total else "choosing")
+        print_progress(f"read {done} of {total} inferences{computing}" if total else "choosing")
 
-    with closing(inferences), places(options.on, settings.database_url) as there:
-        report = evaluate_stored(inferences, parameters, show, executor=there)
-    return report, page_with(in_store(blobs))
+    with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
+        report = evaluate_stored(inferences, parameters, show, executor=executor)
+    return report, page_writer(image_from_store(blobs))
 
 
-def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
+def _evaluate_dataset(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.engine.commands.datasets import evaluate_dataset
 
-    return evaluate_dataset(options, _parameters(options))
+    return evaluate_dataset(options, _to_parameters(options))
 
 
-def _parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return what is asked of an evaluation of stored inferences, as its API takes it."""
+def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
+    """Return the parameters of an evaluation of stored inferences, as the API takes them."""
     slices = {}
     for text in options.slices:
-        name, _, where = text.partition("=")
-        if not name or not where:
+        name, _, filter_text = text.partition("=")
+        if not name or not filter_text:
             raise click.BadParameter(f"expected NAME=FILTER, got {text}", param_hint="--slice")
-        slices[name] = filter_of(where, "--slice")
+        slices[name] = parse_filter(filter_text, "--slice")
     model, version = name_and_version(options.model)
-    others = [name_and_version(one) for one in options.compare]
+    compared = [name_and_version(argument) for argument in options.compare]
     return {
         "model": model,
         "version": version,
-        "where": filter_of(options.where, "--where"),
+        "where": parse_filter(options.where, "--where"),
         "by": options.by,
         "slices": slices,
-        "compare": [{"model": name, "version": version} for name, version in others],
+        "compare": [{"model": name, "version": version} for name, version in compared],
         "resamples": options.resamples,
         "seed": options.seed,
     }
 
 
-_EVALUATE = {"records": _records, "truth": _coco, "model": _stored, "dataset": _dataset}
+_EVALUATE = {
+    "records": _evaluate_records,
+    "truth": _evaluate_coco,
+    "model": _evaluate_stored,
+    "dataset": _evaluate_dataset,
+}

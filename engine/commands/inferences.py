@@ -1,4 +1,4 @@
-"""The commands `quadriga query`, `export` and `import`: inferences found, taken out, brought in."""
+"""The commands `quadriga query`, `export` and `import`."""
 
 import json
 from contextlib import closing
@@ -11,28 +11,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import PATH, filter_of, option, store_options, store_settings
-from quadriga.engine.commands.output import tell
+from quadriga.engine.commands.options import (
+    PATH,
+    option,
+    parse_filter,
+    store_options,
+    store_settings,
+)
+from quadriga.engine.commands.output import print_progress
 
 
 @click.command()
-@click.argument("where", metavar="FILTER", default="")
+@click.argument("filter_text", metavar="FILTER", default="")
 @store_options
 @option("--limit", "Inferences to show.", type=click.IntRange(1, 1000), default=20)
 @click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
 @option("--json as_json", "Print one JSON record a line.", is_flag=True)
-def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
+def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
     """Find stored inferences by FILTER, in JSON or on one line.
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from quadriga.engine.stored import open_stored
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.query.request import QueryRequest
 
-    inferences, _ = open_stored(store_settings(**store))
+    inferences, _ = open_reader(store_settings(**store))
     with closing(inferences):
         page = inferences.query(
-            QueryRequest(filter_of(where), limit=limit, order=order, count="capped")
+            QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
         )
     if as_json:
         for record in page.inferences:
@@ -44,7 +50,7 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
         table.add_column(name, overflow="fold")
     for record in page.inferences:
         predictions = json.loads(bytes(record.predictions))
-        shown = ", ".join(filter(None, map(_in_words, predictions[:4])))
+        shown = ", ".join(filter(None, map(_prediction_text, predictions[:4])))
         more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
         name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
         cells = (name, shown + more, bytes(record.metadata).decode())
@@ -55,92 +61,94 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
     console.print(f"{len(page.inferences)} of {page.count}{more} shown")
     if page.partial:
         console.print(
-            "The search ended before all were looked at: narrow it, for example by a time."
+            "The search stopped before it had read everything: narrow it, for example by a time."
         )
 
 
-def _in_words(prediction: dict[str, Any]) -> str:
+def _prediction_text(prediction: dict[str, Any]) -> str:
     if "label" in prediction:
         return f"{prediction['label']} {prediction['score']:.2f}"
     return str(prediction.get("answer", ""))
 
 
 @click.command("export")
-@click.argument("where", metavar="FILTER", default="{}")
+@click.argument("filter_text", metavar="FILTER", default="{}")
 @option(
     "--format",
     "JSON lines, Parquet, a dataset for Chariot, or COCO.",
     type=click.Choice(["jsonl", "parquet", "chariot", "coco"]),
     default="jsonl",
 )
-@option("--output", "The file to make.", required=True, type=PATH)
-@option("--images/--no-images", "With the images; default: with chariot and coco.", default=None)
+@option("--output", "File to write.", required=True, type=PATH)
+@option("--images/--no-images", "Include the images; default: with chariot and coco.", default=None)
 @option(
     "--annotations",
-    "What chariot and coco annotate; either: the truth where there is one, else the predictions.",
+    "Annotations of chariot and coco; either: the ground truth if there is one, else predictions.",
     type=click.Choice(["either", "ground_truth", "predictions"]),
     default="either",
 )
 @store_options
 def export_command(
-    where: str, output: Path, data: str | None, database: str | None, **asked: Any
+    filter_text: str, output: Path, data: str | None, database: str | None, **export_options: Any
 ) -> None:
-    """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
-    from quadriga.engine.stored import open_stored
+    """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_stored(store_settings(data, database), QUERY_TIMEOUT_S)
-    parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
+    inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S)
+    parameters = msgspec.convert(
+        {"where": parse_filter(filter_text), **export_options}, ExportParameters
+    )
     check_parameters(parameters)
     with closing(inferences):
-        count = export(inferences, blobs, parameters, output.absolute(), _show)
-    tell("")
+        count = export(inferences, blobs, parameters, output.absolute(), _print_count)
+    print_progress("")
     click.echo(f"{count} inferences in {output}")
 
 
 @click.command("import")
 @click.argument("file", type=PATH)
 @option(
-    "--as what",
-    "Inferences, with their ids and ground truth; or the ground truth alone.",
+    "--as kind",
+    "Inferences with their ids and ground truth; or the ground truth alone.",
     type=click.Choice(["inferences", "ground-truth"]),
     default="inferences",
 )
 @option(
     "--join",
-    "What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
+    "Field that joins ground truth to inferences: id, request_id, input.hash or meta.<key>. "
     "[default: id where FILE has one, else input.hash]",
     "FIELD",
 )
 @store_options
-def import_command(file: Path, what: Any, join: str | None, **store: Any) -> None:
+def import_command(file: Path, kind: Any, join: str | None, **store: Any) -> None:
     """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
 
-    Works beside a server and without one. Importing twice is importing once.
+    A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
     """
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
 
-    if join is not None and (what == "inferences" or not _is_join(join)):
+    if join is not None and (kind == "inferences" or not _is_join_field(join)):
         raise click.BadParameter(
             f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
             param_hint="--join",
         )
     settings = store_settings(**store)
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-    importer = Importer(settings.journal_directory, settings.database_url, blobs, what, join)
-    imported = importer.run(read(file), _show)
-    tell("")
+    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    importer = Importer(settings.journal_directory, settings.database_url, blobs, kind, join)
+    imported = importer.run(read(file), _print_count)
+    print_progress("")
     counts = msgspec.structs.asdict(imported).items()
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
 
 
-def _is_join(text: str) -> bool:
+def _is_join_field(text: str) -> bool:
     return text in {"id", "request_id", "input.hash"} or (text[:5] == "meta." and len(text) > 5)
 
 
-def _show(done: int, total: int | None = None) -> None:
-    of = "" if total is None else f" of {total}"
-    tell(f"{done}{of} inferences")
+def _print_count(done: int, total: int | None = None) -> None:
+    total_text = "" if total is None else f" of {total}"
+    print_progress(f"{done}{total_text} inferences")

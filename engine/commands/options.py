@@ -1,4 +1,4 @@
-"""Options that several commands have, and what is read off them; they go on as a namespace."""
+"""Options that several commands share, and the settings and values read from them."""
 
 import json
 import os
@@ -21,13 +21,13 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 PATH = click.Path(path_type=Path)
 
 
-def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
-    """Return click's option, with spaces between its names; a default is shown."""
-    shown = {"show_default": "default" in more} | more
-    return click.option(*names.split(), help=text, metavar=metavar, **shown)
+def option(names: str, text: str, metavar: str | None = None, **keywords: Any) -> Decorator:
+    """Return a click option; `names` are separated by spaces, and a default is shown."""
+    attributes = {"show_default": "default" in keywords} | keywords
+    return click.option(*names.split(), help=text, metavar=metavar, **attributes)
 
 
-def _together(*options: Decorator) -> Decorator:
+def _combine(*options: Decorator) -> Decorator:
     def decorate(command: Any) -> Any:
         for option in reversed(options):
             command = option(command)
@@ -36,26 +36,30 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
-def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
-    """See that a report's file is one that can be written, before all the work."""
+def _check_output(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
+    """Check that a report's file can be written, before the work starts.
+
+    Raises:
+        click.BadParameter: It has another ending, or its folder does not exist.
+    """
     if output is None:
         return None
     if output.suffix not in {".html", ".json"}:
-        raise click.BadParameter(f"expected a file .html or .json, got {output.name}")
+        raise click.BadParameter(f"expected a file ending in .html or .json, got {output.name}")
     if not output.parent.is_dir():
-        raise click.BadParameter(f"expected a folder {output.parent}, got none")
+        raise click.BadParameter(f"folder not found: {output.parent}")
     if output.is_dir():
         raise click.BadParameter(f"expected a file, got the folder {output}")
     return output
 
 
-store_options = _together(
+store_options = _combine(
     option("--data", "Data folder of the server. [default: data]"),
     option("--database", "SQLAlchemy URL of the store."),
 )
-"""Of every command that opens a store; `store_settings` reads them."""
+"""Options of the commands that open a store; `store_settings` reads them."""
 
-model_options = _together(
+model_options = _combine(
     option(
         "--extensions",
         f"{settings.descriptions()['extensions']} [default: QUADRIGA_EXTENSIONS]",
@@ -64,90 +68,103 @@ model_options = _together(
 )
 """Options of the commands that load a model themselves; `prepare_models` applies them."""
 
-report_options = _together(
-    option(
-        "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
-    ),
+report_options = _combine(
+    option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
     option(
         "--output",
-        "Write the report, too: .html for people, .json for programs.",
+        "Also write the report to a file: .html for people, .json for programs.",
         type=PATH,
-        callback=_checked,
+        callback=_check_output,
     ),
 )
-"""Of every command that makes a report."""
+"""Options of the commands that make a report."""
 
-dataset_options = _together(
-    option("--snapshot", "What --dataset is called. [default: a hash of its images]", "NAME"),
-    option("--threads", "Requests over --dataset at once.", type=click.IntRange(1, 64), default=4),
+dataset_options = _combine(
+    option("--snapshot", "Name of the --dataset snapshot. [default: a hash of its images]", "NAME"),
+    option(
+        "--threads",
+        "Concurrent requests over --dataset.",
+        type=click.IntRange(1, 64),
+        default=4,
+    ),
 )
-"""Of every command that runs a model over a dataset."""
+"""Options of the commands that run a model over a dataset."""
 
 
 def store_settings(data: str | None, database: str | None) -> Settings:
-    """Return the settings of a server with these; what is None is left to it."""
-    return _settings({"data": data, "database": database})
+    """Return the settings with these values; None leaves a value to the environment or default."""
+    return _load_settings({"data": data, "database": database})
 
 
 def prepare_models(extensions: str | None) -> None:
-    """Let models name modules of the folder of extensions; None is left to the settings."""
-    settings.add_extensions(_settings({"extensions": extensions}))
+    """Make the modules of the extensions folder importable; None takes the folder of the settings."""
+    settings.add_extensions(_load_settings({"extensions": extensions}))
 
 
-def _settings(options: Mapping[str, str | None]) -> Settings:
+def _load_settings(options: Mapping[str, str | None]) -> Settings:
     flags = {name: value for name, value in options.items() if value is not None}
     return settings.load(flags, os.environ)
 
 
-def form_of(
-    options: SimpleNamespace, read: dict[str, set[str]], needs: dict[str, str], more: str
+def select_form(
+    options: SimpleNamespace,
+    options_by_form: dict[str, set[str]],
+    required: dict[str, str],
+    combined: str,
 ) -> str:
-    """Tell which of its forms a command was asked for, and see that no option goes unread.
+    """Return the form of a command that the options select; refuse options that it does not read.
 
     Args:
-        options: That were given.
-        read: The options of each form, by the one that asks for it.
-        needs: What else a form needs.
-        more: The option that makes a form of its own of --model.
+        options: Values of all options.
+        options_by_form: Options that each form reads, by the option that selects the form.
+        required: Option that a form needs besides the one that selects it.
+        combined: Option that makes a form of its own together with --model.
+
+    Raises:
+        click.UsageError: No form or several are selected, or an option is missing or unread.
     """
-    first = [name for name in read if name != more]
-    given = [name for name in first if getattr(options, name) is not None]
-    if len(given) != 1:
-        *others, last = (f"--{name} {'NAME' if name == 'model' else 'FILE'}" for name in first)
-        expected, got = f"{', '.join(others)} and {last}", " and ".join(given) or "none"
+    names = [name for name in options_by_form if name != combined]
+    supplied = [name for name in names if getattr(options, name) is not None]
+    if len(supplied) != 1:
+        *others, last = (f"--{name} {'NAME' if name == 'model' else 'FILE'}" for name in names)
+        expected, got = f"{', '.join(others)} and {last}", " and ".join(supplied) or "none"
         raise click.UsageError(f"expected one of {expected}, got {got}")
-    form = more if given == ["model"] and getattr(options, more) is not None else given[0]
-    if form in needs and getattr(options, needs[form]) is None:
-        raise click.UsageError(f"expected --{needs[form]} with --{form}, got none")
+    form = (
+        combined
+        if supplied == ["model"] and getattr(options, combined) is not None
+        else supplied[0]
+    )
+    if form in required and getattr(options, required[form]) is None:
+        raise click.UsageError(f"--{required[form]} is required with --{form}")
     context = get_current_context()
-    for one in context.command.params:
-        is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
-        if is_given and one.name not in read[form]:
-            raise click.UsageError(f"expected no {one.opts[0]} with --{form}, got one")
+    for parameter in context.command.params:
+        is_given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if is_given and parameter.name not in options_by_form[form]:
+            raise click.UsageError(f"{parameter.opts[0]} cannot be used with --{form}")
     return form
 
 
-def filter_of(text: str | None, flag: str | None = None) -> Any:
-    """Return the filter of a flag, or of the argument FILTER, as a query takes it."""
+def parse_filter(text: str | None, flag: str | None = None) -> Any:
+    """Return the filter in a flag, or in the argument FILTER, as a query takes it."""
     if not text:
         return None
     try:
         return json.loads(text) if text.lstrip().startswith("{") else text
     except json.JSONDecodeError as error:
         expected = "FILTER to be JSON" if flag is None else "JSON"
-        said = f"expected {expected}, got {text}: {error}"
-        raise click.BadParameter(said, param_hint=flag) from error
+        message = f"expected {expected}, got {text}: {error}"
+        raise click.BadParameter(message, param_hint=flag) from error
 
 
 def name_and_version(text: str) -> tuple[str, str | None]:
-    """Take NAME@VERSION apart; without a version it is None."""
+    """Split NAME@VERSION; the version is None if there is none."""
     name, _, version = text.partition("@")
     return name, version or None
 
 
-def cluster(address: str | None) -> AbstractContextManager[Any]:
-    """Give the Ray cluster of --on, left at the end; None where none is wanted."""
+def ray_cluster(address: str | None) -> AbstractContextManager[Any]:
+    """Return the Ray cluster at the address of --on, closed at the end; None without an address."""
     if address is None:
         return nullcontext()
     from quadriga.monitor.evaluation.ray_executor import RayCluster
@@ -156,12 +173,12 @@ def cluster(address: str | None) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def places(address: str | None, database_url: str) -> Iterator[Any]:
-    """Give the places of --on where a database is read; None for here."""
-    with cluster(address) as found:
-        if found is None:
+def shard_executor(address: str | None, database_url: str) -> Iterator[Any]:
+    """Yield the executor that reads a database on the cluster of --on; None to read it here."""
+    with ray_cluster(address) as ray:
+        if ray is None:
             yield None
             return
         from quadriga.monitor.evaluation.ray_executor import RayExecutor
 
-        yield RayExecutor(found, database_url)
+        yield RayExecutor(ray, database_url)

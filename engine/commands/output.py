@@ -1,4 +1,4 @@
-"""What commands say: how far they are, what went wrong, and a report as table, JSON or page."""
+"""Output of commands: progress, errors, and reports as tables, JSON or pages."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,161 +14,177 @@ from rich.table import Table
 from rich.text import Text
 
 from quadriga.monitor.report import drift_texts, metric_texts
-from quadriga.monitor.report.schema import TIMES, Metric, Report, Signal, Slice, by_effect
+from quadriga.monitor.report.schema import (
+    TIME_SLICES,
+    Metric,
+    Report,
+    Signal,
+    Slice,
+    sorted_by_effect,
+)
 from quadriga.store.blobs.interface import Blobs
 
-_MOST_LABELS = 10
-_MOST_MOVED = 5
-_MOST_SLICES = 24
+_MAX_LABELS = 10
+_MAX_MOVED = 5
+_MAX_SLICES = 24
 
-Page = Callable[[Report], str]
-"""Makes the page of a report."""
+RenderPage = Callable[[Report], str]
+"""Function that renders a report as an HTML page."""
 
 
-def tell(text: str) -> None:
-    """Show how far it is, on one line, where somebody looks."""
+def print_progress(text: str) -> None:
+    """Show progress on one line, if standard error is a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{text}", err=True, nl=False)
 
 
 def fail(error: Exception) -> NoReturn:
-    """End the command with what went wrong."""
-    tell("")
+    """Print an error and end the command with status 2."""
+    print_progress("")
     click.echo(f"quadriga: {error}", err=True)
     sys.exit(2)
 
 
-def echo_json(shown: Any) -> None:
+def echo_json(value: Any) -> None:
     """Print an object as JSON."""
-    click.echo(_json(shown))
+    click.echo(_to_json(value))
 
 
-def put_out(report: Report, page: Page, options: SimpleNamespace) -> None:
-    """Show a report as its options say, and write it to a file if there is one.
+def write_report(report: Report, page: RenderPage, options: SimpleNamespace) -> None:
+    """Print a report as its options say, and write it to the file of --output if there is one.
 
     Raises:
         OSError: The file cannot be written.
     """
-    tell("")
+    print_progress("")
     output: Path | None = options.output
     if output is not None:
         is_page = output.suffix == ".html"
-        output.write_bytes(page(report).encode() if is_page else _json(report) + b"\n")
+        output.write_bytes(page(report).encode() if is_page else _to_json(report) + b"\n")
     if options.as_json:
         echo_json(report)
         return
     console = Console()
-    for part in drift(report) if report.kind == "drift" else evaluation(report):
-        console.print(part)
+    for renderable in render_drift(report) if report.kind == "drift" else render_evaluation(report):
+        console.print(renderable)
     if output is not None:
         console.print(f"Report: {output}", soft_wrap=True)
 
 
-def page_with(image_bytes: Callable[[str], bytes | None]) -> Page:
-    """Return what makes a page with the images that this finds."""
+def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:
+    """Return the function that renders a page with the images that `image_bytes` returns."""
 
     def make(report: Report) -> str:
-        from quadriga.monitor.report.page import page
+        from quadriga.monitor.report.page import render_page
 
-        return page(report, image_bytes)
+        return render_page(report, image_bytes)
 
     return make
 
 
-def in_store(blobs: Blobs) -> Callable[[str], bytes | None]:
-    """Return what finds an image by its hash."""
+def image_from_store(blobs: Blobs) -> Callable[[str], bytes | None]:
+    """Return the function that reads an image by its hash."""
     return lambda key: blobs.get(key) if key.startswith("blake3:") else None
 
 
-def in_folder(folder: Path | None) -> Callable[[str], bytes | None]:
-    """Return what finds the image of a name below a folder, with its ending or without."""
+def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
+    """Return the function that reads an image below a folder by its name, with or without suffix."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder else []
-    found = {path.stem: path for path in files} | {path.name: path for path in files}
-    found |= {path.relative_to(folder or path).as_posix(): path for path in files}
-    return lambda name: found[name].read_bytes() if name in found else None
+    paths = {path.stem: path for path in files} | {path.name: path for path in files}
+    paths |= {path.relative_to(folder or path).as_posix(): path for path in files}
+    return lambda name: paths[name].read_bytes() if name in paths else None
 
 
-def _json(shown: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(shown))
+def _to_json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value))
 
 
-def drift(report: Report) -> Iterator[Table | Text]:
-    """Say whether there is drift, then signal by signal, and what did not count."""
+def render_drift(report: Report) -> Iterator[Table | Text]:
+    """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
-    signals = by_effect(report.signals)
+    signals = sorted_by_effect(report.signals)
     if signals:
-        yield _table(signals)
-    for one in signals:
-        if one.new_labels:
-            named = ", ".join(map(metric_texts.plain, one.new_labels[:_MOST_LABELS]))
-            more = len(one.new_labels) - _MOST_LABELS
-            rest = f" and {more:,} more" if more > 0 else ""
-            yield Text(f"New labels of {metric_texts.plain(one.name)}: {named}{rest}")
+        yield _signal_table(signals)
+    for signal in signals:
+        if signal.new_labels:
+            named = ", ".join(map(metric_texts.one_line, signal.new_labels[:_MAX_LABELS]))
+            hidden_count = len(signal.new_labels) - _MAX_LABELS
+            remaining = f" and {hidden_count:,} more" if hidden_count > 0 else ""
+            yield Text(f"New labels of {metric_texts.one_line(signal.name)}: {named}{remaining}")
     reasons: dict[str, list[str]] = {}
-    for one in signals:
-        if one.status == "insufficient" and one.reason:
-            reasons.setdefault(one.reason, []).append(metric_texts.plain(one.name))
+    for signal in signals:
+        if signal.status == "insufficient" and signal.reason:
+            reasons.setdefault(signal.reason, []).append(metric_texts.one_line(signal.name))
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
-        yield Text(f"Left out, {metric_texts.plain(name)}: {metric_texts.plain(reason, 200)}")
-    for count, reason in metric_texts.left_out(report.data.excluded):
+        yield Text(f"Left out, {metric_texts.one_line(name)}: {metric_texts.one_line(reason, 200)}")
+    for count, reason in metric_texts.excluded_text(report.data.excluded):
         yield Text(f"Left out: {count} {reason}")
-    yield from map(Text, _moved(report.slices))
-    yield from map(Text, _estimates(report))
-    yield Text(_rows(report))
+    yield from map(Text, _moved_texts(report.slices))
+    yield from map(Text, _estimate_texts(report))
+    yield Text(_rows_text(report))
 
 
-def _table(signals: list[Signal]) -> Table:
+def _signal_table(signals: list[Signal]) -> Table:
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for column in ("signal", "status", "test"):
         table.add_column(column, overflow="fold", min_width=12 if column == "status" else None)
     for column in ("p", "effect (min)", "n", "n_eff"):
         table.add_column(column, overflow="fold", justify="right")
-    for one in signals:
-        words = metric_texts.plain(one.name), drift_texts.status(one), one.test.replace("_", "-")
-        numbers = metric_texts.brief(one.p_adjusted), drift_texts.effect(one.effect)
-        table.add_row(*map(Text, (*words, *numbers, *map(drift_texts.sides, (one.n, one.n_eff)))))
+    for signal in signals:
+        texts = (
+            metric_texts.one_line(signal.name),
+            drift_texts.status_text(signal),
+            signal.test.replace("_", "-"),
+        )
+        numbers = (
+            metric_texts.format_brief(signal.p_adjusted),
+            drift_texts.format_effect(signal.effect),
+        )
+        table.add_row(
+            *map(Text, (*texts, *numbers, *map(drift_texts.format_sides, (signal.n, signal.n_eff))))
+        )
     return table
 
 
-def _moved(slices: list[Slice]) -> Iterator[str]:
-    found = drift_texts.moved(slices)
-    for one in found[:_MOST_MOVED]:
-        where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
-        yield f"{where}: {one.effect}, elsewhere {one.other}"
-    if len(found) > _MOST_MOVED:
-        yield f"Moved: {len(found) - _MOST_MOVED:,} more, with smaller effects"
+def _moved_texts(slices: list[Slice]) -> Iterator[str]:
+    moved = drift_texts.moved_signals(slices)
+    for signal in moved[:_MAX_MOVED]:
+        text = f"Moved: {signal.signal}, where {signal.by} is {signal.value} (n = {signal.n})"
+        yield f"{text}: {signal.effect}, elsewhere {signal.other}"
+    if len(moved) > _MAX_MOVED:
+        yield f"Moved: {len(moved) - _MAX_MOVED:,} more, with smaller effects"
 
 
-def _estimates(report: Report) -> Iterator[str]:
-    found = drift_texts.estimates(report.metrics)
-    for one in found:
-        between = "" if one.ci95 is None else f" ({metric_texts.interval(one)})"
-        yield f"{one.type}, {drift_texts.method(one)}: {metric_texts.number(one.value)}{between}"
-    yield from drift_texts.valid(found)
+def _estimate_texts(report: Report) -> Iterator[str]:
+    estimates = drift_texts.estimated_metrics(report.metrics)
+    for metric in estimates:
+        interval = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
+        yield f"{metric.type}, {drift_texts.method_name(metric)}: {metric_texts.format_number(metric.value)}{interval}"
+    yield from drift_texts.validity_notes(estimates)
 
 
-def _rows(report: Report) -> str:
-    before = report.data.baseline
-    said = [f"{report.data.current.n:,} rows against {before.n if before else 0:,}"]
+def _rows_text(report: Report) -> str:
+    baseline = report.data.baseline
+    texts = [f"{report.data.current.n:,} rows against {baseline.n if baseline else 0:,}"]
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
         value = report.parameters.get(name)
         if value is not None:
-            said.append(f"{text} {metric_texts.plain(value)}")
-    return ", ".join(said)
+            texts.append(f"{text} {metric_texts.one_line(value)}")
+    return ", ".join(texts)
 
 
-def evaluation(report: Report) -> Iterator[Table | Text]:
-    """Show the headlines, what was counted, and a table for each thing that is sliced by."""
+def render_evaluation(report: Report) -> Iterator[Table | Text]:
+    """Yield the headlines, the counts, and one table for each key that the report is sliced by."""
     if report.data.current.n:
-        yield _headlines(report)
-    yield _counts(report)
-    yield from _slices(report)
+        yield _headline_table(report)
+    yield _counts_text(report)
+    yield from _slice_tables(report)
 
 
-def _numbers(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a table of which the first column, without a name, says what the numbers are of."""
+def _number_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table whose first column, without a name, labels its rows."""
     table = Table(title=Text(title))
     table.add_column()
     for column in columns:
@@ -178,54 +194,64 @@ def _numbers(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) 
     return table
 
 
-def _headlines(report: Report) -> Table:
+def _headline_table(report: Report) -> Table:
     name = f"{report.model.name} {report.model.version}".strip()
     differences = [
-        {(one.type, str(one.parameters)): one for one in each.differences}
-        for each in report.comparisons
+        {(metric.type, str(metric.parameters)): metric for metric in comparison.differences}
+        for comparison in report.comparisons
     ]
     metrics, rows = metric_texts.headlines(report), []
     for title, metric in zip(metric_texts.titles(metrics), metrics, strict=True):
         key = metric.type, str(metric.parameters)
-        others = [_difference(each.get(key)) for each in differences]
+        compared = [_difference_text(comparison.get(key)) for comparison in differences]
         rows.append(
-            [title, metric_texts.number(metric.value), metric_texts.interval(metric), *others]
+            [
+                title,
+                metric_texts.format_number(metric.value),
+                metric_texts.format_interval(metric),
+                *compared,
+            ]
         )
-    columns = "value", "95 %", *(one.model.name for one in report.comparisons)
-    return _numbers(name or report.task, columns, rows)
+    columns = "value", "95 %", *(comparison.model.name for comparison in report.comparisons)
+    return _number_table(name or report.task, columns, rows)
 
 
-def _difference(metric: Metric | None) -> str:
-    """Say by how much the model is above another."""
+def _difference_text(metric: Metric | None) -> str:
+    """Return by how much the model is above another, as text."""
     if metric is None or metric.value is None:
         return metric_texts.UNDEFINED
     sign = "+" if metric.value > 0 else ""
-    between = "" if metric.ci95 is None else f" ({metric_texts.interval(metric)})"
-    return f"{sign}{metric_texts.number(metric.value)}{between}"
+    interval = "" if metric.ci95 is None else f" ({metric_texts.format_interval(metric)})"
+    return f"{sign}{metric_texts.format_number(metric.value)}{interval}"
 
 
-def _counts(report: Report) -> Text:
+def _counts_text(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
-    left_out = metric_texts.left_out(report.data.excluded)
+    left_out = metric_texts.excluded_text(report.data.excluded)
     if left_out:
-        counts.append("left out " + ", ".join(f"{count} {what}" for count, what in left_out))
+        counts.append("left out " + ", ".join(f"{count} {reason}" for count, reason in left_out))
     if report.status == "insufficient":
-        counts.append("too few to say anything")
-    counts += [f"{one.n:,} images in common with {one.model.name}" for one in report.comparisons]
+        counts.append("too few to draw conclusions")
+    counts += [
+        f"{comparison.n:,} images in common with {comparison.model.name}"
+        for comparison in report.comparisons
+    ]
     return Text(", ".join(counts))
 
 
-def _slices(report: Report) -> Iterator[Table]:
-    """Give a table for each thing that is sliced by, with the first headlines."""
-    for by in dict.fromkeys(one.by for one in report.slices):
-        found = [one for one in report.slices if one.by == by]
-        slices = found[:_MOST_SLICES]
-        if by in TIMES:
-            slices.sort(key=lambda one: one.value or "")
-        rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
+def _slice_tables(report: Report) -> Iterator[Table]:
+    """Yield one table for each key that the report is sliced by, with the first headlines."""
+    for by in dict.fromkeys(slice_.by for slice_ in report.slices):
+        matching = [slice_ for slice_ in report.slices if slice_.by == by]
+        slices = matching[:_MAX_SLICES]
+        if by in TIME_SLICES:
+            slices.sort(key=lambda slice_: slice_.value or "")
+        shown = f": {len(slices)} of {len(matching)} values" if len(matching) > len(slices) else ""
         rows = [
-            [metric_texts.plain(one.value), f"{one.n:,}"]
-            + [metric_texts.number(metric.value) for metric in one.metrics[:4]]
-            for one in slices
+            [metric_texts.one_line(slice_.value), f"{slice_.n:,}"]
+            + [metric_texts.format_number(metric.value) for metric in slice_.metrics[:4]]
+            for slice_ in slices
         ]
-        yield _numbers(by + rest, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows)
+        yield _number_table(
+            by + shown, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows
+        )

@@ -1,4 +1,4 @@
-"""A server for commands: speaks to one that runs, over kept connections, or starts its own."""
+"""A client of a running server, over persistent connections, and a server of a command's own."""
 
 import json
 import signal
@@ -14,29 +14,29 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from quadriga.engine.commands.output import Page
+from quadriga.engine.commands.output import RenderPage
 from quadriga.monitor.report.schema import Report
 
-TIMEOUT_S = 300.0
-"""That an answer may take."""
+RESPONSE_TIMEOUT_S = 300.0
+"""Maximum time until a response."""
 
-PATIENCE_S = 60.0
-"""That a server may be busy, or a model not loaded yet."""
+BUSY_TIMEOUT_S = 60.0
+"""Maximum time to wait while a server is busy or a model is loading."""
 
-POLL_S = 0.2
-"""Between looks at what takes a while."""
+POLL_INTERVAL_S = 0.2
+"""Time between two looks at the state of a job or a model."""
 
-_BUSY = {429, 503}
-_STOP_S = 30.0
-_SAID_BYTES = 2000
+_BUSY_STATUSES = {429, 503}
+_STOP_TIMEOUT_S = 30.0
+_MAX_LOG_BYTES = 2000
 
 
 class ServerError(OSError):
-    """The server does not answer, or not as expected."""
+    """The server does not respond, or not as expected."""
 
 
-class Refused(ServerError):
-    """The server answered a request with an error."""
+class ServerRefused(ServerError):
+    """The server responded to a request with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{text} ({status})")
@@ -46,35 +46,39 @@ class Refused(ServerError):
 class ServerClient:
     """A server at a URL, maybe with a path; safe to use from several threads.
 
-    Methods raise a `Refused` where the server answers an error, else a `ServerError`.
+    Methods raise `ServerRefused` if the server responds with an error, else `ServerError`.
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        url_parts = urlsplit(url if "//" in url else f"http://{url}")
+        if url_parts.scheme not in {"http", "https"} or not url_parts.hostname:
             raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")
         self.url = url
-        self._host, self._prefix = parts.netloc, parts.path.rstrip("/")
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._host, self._prefix = url_parts.netloc, url_parts.path.rstrip("/")
+        self._connect = HTTPSConnection if url_parts.scheme == "https" else HTTPConnection
         self._idle: list[HTTPConnection] = []
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send JSON, and read the JSON of the answer."""
+    def request_json(self, method: str, path: str, body: Any = None) -> Any:
+        """Send JSON, and return the JSON of the response."""
         sent = None if body is None else json.dumps(body).encode()
-        return json.loads(self.read(method, path, sent))
+        return json.loads(self.read_bytes(method, path, sent))
 
-    def read(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """Send a request on a connection of its own, and return the body of the answer."""
+    def read_bytes(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Send a request on a connection of its own, and return the body of the response."""
         self.close()
         try:
-            return self._patient(method, path, body, {})
+            return self._send_until_ready(method, path, body, {})
         finally:
             self.close()
 
     def infer(self, model: str, image: bytes, name: str, parameters: dict[str, Any]) -> Any:
-        """Send the file of an image by chariot-v2-kserve, as it is, and return the answer.
+        """Send an image file unchanged by chariot-v2-kserve, and return the response.
 
-        The model is as `model_path` names it; name and parameters are the input's.
+        Args:
+            model: The model, as `model_path` names it.
+            image: Bytes of the image file.
+            name: Name of the input.
+            parameters: Parameters of the input.
         """
         size = len(image).to_bytes(4, "little")
         parameters = {**parameters, "binary_data_size": len(image) + 4}
@@ -82,25 +86,25 @@ class ServerClient:
         text = json.dumps({"inputs": [tensor]}).encode()
         headers = {"Inference-Header-Content-Length": str(len(text))}
         path = f"/v2/models/{model}/infer"
-        return json.loads(self._patient("POST", path, text + size + image, headers))
+        return json.loads(self._send_until_ready("POST", path, text + size + image, headers))
 
     def close(self) -> None:
-        """Close the connections that wait."""
+        """Close the idle connections."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
 
-    def _patient(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
-        until = time.monotonic() + PATIENCE_S
+    def _send_until_ready(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
+        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
         while True:
-            status, wait_s, answer = self._send(method, path, body, headers)
-            if status in _BUSY and time.monotonic() + wait_s < until:
+            status, wait_s, response = self._send(method, path, body, headers)
+            if status in _BUSY_STATUSES and time.monotonic() + wait_s < deadline_s:
                 self.close()  # or the server may close it meanwhile
                 time.sleep(wait_s)
                 continue
             if status >= 400:
-                raise Refused(status, _error(answer))
-            return answer
+                raise ServerRefused(status, _error_text(response))
+            return response
 
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Any
@@ -108,51 +112,53 @@ class ServerClient:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._kind(self._host, timeout=TIMEOUT_S)
+            connection = self._connect(self._host, timeout=RESPONSE_TIMEOUT_S)
         try:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
-            wait = response.getheader("Retry-After") or ""
-            answer = response.read()
+            retry_after = response.getheader("Retry-After") or ""
+            content = response.read()
         except (OSError, HTTPException) as error:
             connection.close()
             raise ServerError(
                 f"expected a server at {self.url}, got: {str(error) or repr(error)}"
             ) from error
         self._idle.append(connection)
-        return response.status, float(wait) if wait.isdigit() else 1.0, answer
+        return response.status, float(retry_after) if retry_after.isdigit() else 1.0, content
 
 
 def model_path(name: str, version: str | None) -> str:
-    """Return how paths name a model."""
-    named = quote(name, safe="")
-    return named if version is None else f"{named}/versions/{quote(version, safe='')}"
+    """Return the part of a URL that names a model."""
+    quoted = quote(name, safe="")
+    return quoted if version is None else f"{quoted}/versions/{quote(version, safe='')}"
 
 
-Show = Callable[[int, int | None], None]
-"""Is told how far a job is, and of how much."""
+OnProgress = Callable[[int, int | None], None]
+"""Called with the number of items that are done, and how many there are (None if unknown)."""
 
 
-def done(server: ServerClient, job: Any, show: Show) -> str:
-    """Wait for a job, as it was answered, and return its id.
+def wait_for_job(server: ServerClient, job: Any, on_progress: OnProgress) -> str:
+    """Wait for a job, given as the server returned it, and return its id.
 
     Raises:
-        ServerError: The server does not answer, or the job ends without a result.
+        ServerError: The server does not respond, or the job ends without a result.
     """
     while job["state"] in {"queued", "running"}:
-        show(job["progress"]["done"], job["progress"]["total"])
-        time.sleep(POLL_S)
-        job = server.call("GET", f"/api/jobs/{job['id']}")
+        on_progress(job["progress"]["done"], job["progress"]["total"])
+        time.sleep(POLL_INTERVAL_S)
+        job = server.request_json("GET", f"/api/jobs/{job['id']}")
     if job["state"] != "succeeded":
         raise ServerError(job["error"] or f"the job was {job['state']}")
     return str(job["id"])
 
 
-def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
-    """Wait for a job, as `done`; return its report, and what answers its page."""
-    path = f"/api/reports/{done(server, job, show)}"
-    report = msgspec.json.decode(server.read("GET", path), type=Report)
-    page = server.read("GET", f"{path}/page").decode()
+def wait_for_report(
+    server: ServerClient, job: Any, on_progress: OnProgress
+) -> tuple[Report, RenderPage]:
+    """Wait for a job as `wait_for_job` does; return its report, and the function that returns its page."""
+    path = f"/api/reports/{wait_for_job(server, job, on_progress)}"
+    report = msgspec.json.decode(server.read_bytes("GET", path), type=Report)
+    page = server.read_bytes("GET", f"{path}/page").decode()
     return report, lambda _: page
 
 
@@ -160,10 +166,10 @@ def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
 def own_server(
     models: Path, data: Path | str, log: IO[bytes]
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Serve models on a free port for as long as the block lasts; gives the URL and the process.
+    """Serve models on a free port while the block lasts; yields the URL and the process.
 
     Raises:
-        ServerError: It does not start; the end of its log tells why.
+        ServerError: The server does not start; the message has the end of its log.
     """
     command = [
         sys.executable,
@@ -185,21 +191,21 @@ def own_server(
         try:
             line = process.stdout.readline() if process.stdout else ""
             if "http" not in line:
-                process.wait(_STOP_S)
+                process.wait(_STOP_TIMEOUT_S)
                 log.seek(0)
-                said = log.read()[-_SAID_BYTES:].decode(errors="replace").strip()
-                raise ServerError(f"expected a server of {models}, got: {said}")
+                reason = log.read()[-_MAX_LOG_BYTES:].decode(errors="replace").strip()
+                raise ServerError(f"cannot serve {models}: {reason}")
             yield line.split()[-1], process
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(_STOP_S)
+                process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _error(answer: bytes) -> str:
+def _error_text(body: bytes) -> str:
     try:
-        return str(json.loads(answer)["error"])
+        return str(json.loads(body)["error"])
     except (ValueError, TypeError, KeyError):
-        return f"{answer!r:.200}"
+        return f"{body!r:.200}"

@@ -1,4 +1,4 @@
-"""The commands `quadriga migrate` and `quadriga store`: what is done to a whole database."""
+"""The commands `quadriga migrate` and `quadriga store`: work on a whole database."""
 
 import sys
 import time
@@ -10,8 +10,8 @@ import rich_click as click
 from quadriga.engine.commands.options import option, store_options, store_settings
 
 
-def _shown_now_and_then() -> Callable[[str], None]:
-    """Return what shows how far a command is, once a second at most."""
+def _progress_printer() -> Callable[[str], None]:
+    """Return a function that prints progress at most once a second."""
     shown_at = time.monotonic()
 
     def show(text: str) -> None:
@@ -26,35 +26,35 @@ def _shown_now_and_then() -> Callable[[str], None]:
 @click.command()
 @store_options
 def migrate(**store: Any) -> None:
-    """Bring the tables of the store up to date, or make them. Exits with 2 where that fails.
+    """Create the tables of the store, or bring them up to date. Exits with 2 if that fails.
 
-    A server does so itself when it starts. Where several share a database, do it first, by hand.
+    A server does so when it starts. If several servers share a database, run this before them.
     """
     from quadriga.store.database import migrate as bring_up_to_date
 
-    before, after = bring_up_to_date(store_settings(**store).database_url)
-    if before == after:
-        click.echo(f"at revision {after} already")
+    old_revision, new_revision = bring_up_to_date(store_settings(**store).database_url)
+    if old_revision == new_revision:
+        click.echo(f"at revision {new_revision} already")
     else:
-        click.echo(f"from {before or 'nothing'} to revision {after}")
+        click.echo(f"from {old_revision or 'nothing'} to revision {new_revision}")
 
 
 @click.group()
 def store() -> None:
-    """Copy a store, compare two, derive again what one is found by."""
+    """Copy a store, compare two stores, or rebuild derived tables."""
 
 
 @store.command()
 @store_options
 def rebuild(**store: Any) -> None:
-    """Derive again what inferences are found by and counted in; a server may run meanwhile.
+    """Rebuild the tables derived from inferences, for search and counts; a server may run meanwhile.
 
-    For tables that were damaged, or that another version filled in another way. A rebuild that was
-    stopped goes on when it is repeated: how far it is stands in the data folder.
+    Use it for damaged tables, or tables that another version filled differently. An interrupted
+    rebuild continues when it is repeated: its progress is saved in the data folder.
     """
     from quadriga.store.maintenance.rebuild import rebuild as derive_again
 
-    show, settings = _shown_now_and_then(), store_settings(**store)
+    show, settings = _progress_printer(), store_settings(**store)
     derive_again(
         settings.database_url,
         settings.rebuild_file,
@@ -66,17 +66,17 @@ def rebuild(**store: Any) -> None:
 @store.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@option("--delete", "Remove from TO what FROM does not hold.", is_flag=True)
+@option("--delete", "Delete from TO what FROM does not contain.", is_flag=True)
 def copy(source: str, target: str, delete: bool) -> None:
-    """Copy the database at the URL FROM to that at TO, such as SQLite's to PostgreSQL, or to ClickHouse.
+    """Copy the database at the URL FROM to the one at TO, such as SQLite to PostgreSQL, or to ClickHouse.
 
-    A copy that was stopped goes on when it is repeated. A server may write FROM meanwhile: repeat it
-    until little is added, stop the server, and repeat it once more.
+    An interrupted copy continues when it is repeated. A server may write to FROM meanwhile: repeat
+    the copy until little is added, stop the server, and repeat it once more.
     """
     from quadriga.store.errors import StoreError
     from quadriga.store.replication.copying import CopyProgress, copy_store
 
-    show = _shown_now_and_then()
+    show = _progress_printer()
 
     def report(progress: CopyProgress) -> None:
         show(f"{progress.table} {progress.day}: {progress}")
@@ -85,21 +85,21 @@ def copy(source: str, target: str, delete: bool) -> None:
         try:
             from quadriga.store.replication.clickhouse import backfill
         except ImportError as error:
-            said = f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
-            raise StoreError(said) from error
-        done = backfill(source, target, report)
+            message = f"clickhouse-connect is required ({error}): pip install quadriga[clickhouse]"
+            raise StoreError(message) from error
+        copied = backfill(source, target, report)
     else:
-        done = copy_store(source, target, delete=delete, report=report)
-    click.echo(str(done))
+        copied = copy_store(source, target, delete=delete, report=report)
+    click.echo(str(copied))
 
 
 @store.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 def verify(source: str, target: str) -> None:
-    """Compare two databases day by day. Exits with 1 where they differ.
+    """Compare two databases day by day. Exits with 1 if they differ.
 
-    Compared are ids, predictions, metadata and ground truth; days are those of UTC.
+    It compares ids, predictions, metadata and ground truth; days are in UTC.
     """
     from quadriga.store.replication.comparison import DayComparison
     from quadriga.store.replication.comparison import compare_stores as verify_stores

@@ -1,6 +1,6 @@
-"""The decoder of a text model: how it reads prompts about an image, and goes on step by step with its cache.
+"""The decoder of a text model: it reads prompts about an image and generates token by token with a cache.
 
-How tokens are chosen stands in `quadriga.tasks.generation`.
+Tokens are chosen in `quadriga.tasks.generation`.
 
 Source: names of Optimum and transformers.js; transformers 4.57, LLaVA (`get_placeholder_mask`) and
 VisionEncoderDecoder.
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.image_text.files import TextFiles
-from quadriga.engine.session import Kept, LoadError, Session
+from quadriga.engine.session import DeviceArray, LoadError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.generation import Tokens
@@ -24,26 +24,27 @@ from quadriga.tasks.parameters import ParameterError
 
 PAST = "past_key_values."
 _ENCODER = ".encoder."
-"""In the name of a part of the cache that is the encoder's."""
+"""Part of the name of a cache tensor that belongs to the encoder."""
 
 _TOKENS = ("input_ids", "inputs_embeds")
-_ENCODED = ("encoder_hidden_states", "encoder_attention_mask")
+_ENCODER_OUTPUTS = ("encoder_hidden_states", "encoder_attention_mask")
 _MASKS = ("attention_mask", "decoder_attention_mask")
-_FURTHER = ("position_ids", "use_cache_branch", "num_logits_to_keep")
-_KNOWN = (*_TOKENS, *_MASKS, *_ENCODED, *_FURTHER)
+_OTHER_INPUTS = ("position_ids", "use_cache_branch", "num_logits_to_keep")
+_KNOWN_INPUTS = (*_TOKENS, *_MASKS, *_ENCODER_OUTPUTS, *_OTHER_INPUTS)
 
 _POSITIONS_FROM_ONE = ("paligemma", "gemma3")
-"""Architectures of config.json, model_type."""
+"""Values of `model_type` in config.json whose positions start at one."""
 
 Embed = Callable[[Tokens], npt.NDArray[Any]]
-"""Turns token ids (rows, length) into what the decoder takes for them."""
+"""Function from token ids (rows, length) to their embeddings (rows, length, width)."""
 
 
-class Decoder:
-    """The graphs that read prompts and give the logits of what follows.
+class TextDecoder:
+    """The graphs that read prompts and return the logits of the next token.
 
-    `first` reads a whole prompt, `following` one more token with the cache of those before; both may be the
-    same, and without a cache every step reads everything again. `embed` is for graphs that take embeddings.
+    `first` reads a complete prompt, `following` one more token with the cache of the previous ones; both may
+    be the same. Without a cache every step reads the complete sequence. `embed` is for graphs that take
+    embeddings.
     """
 
     def __init__(
@@ -54,44 +55,53 @@ class Decoder:
         self.embed = embed
         self.first_position = first_position
         sessions = [first] if following is None else [first, following]
-        self.takes = {s: {info.name: info for info in s.inputs} for s in sessions}
-        self.gives = {s: {info.name for info in s.outputs} for s in sessions}
-        self.pads = all(
+        self.inputs_by_session = {s: {info.name: info for info in s.inputs} for s in sessions}
+        self.outputs_by_session = {s: {info.name for info in s.outputs} for s in sessions}
+        self.can_pad = all(
             "position_ids" in inputs and any(name in inputs for name in _MASKS)
-            for inputs in self.takes.values()
+            for inputs in self.inputs_by_session.values()
         )
-        """Whether prompts of different lengths run together and answer as each alone: without positions a
-        padded prompt would stand elsewhere."""
-        for session, inputs in self.takes.items():
-            unknown = [name for name in inputs if name not in _KNOWN and not name.startswith(PAST)]
-            if unknown or "logits" not in self.gives[session]:
-                wrong = f"the input {unknown[0]!r}" if unknown else "no output 'logits'"
+        """Whether prompts of different lengths may run together with unchanged answers: without position ids,
+        padding would shift a prompt."""
+        for session, inputs in self.inputs_by_session.items():
+            unknown = [
+                name for name in inputs if name not in _KNOWN_INPUTS and not name.startswith(PAST)
+            ]
+            if unknown or "logits" not in self.outputs_by_session[session]:
+                problem = f"the input {unknown[0]!r}" if unknown else "no output 'logits'"
                 raise LoadError(
-                    f"expected a decoder as Optimum exports it in {session.path.name}, got {wrong}"
+                    f"expected a decoder as Optimum exports it in {session.path.name}, got {problem}"
                 )
-        takes = self.takes[following] if following is not None else {}
-        self.cached = [name for name in takes if name.startswith(PAST)]
-        if missing := [name for name in self.cached if _present(name) not in self.gives[first]]:
+        following_inputs = self.inputs_by_session[following] if following is not None else {}
+        self.cache_inputs = [name for name in following_inputs if name.startswith(PAST)]
+        if missing := [
+            name
+            for name in self.cache_inputs
+            if _present_name(name) not in self.outputs_by_session[first]
+        ]:
             raise LoadError(
-                f"expected an output {_present(missing[0])!r} in {first.path.name}, as the decoder takes "
+                f"expected an output {_present_name(missing[0])!r} in {first.path.name}, as the decoder takes "
                 f"{missing[0]!r}, got none"
             )
 
 
-class Decoding:
-    """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts.
+class DecodingState:
+    """Generation in progress: caches and masks of prompts. `logits` are those after the prompts.
 
-    Of each prompt `sequences` has token ids (length,), or embeddings (length, width), of one length unless the
-    decoder pads; `encoded` is what an encoder made of the image, (1, places, width).
+    Args:
+        decoder: The graphs.
+        sequences: Token ids (length,) or embeddings (length, width) of each prompt; all of one length unless
+            the decoder can pad.
+        encoded: Output of the image encoder, (1, positions, width).
     """
 
     def __init__(
-        self, decoder: Decoder, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]
+        self, decoder: TextDecoder, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]
     ) -> None:
         longest = max(map(len, sequences))
         self._decoder = decoder
         self._encoded = encoded
-        self._cache: dict[str, Kept] = {}
+        self._cache: dict[str, DeviceArray] = {}
         self._mask = np.zeros((len(sequences), longest), np.int64)
         shape = *self._mask.shape, *sequences[0].shape[1:]
         self._whole = np.zeros(shape, sequences[0].dtype)
@@ -101,19 +111,19 @@ class Decoding:
         self.logits = self._run(decoder.first, self._whole)
 
     def step(self, tokens: Tokens, rows: Tokens) -> Scores:
-        """Go on with a token for each row; a `quadriga.tasks.generation.Step`."""
+        """Append a token to each row and return the next logits; a `quadriga.tasks.generation.Step`."""
         decoder = self._decoder
         self._choose(rows)
-        ones = np.ones((len(rows), 1), np.int64)
-        self._mask = np.concatenate([self._mask, ones], axis=1)
-        read = tokens[:, None] if decoder.embed is None else decoder.embed(tokens[:, None])
+        ones_column = np.ones((len(rows), 1), np.int64)
+        self._mask = np.concatenate([self._mask, ones_column], axis=1)
+        inputs = tokens[:, None] if decoder.embed is None else decoder.embed(tokens[:, None])
         if decoder.following is not None:
-            return self._run(decoder.following, read)
-        self._whole = np.concatenate([self._whole, read], axis=1)
+            return self._run(decoder.following, inputs)
+        self._whole = np.concatenate([self._whole, inputs], axis=1)
         return self._run(decoder.first, self._whole)
 
     def _choose(self, rows: Tokens) -> None:
-        """Keep these rows; what the encoder gave is the same in each of them."""
+        """Select these rows; the encoder's cache is the same in each of them."""
         count = len(self._mask)
         if len(rows) == count and (rows == np.arange(count)).all():
             return
@@ -121,56 +131,58 @@ class Decoding:
         if self._decoder.following is None:
             self._whole = self._whole[rows]
             return
-        for name, kept in self._cache.items():
+        for name, array in self._cache.items():
             if not (_ENCODER in name and len(rows) == count):
-                self._cache[name] = self._decoder.following.take_rows(kept, rows)
+                self._cache[name] = self._decoder.following.select_rows(array, rows)
 
-    def _run(self, session: Session, read: npt.NDArray[Any]) -> Scores:
-        """Read tokens, the last ones of the mask, and give the logits of what follows."""
+    def _run(self, session: Session, tokens: npt.NDArray[Any]) -> Scores:
+        """Read tokens, the last ones of the mask, and return the logits of the next token."""
         decoder = self._decoder
-        takes = decoder.takes[session]
-        rows, length = read.shape[:2]
+        input_infos = decoder.inputs_by_session[session]
+        rows, length = tokens.shape[:2]
         positions = np.maximum(self._mask.cumsum(axis=1)[:, -length:] - 1, 0)
-        given: dict[str, Kept] = {
-            **dict.fromkeys(_TOKENS, read),
+        inputs: dict[str, DeviceArray] = {
+            **dict.fromkeys(_TOKENS, tokens),
             **dict.fromkeys(_MASKS, self._mask),
             "position_ids": positions + decoder.first_position,
             "use_cache_branch": np.array([bool(self._cache)]),
         }
-        if "num_logits_to_keep" in takes:
-            rank = len(takes["num_logits_to_keep"].shape)
-            given["num_logits_to_keep"] = np.ones([1] * rank, np.int64)
-        if any(name in takes for name in _ENCODED):
+        if "num_logits_to_keep" in input_infos:
+            rank = len(input_infos["num_logits_to_keep"].shape)
+            inputs["num_logits_to_keep"] = np.ones([1] * rank, np.int64)
+        if any(name in input_infos for name in _ENCODER_OUTPUTS):
             if len(self._encoded) != rows:
                 self._encoded = np.repeat(self._encoded[:1], rows, axis=0)
-            given["encoder_hidden_states"] = self._encoded
-            given["encoder_attention_mask"] = np.ones(self._encoded.shape[:2], np.int64)
-        feeds: dict[str, Kept] = {}
-        for name, info in takes.items():
+            inputs["encoder_hidden_states"] = self._encoded
+            inputs["encoder_attention_mask"] = np.ones(self._encoded.shape[:2], np.int64)
+        feeds: dict[str, DeviceArray] = {}
+        for name, info in input_infos.items():
             if name in self._cache:
                 feeds[name] = self._cache[name]
             elif name.startswith(PAST):
-                feeds[name] = _nothing(info, rows)
+                feeds[name] = _empty_cache(info, rows)
             else:
-                feeds[name] = given[name].astype(NUMPY_TYPES[info.datatype], copy=False)
+                feeds[name] = inputs[name].astype(NUMPY_TYPES[info.datatype], copy=False)
         fresh = [
             name
-            for name in decoder.cached
-            if _present(name) in decoder.gives[session]
-            # a step gives dummies for what the encoder's keys and values were at first
+            for name in decoder.cache_inputs
+            if _present_name(name) in decoder.outputs_by_session[session]
+            # after the first run, graphs return dummies for the encoder's keys and values
             and not (_ENCODER in name and name in self._cache)
         ]
-        logits, kept = session.run_keeping(feeds, "logits", [_present(name) for name in fresh])
-        self._cache |= {name: kept[_present(name)] for name in fresh}
+        logits, device_arrays = session.run_on_device(
+            feeds, "logits", [_present_name(name) for name in fresh]
+        )
+        self._cache |= {name: device_arrays[_present_name(name)] for name in fresh}
         return np.asarray(logits[:, -1], np.float32)
 
 
-def _present(name: str) -> str:
+def _present_name(name: str) -> str:
     return "present." + name.removeprefix(PAST)
 
 
-def _nothing(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
-    """Make a cache of no tokens: (rows, heads, 0, width)."""
+def _empty_cache(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
+    """Return a cache without tokens: (rows, heads, 0, width)."""
     shape = info.shape
     if len(shape) != 4 or shape[1] < 0 or shape[3] < 0:
         raise LoadError(
@@ -180,7 +192,7 @@ def _nothing(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
     return np.zeros((rows, shape[1], 0, shape[3]), NUMPY_TYPES[info.datatype])
 
 
-class Read(msgspec.Struct, frozen=True, eq=False):
+class TokenizedPrompt(msgspec.Struct, frozen=True, eq=False):
     """One prompt as the decoder reads it."""
 
     tokens: list[int]
@@ -188,76 +200,82 @@ class Read(msgspec.Struct, frozen=True, eq=False):
     """Token ids (length,), or embeddings (length, width)."""
 
 
-class Attending:
-    """A decoder that attends to what an encoder made of the image; it starts with the prompt."""
+class CrossAttentionReader:
+    """Prompt reader for a decoder with cross-attention to the encoded image."""
 
     def __init__(self, files: TextFiles, first: Session, following: Session | None = None) -> None:
         if following is None and any(tensor.name.startswith(PAST) for tensor in first.inputs):
             following = first
-        self.decoder = Decoder(first, following, None, 0)
+        self.decoder = TextDecoder(first, following, None, 0)
         self._files = files
-        self._template = files.template(("prompt",), "{prompt}")
+        self._template = files.prompt_template(("prompt",), "{prompt}")
         self._start = files.decoder_start_token()
 
-    def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:  # noqa: ARG002 - the decoder attends to them
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> TokenizedPrompt:  # noqa: ARG002 - the decoder attends to them
         """Turn a prompt into the tokens with which the decoder begins."""
         text = self._template.replace("{prompt}", prompt)
         tokens = self._files.encode(text, add_special_tokens=False)
         if tokens[:1] != [self._start]:
             tokens = [self._start, *tokens]
-        return Read(tokens, np.array(tokens, np.int64))
+        return TokenizedPrompt(tokens, np.array(tokens, np.int64))
 
 
-class Inserting:
-    """A language model that reads the image's features among the embeddings of its tokens.
+class ImageTokenReader:
+    """Prompt reader for a language model that takes image features among its token embeddings.
 
-    They take the place of the image token; where the model has none, they stand before the text.
+    The features replace the image token; if the model has none, they come before the text.
     """
 
     def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
         self._files = files
-        self._embed = partial(_embed, embedding)  # not a method: no cycle keeps an unloaded model
+        self._embed = partial(
+            _embed_tokens, embedding
+        )  # not a method: a reference cycle would keep an unloaded model in memory
         first_position = int(files.config.get("model_type") in _POSITIONS_FROM_ONE)
-        self.decoder = Decoder(decoder, decoder, self._embed, first_position)
+        self.decoder = TextDecoder(decoder, decoder, self._embed, first_position)
         self._image_token = files.image_token()
-        template = files.template(("prompt", "image"), "{image}{prompt}")
-        before, marked, after = template.rpartition("{image}")
-        if self._image_token is None and before:
+        template = files.prompt_template(("prompt", "image"), "{image}{prompt}")
+        prefix, placeholder, suffix = template.rpartition("{image}")
+        if self._image_token is None and prefix:
             raise LoadError(
                 "expected {image} first in [text] prompt_template, as the model has no image token, got "
                 f"{template!r:.200}: name it with [text] image_token"
             )
-        placed = "" if self._image_token is None else files.token_text(self._image_token)
-        if marked:
-            self._template = f"{before}{placed}{after}"
+        token_text = "" if self._image_token is None else files.token_text(self._image_token)
+        if placeholder:
+            self._template = f"{prefix}{token_text}{suffix}"
         else:  # a template may also hold the token itself
-            self._template = template if placed and placed in template else f"{placed}{template}"
+            self._template = (
+                template if token_text and token_text in template else f"{token_text}{template}"
+            )
         if self._image_token is not None and self._tokens("").count(self._image_token) != 1:
             raise LoadError(
-                f"expected tokenizer.json to find the image token {placed!r} ({self._image_token}) once in "
+                f"expected tokenizer.json to find the image token {token_text!r} ({self._image_token}) once in "
                 f"[text] prompt_template, got {template!r:.200}"
             )
 
-    def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:
-        """Turn a prompt into embeddings with the image's features in their place."""
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> TokenizedPrompt:
+        """Turn a prompt into embeddings that include the image features."""
         tokens = self._tokens(prompt)
         embeddings = self._embed(np.array([tokens], np.int64))[0]
         image = features[0].astype(embeddings.dtype, copy=False)
         if self._image_token is None:
-            return Read(tokens, np.concatenate([image, embeddings]))
+            return TokenizedPrompt(tokens, np.concatenate([image, embeddings]))
         if tokens.count(self._image_token) != 1:
             raise ParameterError(
                 f"expected parameters.prompts without the image token, got {prompt!r:.80}"
             )
-        at = tokens.index(self._image_token)
-        whole = [*tokens[:at], *[self._image_token] * len(image), *tokens[at + 1 :]]
-        return Read(whole, np.concatenate([embeddings[:at], image, embeddings[at + 1 :]]))
+        position = tokens.index(self._image_token)
+        sequence = [*tokens[:position], *[self._image_token] * len(image), *tokens[position + 1 :]]
+        return TokenizedPrompt(
+            sequence, np.concatenate([embeddings[:position], image, embeddings[position + 1 :]])
+        )
 
     def _tokens(self, prompt: str) -> list[int]:
         text = self._template.replace("{prompt}", prompt)
         return self._files.encode(text, add_special_tokens=True)
 
 
-def _embed(embedding: Session, tokens: Tokens) -> npt.NDArray[Any]:
+def _embed_tokens(embedding: Session, tokens: Tokens) -> npt.NDArray[Any]:
     name, output = embedding.inputs[0].name, embedding.outputs[0].name
     return embedding.run({name: tokens}, [output])[output]

@@ -1,4 +1,4 @@
-"""Packages of several graphs that answer prompts about an image, from their folder to their answers.
+"""Image-text models of several graphs: loading their folder, and generating answers to prompts about an image.
 
 Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
@@ -11,8 +11,13 @@ import numpy.typing as npt
 
 from quadriga.engine.embedding import Vector, encoder_embedding, pool_vectors
 from quadriga.engine.image_graph import decode_image
-from quadriga.engine.image_text.decoding import Attending, Decoding, Inserting, Read
-from quadriga.engine.image_text.files import Growing, TextFiles
+from quadriga.engine.image_text.decoding import (
+    CrossAttentionReader,
+    DecodingState,
+    ImageTokenReader,
+    TokenizedPrompt,
+)
+from quadriga.engine.image_text.files import IncrementalDetokenizer, TextFiles
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.evidence import channels_axis, gather_evidence
 from quadriga.engine.recognition.image_input import decide_image_input
@@ -34,7 +39,7 @@ from quadriga.tasks.specification import InputSpec, ModelSpec
 TASK = "IMAGE_TEXT_TO_TEXT"
 
 _VARIANTS = ("", "_fp16", "_quantized", "_int8", "_uint8", "_q4", "_q4f16", "_bnb4")
-"""Endings of a graph's name, the first that is there is taken."""
+"""Suffixes of a graph's file name, in order of preference."""
 
 _VISION = ("vision_encoder", "embed_tokens", "decoder_model_merged")
 _MERGED = ("encoder_model", "decoder_model_merged")
@@ -45,16 +50,16 @@ _LAYOUTS = {
     "an encoder, and a decoder in two graphs (Optimum)": (*_PLAIN, "decoder_with_past_model"),
     "an encoder and a decoder without cache (Optimum)": _PLAIN,
 }
-"""The graphs of a layout, by what it is called."""
+"""File names of the graphs, by the description of the layout."""
 
 
-def is_text_package(folder: Path) -> str | None:
-    """Say by which files a folder holds such a package; None where it holds none."""
-    return next((reason for reason, stems in _LAYOUTS.items() if _graphs(folder, stems)), None)
+def describe_text_package(folder: Path) -> str | None:
+    """Return the layout of the graphs in a folder; None if it holds no text package."""
+    return next((reason for reason, stems in _LAYOUTS.items() if _find_graphs(folder, stems)), None)
 
 
 class TextPackage:
-    """A package that is ready to answer; safe to use from many threads."""
+    """A loaded package; safe to use from many threads."""
 
     def __init__(
         self,
@@ -62,33 +67,33 @@ class TextPackage:
         overrides: Mapping[str, Any] | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        reason = is_text_package(folder)
+        reason = describe_text_package(folder)
         if reason is None:
             raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
         stems = _LAYOUTS[reason]
         toml = _read_toml(folder, overrides)
-        self.paths = _graphs(folder, stems)
-        """Of the graphs, and of the tokenizer."""
-        if stems == _VISION and _graphs(folder, ("encoder_model",)):
+        self.paths = _find_graphs(folder, stems)
+        """Paths of the graphs and of the tokenizer."""
+        if stems == _VISION and _find_graphs(folder, ("encoder_model",)):
             raise LoadError(
                 f"expected {', '.join(stems)} alone, got an encoder_model too: a text encoder between "
                 "image and decoder, as Florence-2 has, is not supported"
             )
         self._files = TextFiles(folder, toml.text)
-        encoder, *others = (
+        encoder, *other_sessions = (
             Session(path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch)
             for path in self.paths
         )
         self.paths.append(folder / "tokenizer.json")
         decisions = [Decision("task", TASK, f"files: {reason}")]
-        self._spec = _input(decisions, folder, toml, encoder)
+        self._spec = _decide_input(decisions, folder, toml, encoder)
         self._encoder = encoder
         self.embedding = encoder_embedding(toml, encoder.outputs[0].name)
-        """Of its images: the encoder's output."""
+        """Embedding of images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
         self._task = ImageTextToText(self._files.search)
-        reader = Inserting if stems == _VISION else Attending
-        self._reader: Inserting | Attending = reader(self._files, *others)
+        reader = ImageTokenReader if stems == _VISION else CrossAttentionReader
+        self._reader: ImageTokenReader | CrossAttentionReader = reader(self._files, *other_sessions)
         self.session = self._reader.decoder.first
         decisions.extend(self._files.decisions)
         spec = ModelSpec(task=TASK, input=self._spec)
@@ -96,12 +101,12 @@ class TextPackage:
 
     task = TASK
     batch_size = -1
-    """Images run one at a time; it is the prompts of an image that run together."""
+    """Images run one at a time; the prompts of an image run together."""
 
     def read_options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
         """Validate the parameters of one input."""
         options = self._task.options(parameters)
-        wants_legacy(parameters, self.task)  # refused: a text has one format
+        wants_legacy(parameters, self.task)  # raises: texts have one format
         return options
 
     def format_predictions(self, predictions: Any, _: ImageTextOptions, __: int, ___: int) -> Any:
@@ -111,23 +116,26 @@ class TextPackage:
     def predict(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
     ) -> list[tuple[list[Prediction], Vector | None]]:
-        """Answer the prompts about each image, which is encoded once; as `ImageGraph.predict` does."""
-        return [self._answer(*each) for each in zip(images, options, strict=True)]
+        """Answer the prompts about each image, which is encoded once; see `ImageGraph.predict`."""
+        return [
+            self._answer(*image_and_options)
+            for image_and_options in zip(images, options, strict=True)
+        ]
 
     def decode(self, data: bytes, max_pixels: int) -> Image:
         """Decode an image file as the encoder takes it; see `decode_image`."""
         return decode_image(data, self._spec, max_pixels)
 
     def embed(self, image: Image) -> Vector | None:
-        """Return the embedding of an image, whatever it shows; None where the model has none."""
+        """Return the embedding of an image; None if the model has none."""
         return self._vector(self._encode(image))
 
     def stream(
         self, image: Image, options: ImageTextOptions
     ) -> Generator[str, None, tuple[str, Vector | None]]:
-        """Answer one prompt about an image in pieces that together are that of `predict`.
+        """Answer one prompt about an image in pieces; joined they are the answer of `predict`.
 
-        They come as tokens do. With beams, where the best is known at the end alone, there is one.
+        Pieces come as tokens do. With beam search, whose best answer is known only at the end, there is one.
 
         Returns:
             The last piece, which may be empty, and the image's embedding.
@@ -135,39 +143,43 @@ class TextPackage:
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
         features, (read,), limits = self._read(image, options)
-        decoding = Decoding(self._reader.decoder, [read.sequence], features)
-        text = Growing(self._files)
+        decoding = DecodingState(self._reader.decoder, [read.sequence], features)
+        text = IncrementalDetokenizer(self._files)
         tokens: list[int] = []
         search = options.search
         for (tokens,) in generate_stepwise(
             [read.tokens], decoding.logits, decoding.step, search, limits
         ):
-            piece = text.more(tokens) if search.num_beams == 1 else ""
+            piece = text.append(tokens) if search.num_beams == 1 else ""
             if piece:
                 yield piece
-        return text.more(tokens, ended=True), self._vector(features)
+        return text.append(tokens, ended=True), self._vector(features)
 
     def _read(
         self, image: Image, options: ImageTextOptions
-    ) -> tuple[npt.NDArray[Any], list[Read], list[int]]:
-        """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
+    ) -> tuple[npt.NDArray[Any], list[TokenizedPrompt], list[int]]:
+        """Encode an image and read its prompts.
+
+        Returns:
+            Features (1, positions, width), prompts, and the maximum answer length of each.
+        """
         features = self._encode(image)
         context = self._files.context_length
-        read: list[Read] = []
+        prompts: list[TokenizedPrompt] = []
         limits: list[int] = []
-        for number, prompt in enumerate(options.prompts):
-            read.append(self._reader.read(prompt, features))
-            length = len(read[-1].sequence)
+        for index, prompt in enumerate(options.prompts):
+            prompts.append(self._reader.read(prompt, features))
+            length = len(prompts[-1].sequence)
             limits.append(options.search.limit(length))
             if context is None:
                 continue
-            if length >= context:  # before the next one takes memory
+            if length >= context:  # refused before the next prompt takes memory
                 raise ParameterError(
-                    f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
+                    f"expected parameters.prompts[{index}] to take fewer than {context} tokens with the "
                     f"template and the image, got {length}"
                 )
             limits[-1] = min(limits[-1], context - length)
-        return features, read, limits
+        return features, prompts, limits
 
     def _encode(self, image: Image) -> npt.NDArray[Any]:
         tensor, _ = preprocess(image, self._spec)
@@ -181,24 +193,28 @@ class TextPackage:
     def _answer(
         self, image: Image, options: ImageTextOptions
     ) -> tuple[list[Prediction], Vector | None]:
-        features, read, limits = self._read(image, options)
+        features, prompts, limits = self._read(image, options)
         answers: dict[int, str] = {}
-        groups: dict[int, list[int]] = {}  # of one length, unless the decoder pads
-        for index, item in enumerate(read):
-            length = 0 if self._reader.decoder.pads else len(item.sequence)
+        groups: dict[int, list[int]] = {}  # prompts of one length, unless the decoder can pad
+        for index, item in enumerate(prompts):
+            length = 0 if self._reader.decoder.can_pad else len(item.sequence)
             groups.setdefault(length, []).append(index)
         for group in groups.values():
-            sequences = [read[index].sequence for index in group]
-            tokens = [read[index].tokens for index in group]
-            most = [limits[index] for index in group]
-            decoding = Decoding(self._reader.decoder, sequences, features)
-            found = generate(tokens, decoding.logits, decoding.step, options.search, most)
-            answers |= zip(group, map(self._files.decode, found), strict=True)
-        told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
-        return list(told), self._vector(features)
+            sequences = [prompts[index].sequence for index in group]
+            tokens = [prompts[index].tokens for index in group]
+            max_new_tokens = [limits[index] for index in group]
+            decoding = DecodingState(self._reader.decoder, sequences, features)
+            generated = generate(
+                tokens, decoding.logits, decoding.step, options.search, max_new_tokens
+            )
+            answers |= zip(group, map(self._files.decode, generated), strict=True)
+        predictions = [
+            Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)
+        ]
+        return list(predictions), self._vector(features)
 
     def warm_up(self) -> Vector | None:
-        """Answer about a gray image, as `ImageGraph.warm_up` does."""
+        """Answer a prompt about a gray image, as `ImageGraph.warm_up` does."""
         options = self.read_options({"prompts": ["a"], "max_new_tokens": 2})
         try:
             ((_, vector),) = self.predict([plain(self._spec)], [options])
@@ -207,13 +223,13 @@ class TextPackage:
         return vector
 
 
-def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """Find the graphs of these names, in the folder or in its folder `onnx`; none unless all are there."""
-    for place in (folder, folder / "onnx"):
-        named = ([place / f"{stem}{end}.onnx" for end in _VARIANTS] for stem in stems)
-        found = [[path for path in paths if path.is_file()] for paths in named]
-        if all(found):
-            return [paths[0] for paths in found]
+def _find_graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
+    """Find the graphs of these names in the folder or in its subfolder `onnx`; none unless all exist."""
+    for directory in (folder, folder / "onnx"):
+        candidates = ([directory / f"{stem}{end}.onnx" for end in _VARIANTS] for stem in stems)
+        existing = [[path for path in paths if path.is_file()] for paths in candidates]
+        if all(existing):
+            return [paths[0] for paths in existing]
     return []
 
 
@@ -229,10 +245,10 @@ def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
     return toml
 
 
-def _input(
-    decisions: list[Decision], folder: Path, written: ModelToml, encoder: Session
+def _decide_input(
+    decisions: list[Decision], folder: Path, model_toml: ModelToml, encoder: Session
 ) -> InputSpec:
-    """Decide how an image becomes the encoder's input, as for every model of images."""
+    """Decide how an image becomes the encoder's input, as for every image model."""
     image = encoder.inputs[0]
     if len(encoder.inputs) != 1 or len(image.shape) != 4 or channels_axis(image) is None:
         got = ", ".join(f"{t.name} {t.datatype} {list(t.shape)}" for t in encoder.inputs)
@@ -240,15 +256,15 @@ def _input(
             f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
             f"UINT8, got {got}"
         )
-    evidence = gather_evidence(folder, encoder, written)
+    evidence = gather_evidence(folder, encoder, model_toml)
     spec = decide_image_input(
         decisions, evidence, image, has_no_default=True, has_image_processor=True
     )
-    wanted = evidence.preprocessing.get("size_wh", spec.size_wh)
-    if "size" not in written.input and wanted != spec.size_wh:
+    size_wh = evidence.preprocessing.get("size_wh", spec.size_wh)
+    if "size" not in model_toml.input and size_wh != spec.size_wh:
         raise LoadError(
             f"expected size in {PREPROCESSOR_FILE} to be {list(spec.size_wh)} (width, height) as in "
-            f"{encoder.path.name}, got {list(wanted)}"
+            f"{encoder.path.name}, got {list(size_wh)}"
         )
     if spec.channels not in (1, 3) or spec.bit_depth != 8:
         raise LoadError(

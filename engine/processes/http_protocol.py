@@ -1,9 +1,9 @@
-"""uvicorn's HTTP protocol, with what it leaves open closed.
+"""uvicorn's HTTP protocol, hardened.
 
 Errors of the parser are answered in JSON like every other; an offer to speak HTTP/2 (`Upgrade: h2c`, which
-Java's client and `curl --http2` send with each request) is passed over instead of swallowing the body;
-headers have a size and a time within which they must be whole; a client that is answered while it still sends
-its body finds the answer, not a connection that was reset.
+Java's client and `curl --http2` send with each request) is ignored instead of swallowing the body;
+headers have a maximum size and must be complete within a time limit; a client that gets a response while it
+still sends its body can read it, instead of finding its connection reset.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from quadriga.proto.http import error_body
 
 MAX_HEADER_BYTES = 64 * 1024
-LINGER_S = 30.0
-"""How long the rest of a body is read, and forgotten, that came too late to matter."""
+LINGER_TIMEOUT_S = 30.0
+"""Maximum time to read and discard the rest of a body after the response to it."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 
 class _Lingering(asyncio.Transport):
-    """A connection that is to be closed after an answer: once the request has been read."""
+    """A connection to close after a response, once the request has been read."""
 
     def __init__(self, protocol: "HttpProtocol") -> None:
         self._protocol = protocol
@@ -39,17 +39,17 @@ class _Lingering(asyncio.Transport):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection; `header_timeout_s` is set by `limited_to`."""
+    """One connection; `header_timeout_s` is set by `with_header_timeout`."""
 
     header_timeout_s: ClassVar[float] = 15.0
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _body_open = False
-    """Whether a request's body is still coming, which it may after its answer: of one too large."""
+    """Whether a request's body is still arriving; one that is too large may, even after its response."""
     _closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Begin to wait for the first header."""
+        """Start waiting for the first header."""
         super().connection_made(transport)
         self._expect_header()
 
@@ -91,16 +91,16 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def close_when_read(self) -> None:
-        """End the answer, and close the connection once the request has been read, or soon."""
+        """End the response, and close the connection once the request has been read, or after a timeout."""
         if self._body_open and not self.transport.is_closing():
             self._closing = True
             self.transport.write_eof()  # a client that reads up to the end need not wait
-            self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
         else:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, unless there was an answer, and close."""
+        """Refuse bytes that are not HTTP, unless a response was sent, and close."""
         if self._closing:
             self.transport.close()
             return
@@ -133,7 +133,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-def limited_to(header_timeout_s: float) -> type[HttpProtocol]:
-    """Give the protocol with a time limit for headers."""
+def with_header_timeout(header_timeout_s: float) -> type[HttpProtocol]:
+    """Return the protocol class with a time limit for headers."""
     attributes: dict[str, Any] = {"header_timeout_s": header_timeout_s}
     return type("HttpProtocol", (HttpProtocol,), attributes)

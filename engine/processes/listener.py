@@ -1,7 +1,7 @@
 """The listening socket: opened by the supervisor, shared by the workers, closed without losing a client.
 
 Closing a listening socket resets the connections that the kernel has accepted and the process has not.
-So at the end new connections are first turned away, then the waiting ones are taken, then it is closed.
+So at shutdown new connections are dropped first, then the waiting ones are accepted, then it is closed.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ def listen(host: str, port: int) -> socket.socket:
     """Open a listening TCP socket.
 
     Raises:
-        OSError: The address is taken or not ours.
+        OSError: The address is in use, or not one of this machine.
     """
-    listener = _bound(host, port)
+    listener = _bind(host, port)
     try:
         listener.listen(BACKLOG)
     except OSError:
@@ -31,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count
@@ -44,35 +44,35 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """Take a port for the workers, who each listen on it with SO_REUSEPORT; no other program can.
+    """Reserve a port for the workers, who each listen on it with SO_REUSEPORT; no other program can.
 
-    It is bound first as if for one alone: the kernel would let two servers of one user share it.
+    It is bound exclusively first: the kernel would let two servers of one user share it otherwise.
 
     Raises:
-        OSError: The address is taken or not ours.
+        OSError: The address is in use, or not one of this machine.
     """
-    taken = _bound(host, port)
+    taken = _bind(host, port)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return taken
 
 
-def address(bound: socket.socket) -> str:
-    """Give the address of a socket as `host:port`."""
+def format_address(bound: socket.socket) -> str:
+    """Return the address of a socket as `host:port`."""
     host, port = bound.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def turn_away(listener: socket.socket) -> None:
-    """Drop packets of new connections, where that can be; clients try again until it is closed."""
+def drop_new_connections(listener: socket.socket) -> None:
+    """Drop packets of new connections, if the system allows it; clients retry until the socket is closed."""
     program = ctypes.create_string_buffer(_BPF_RETURN_NOTHING)
     header = struct.pack("HP", 1, ctypes.addressof(program))
     with contextlib.suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
 
 
-def waiting(listener: socket.socket) -> Iterator[socket.socket]:
-    """Accept every connection that waits now."""
+def accept_waiting(listener: socket.socket) -> Iterator[socket.socket]:
+    """Accept every connection that is waiting."""
     listener.setblocking(False)
     while True:
         try:

@@ -11,24 +11,24 @@ import uvicorn
 import uvloop
 
 from quadriga.engine.app import Application
-from quadriga.engine.processes.http_protocol import limited_to
-from quadriga.engine.processes.listener import BACKLOG, turn_away, waiting
+from quadriga.engine.processes.http_protocol import with_header_timeout
+from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import ReadinessFlags
 
-WhenTold = Callable[[Callable[[], object]], None]
-"""Calls what it is given once the worker is to stop."""
+OnStop = Callable[[Callable[[], object]], None]
+"""Registers a function to call once the worker has to stop."""
 
 _log = logging.getLogger("quadriga")
 
 
-def serve(task: ChildTask, when_told: WhenTold) -> None:
+def serve(task: ChildTask, call_on_stop: OnStop) -> None:
     """Serve until told to stop, then end gracefully.
 
     Raises:
-        quadriga.engine.session.LoadError: There is no model to serve, or no place to keep images.
+        quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
     """
-    uvloop.run(_serve(task, when_told))
+    uvloop.run(_serve(task, call_on_stop))
 
 
 class _Server(uvicorn.Server):
@@ -39,11 +39,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(task: ChildTask, when_told: WhenTold) -> None:
+async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     application = Application(task.settings, task.number, Path(task.run_directory))
     config = uvicorn.Config(
         application.asgi,
-        http=limited_to(task.settings.header_timeout_s),
+        http=with_header_timeout(task.settings.header_timeout_s),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -58,7 +58,7 @@ async def _serve(task: ChildTask, when_told: WhenTold) -> None:
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    when_told(lambda: loop.call_soon_threadsafe(stop.set))
+    call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
     readiness = ReadinessFlags(task.readiness_fd, task.settings.workers)
     grpc = await application.serve_grpc(task.grpc_address) if task.grpc_address else None
     application.load_models(readiness, task.number)
@@ -79,17 +79,17 @@ async def _serve(task: ChildTask, when_told: WhenTold) -> None:
 
 
 async def _close_listener(server: _Server, listener: socket.socket) -> None:
-    """Take the connections that wait, and no more; then let them send their request."""
+    """Accept the connections that are waiting, and no more; then let them send their requests."""
     loop = asyncio.get_running_loop()
     config, state = server.config, server.server_state
-    kept = listener.dup()
+    duplicate = listener.dup()
     for accepting in server.servers:
         accepting.close()
-    turn_away(kept)
-    for connection in waiting(kept):
+    drop_new_connections(duplicate)
+    for connection in accept_waiting(duplicate):
         await loop.connect_accepted_socket(
             lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # the class is httptools'
             connection,
         )
-    kept.close()
+    duplicate.close()
     await asyncio.sleep(0.2)

@@ -1,7 +1,7 @@
 """The child processes of the server: a worker, which answers requests, the store's writer, and jobs.
 
 A child reads its task as one line of JSON from standard input. It stops, gracefully, when standard
-input ends: then its supervisor wants it to, or has died.
+input ends: then its supervisor has asked it to, or has died.
 """
 
 import gc
@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import msgspec
 
-from quadriga.engine.processes.supervisor import UNUSABLE, ChildTask
+from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.engine.settings import Settings, SettingsError, add_extensions
 from quadriga.store.errors import StoreError
 
-_JOBS_POLL_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _log = logging.getLogger("quadriga")
 
 
@@ -32,7 +32,9 @@ def configure_logging(role: str) -> None:
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the sink says it once
+    logging.getLogger("clickhouse_connect").setLevel(
+        logging.CRITICAL
+    )  # the sender logs an error once
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
 
 
@@ -43,23 +45,23 @@ def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
     if task.role == "jobs":
-        _do_jobs(task.settings)
+        _run_jobs(task.settings)
     elif task.role == "writer":
         try:
-            _write(task.settings)
+            _run_writer(task.settings)
         except StoreError as error:  # the tables of another version, no driver, another writer
             _end_unusable(error)
     else:
-        _serve(task)
+        _run_worker(task)
 
 
 def _end_unusable(error: Exception) -> NoReturn:
     _log.error("%s", error)
-    sys.exit(UNUSABLE)
+    sys.exit(EXIT_UNUSABLE)
 
 
-def _when_told(stop: Callable[[], object]) -> None:
-    """Call `stop` once standard input ends."""
+def _call_on_stop(stop: Callable[[], object]) -> None:
+    """Call `stop` in a thread once standard input ends."""
 
     def wait() -> None:
         while os.read(0, 1024):  # a lock on sys.stdin would abort the exit of the process
@@ -69,43 +71,48 @@ def _when_told(stop: Callable[[], object]) -> None:
     threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
 
-def _serve(task: ChildTask) -> None:
+def _run_worker(task: ChildTask) -> None:
     from quadriga.engine.processes.serving import serve
     from quadriga.engine.session import LoadError
 
     try:
         add_extensions(task.settings)
-        serve(task, _when_told)
+        serve(task, _call_on_stop)
     except (LoadError, SettingsError) as error:
         _end_unusable(error)
 
 
-def _write(settings: Settings) -> None:
+def _run_writer(settings: Settings) -> None:
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
     from quadriga.store.maintenance.retention import RetentionCleaner
     from quadriga.store.writer import Writer
 
     stop = threading.Event()
-    _when_told(stop.set)
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-    upkeep = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
-    swept = (blobs, settings.database_url, settings.journal_directory, stop)
-    threading.Thread(target=sweep_periodically, args=swept, name="sweep", daemon=True).start()
+    _call_on_stop(stop.set)
+    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    retention = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
+    sweep_arguments = (blobs, settings.database_url, settings.journal_directory, stop)
+    threading.Thread(
+        target=sweep_periodically, args=sweep_arguments, name="sweep", daemon=True
+    ).start()
     if not settings.clickhouse:
-        Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
+        Writer(settings.journal_directory, settings.database_url, retention).run(stop)
         return
     try:
         from quadriga.store.replication.clickhouse import ClickHouseSender
     except ImportError as error:
         raise StoreError(
-            f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
+            f"clickhouse-connect is required ({error}): pip install quadriga[clickhouse]"
         ) from error
-    sink = ClickHouseSender(settings.journal_directory, settings.clickhouse)
+    sender = ClickHouseSender(settings.journal_directory, settings.clickhouse)
     writer = Writer(
-        settings.journal_directory, settings.database_url, upkeep, is_segment_needed=sink.has_unsent
+        settings.journal_directory,
+        settings.database_url,
+        retention,
+        is_segment_needed=sender.has_unsent,
     )
-    sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
+    sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
     sending.start()
     try:
         writer.run(stop)
@@ -115,27 +122,29 @@ def _write(settings: Settings) -> None:
     writer.run(stop)  # removes the segments that ClickHouse had yet to take
 
 
-def _do_jobs(settings: Settings) -> None:
+def _run_jobs(settings: Settings) -> None:
     stop = threading.Event()
-    _when_told(stop.set)
-    watching = threading.Thread(target=_watch, args=(settings, stop), name="watch", daemon=True)
+    _call_on_stop(stop.set)
+    watching = threading.Thread(
+        target=_run_schedules, args=(settings, stop), name="watch", daemon=True
+    )
     watching.start()
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
-        if stop.wait(_JOBS_POLL_S):
+        if stop.wait(_POLL_INTERVAL_S):
             return
     from quadriga.engine.job_kinds import JOB_KINDS
-    from quadriga.engine.stored import open_stored
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.jobs import QUERY_TIMEOUT_S, JobRunner, Jobs
 
-    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
     JobRunner(jobs, JOB_KINDS, inferences, blobs, keep_days=settings.job_days).run(stop)
 
 
-def _watch(settings: Settings, stop: threading.Event) -> None:
+def _run_schedules(settings: Settings, stop: threading.Event) -> None:
     """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
-        if stop.wait(_JOBS_POLL_S):
+        if stop.wait(_POLL_INTERVAL_S):
             return
     from quadriga.monitor.drift.watch.alerts import Outbox, run_deliveries
     from quadriga.monitor.drift.watch.schedules import ScheduleStore, run_scheduler
@@ -149,4 +158,4 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
 
 if __name__ == "__main__":
     main()
-    gc.freeze()  # all ends with the process: to search it for cycles would take a quarter of a second
+    gc.freeze()  # memory ends with the process: a search for cycles would take a quarter of a second

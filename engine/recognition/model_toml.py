@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from quadriga.engine.schema import explain
+from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Durability, FullPolicy
 from quadriga.tasks import SHORT_NAMES
@@ -169,4 +169,4 @@ def convert(values: Mapping[str, Any], struct: type[Table], location: str) -> Ta
     try:
         return msgspec.convert(values, struct)
     except msgspec.ValidationError as error:
-        raise LoadError(f"{location} {explain(error, struct)}") from error
+        raise LoadError(f"{location} {explain_validation_error(error, struct)}") from error

@@ -182,7 +182,7 @@ class BaselineStore:
             JournalError: The file could not be written, as on a full disk.
         """
         model, name = baseline.model, baseline.name
-        with translate_disk_errors("keep the baseline"), self._locked(model):
+        with translate_disk_errors("store the baseline"), self._locked(model):
             existing = read_model_file(self._path(model, name, "json"), Baseline)
             if existing is not None and baseline.job and existing.order_key >= baseline.order_key:
                 return existing

@@ -11,7 +11,7 @@ from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current
 from quadriga.monitor.drift.watch.history import record_failure, record_window, with_history
 from quadriga.monitor.drift.windows import read_window
 from quadriga.monitor.executors import LocalExecutor
-from quadriga.monitor.report.saved import keep
+from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.jobs import JobRun
@@ -52,7 +52,7 @@ def run_drift(run: JobRun) -> str:
     report = replace(report, id=run.job.id)
     if is_scheduled:
         report = with_history(history_directory, report, parameters)
-    file_name = keep(run, report)
+    file_name = save_report(run, report)
     if is_scheduled:
         record_window(history_directory, report, parameters)
     run.log(f"{report.data.current.n} images compared: {report.status}")

@@ -1,7 +1,7 @@
 """The semantic score: how much an image resembles its model's baseline, a conformal p-value over embeddings.
 
 The nonconformity of an image is its mean distance to its `NEIGHBOURS` nearest references. Its score is the share of
-the references and itself whose mean distance is at least as large; see docs/drift.md.
+the references and itself whose mean distance is at least as large; see docs/drift-reference.md.
 
 Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).

@@ -9,7 +9,7 @@ from quadriga.monitor.drift.comparison import as_summary, compare
 from quadriga.monitor.drift.samples import Sample, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.summary import Summary
-from quadriga.monitor.report.schema import Metric, Signal, Slice, by_effect, times_least
+from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
 from quadriga.tasks.arrays import Int64Array
 
 MAX_VALUES = 50
@@ -80,7 +80,7 @@ def _slices_by_column(
     decided = iter(decide([signal for signals in signals_by_value for signal in signals], settings))
     for value, rows, signals in zip(values, rows_by_value, signals_by_value, strict=True):
         judged = [next(decided) for _ in signals]
-        alarms = [signal for signal in by_effect(judged) if signal.alarm]
+        alarms = [signal for signal in sorted_by_effect(judged) if signal.alarm]
         if alarms:
             remaining_rows = [
                 np.setdiff1d(np.arange(len(side.sample.order)), slice_rows)
@@ -88,7 +88,7 @@ def _slices_by_column(
             ]
             remaining = {signal.name: signal for signal in compare_rows(remaining_rows)}
             metrics = [_slice_metric(alarm, remaining[alarm.name]) for alarm in alarms]
-            yield times_least(alarms[0]), Slice(name, value, len(rows[1]), metrics)
+            yield effect_ratio(alarms[0]), Slice(name, value, len(rows[1]), metrics)
 
 
 def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:

@@ -26,8 +26,8 @@ from quadriga.monitor.report.schema import (
     Slice,
     Unlike,
     Window,
-    by_effect,
     provenance,
+    sorted_by_effect,
 )
 from quadriga.store.columns import read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
@@ -93,7 +93,7 @@ def compare_stored(
     infos = baseline.info, current.info
     on_progress(current.info.window.n, current.info.window.n)
     report = compare(*_selected_signals(sides, infos, parameters), settings, task=current.info.task)
-    moved = [signal.name for signal in by_effect(report.signals) if signal.alarm]
+    moved = [signal.name for signal in sorted_by_effect(report.signals) if signal.alarm]
     moved = [name for name in moved if name != EMBEDDING] or moved
     return replace(
         report,

@@ -1,4 +1,4 @@
-"""Arrays as all evaluations have them: their types, rows in groups, and means of what is known."""
+"""Array functions that all evaluations share: rows in groups, lookups in sorted keys, ratios with NaN."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,60 +8,66 @@ import numpy as np
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 
-def nth(counts: Int64Array) -> Int64Array:
-    """Number the rows of groups of so many rows each, from 0 in each group."""
-    return ranges(np.zeros_like(counts), counts)[1]
+def index_within_groups(counts: Int64Array) -> Int64Array:
+    """Number the rows of consecutive groups of these sizes, from 0 in each group."""
+    return expand_ranges(np.zeros_like(counts), counts)[1]
 
 
-def ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Write ranges out: the position of the range, and the number, of each of its `counts` from `first` on."""
-    which = np.repeat(np.arange(len(counts)), counts)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+def expand_ranges(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """List the members of ranges that begin at `starts` and have `counts` members: index of the range, and value."""
+    range_index = np.repeat(np.arange(len(counts)), counts)
+    return range_index, np.arange(len(range_index)) - np.repeat(
+        np.cumsum(counts) - counts - starts, counts
+    )
 
 
-def starts(keys: Int64Array) -> Int64Array:
-    """Return where each run of equal keys, of 0 or more, begins."""
+def run_starts(keys: Int64Array) -> Int64Array:
+    """Return the index at which each run of equal keys begins; keys are 0 or more."""
     return np.flatnonzero(np.diff(keys, prepend=-1))
 
 
-def within(keys: Int64Array) -> Int64Array:
-    """Number the rows of each run of equal keys, of 0 or more, from 0."""
-    return nth(np.diff(starts(keys), append=len(keys)))
+def index_within_runs(keys: Int64Array) -> Int64Array:
+    """Number the rows of each run of equal keys from 0; keys are 0 or more."""
+    return index_within_groups(np.diff(run_starts(keys), append=len(keys)))
 
 
-def joined(one: Int64Array, other: Int64Array) -> Int64Array:
-    """Make one key of two, which sorts as the pair does."""
-    return one << 32 | other
+def joint_key(first: Int64Array, second: Int64Array) -> Int64Array:
+    """Combine two keys below 2**32 into one that sorts as the pair does."""
+    return first << 32 | second
 
 
-def held(keys: Int64Array, asked: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Look up in ascending keys where each of those that are asked stands first, and how often."""
-    first = np.searchsorted(keys, asked, "left")
-    return first, np.searchsorted(keys, asked, "right") - first
+def find_keys(keys: Int64Array, queries: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Look up queries in ascending keys: first index of each, and number of occurrences."""
+    starts = np.searchsorted(keys, queries, "left")
+    return starts, np.searchsorted(keys, queries, "right") - starts
 
 
-def end_to_end(parts: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Put the tables of parts, one at least, together by their names; all have the same columns (N, ...)."""
+def concat_tables(table_sets: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Concatenate tables of the same name, of at least one set of tables; all have the same columns (N, ...)."""
     return {
-        name: {key: np.concatenate([part[name][key] for part in parts]) for key in table}
-        for name, table in parts[0].items()
+        name: {key: np.concatenate([tables[name][key] for tables in table_sets]) for key in table}
+        for name, table in table_sets[0].items()
     }
 
 
-def before(values: Float64Array) -> Float64Array:
-    """Return sums (..., N + 1, B) of the rows (..., N, B) before each place."""
+def cumulative_before(values: Float64Array) -> Float64Array:
+    """Return sums (..., N + 1, B) of the rows (..., N, B) before each position."""
     sums = np.zeros((*values.shape[:-2], values.shape[-2] + 1, values.shape[-1]))
     np.cumsum(values, axis=-2, out=sums[..., 1:, :])
     return sums
 
 
-def ratio(part: Float64Array | Int64Array, whole: Float64Array | Int64Array) -> Float64Array:
-    """Divide; NaN where the whole is 0."""
-    found: Float64Array = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
-    return found
+def ratio(
+    numerator: Float64Array | Int64Array, denominator: Float64Array | Int64Array
+) -> Float64Array:
+    """Divide elementwise; NaN where the denominator is 0."""
+    quotient: Float64Array = np.divide(
+        numerator, denominator, out=np.full(denominator.shape, np.nan), where=denominator != 0
+    )
+    return quotient
 
 
-def mean_known(values: Float64Array) -> Float64Array:
-    """Average the last axis over what is not NaN; NaN where nothing is."""
-    known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
+def nan_mean(values: Float64Array) -> Float64Array:
+    """Average over the last axis, ignoring NaN; NaN if all values are."""
+    is_defined = ~np.isnan(values)
+    return ratio(np.where(is_defined, values, 0.0).sum(axis=-1), is_defined.sum(axis=-1))

@@ -1,7 +1,7 @@
-"""What every task's evaluation offers, and where it stands.
+"""Interface of the tasks' evaluators, and their table.
 
-Work is done in three steps: `state_of` turns a shard of images into a state, `merge` puts states together,
-`Evaluator.evaluate` looks into the whole.
+An evaluation has three steps: `build_state` turns a shard of images into a state, `merge_states` merges states,
+`Evaluator.evaluate` computes metrics from the merged state.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Labels,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.store.errors import JSON_ERRORS
@@ -27,154 +27,157 @@ from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.references import load
 
 EVALUATORS = {
-    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:Classification",
-    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:Detection",
-    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetection",
-    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:Segmentation",
-    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:Text",
+    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator",
+    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:DetectionEvaluator",
+    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetectionEvaluator",
+    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:SegmentationEvaluator",
+    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:TextEvaluator",
 }
-"""What evaluates a task: a class without arguments that is an `Evaluator`."""
+"""Evaluator class of each task: an `Evaluator`, created without arguments."""
 
 _LONGEST_PX = 1 << 31
 
 
 class Headline(NamedTuple):
-    """One of the numbers that stand above, over several weightings of the images.
+    """A headline metric over several weightings of the images.
 
-    One of a single label lends its interval to the metric of the findings with its type and parameters.
+    A per-label headline supplies the confidence interval of the metric in the details with the same type and
+    parameters.
     """
 
     type: str
     parameters: dict[str, Any]
     values: Float64Array
-    """(B,) one for each weighting, NaN where undefined."""
+    """Value for each weighting (B,), NaN if undefined."""
 
 
-class Findings(msgspec.Struct, frozen=True):
-    """All that is to be said about a whole state, beside its headlines."""
+class EvaluationDetails(msgspec.Struct, frozen=True):
+    """Results of an evaluation beside its headlines."""
 
     metrics: list[Metric] = []
     curves: dict[str, list[dict[str, Any]]] = {}
     confusion: Confusion | None = None
     confusion_pixels: Confusion | None = None
-    """Where regions are compared pixel by pixel, too."""
+    """Confusion matrix in pixels, of tasks that compare regions pixel by pixel."""
     errors_tide: dict[str, float | None] = {}
     badness: dict[str, Float64Array] = {}
-    """(I,) how bad each image is, by reason; 0 is not bad."""
+    """Badness of each image (I,), by reason; 0 is not bad."""
     parameters: dict[str, Any] = {}
-    """Thresholds and rules, as the report names them."""
+    """Thresholds and rules, with the names of the report."""
     excluded: dict[str, int] = {}
-    """Predictions that do not count, by reason, such as `unseen_label`."""
+    """Number of predictions that do not count, by reason, such as `unseen_label`."""
 
 
-class Evaluated(Protocol):
-    """A whole state, looked into once."""
+class TaskMetrics(Protocol):
+    """Metrics of a merged state; matching and sorting are done once, when it is created."""
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute the headlines as if each image were there so many times.
+        """Compute the headlines as if each image occurred as often as its weight says.
 
-        The weights (B, I) are whole numbers, 0 or more: all ones for the whole, ones and zeros for a slice,
+        The weights (B, I) are whole numbers, 0 or more: all ones for all images, ones and zeros for a slice,
         counts for a resample of the bootstrap.
         """
 
-    def findings(self) -> Findings:
-        """Compute everything else, over all images."""
+    def details(self) -> EvaluationDetails:
+        """Compute all other results, over all images."""
 
 
-class Composed:
-    """Evaluations of the same images as one `Evaluated`; what is first stands first."""
+class CombinedMetrics:
+    """Several `TaskMetrics` of the same images as one, in order."""
 
-    def __init__(self, parts: Sequence[Evaluated]) -> None:
+    def __init__(self, parts: Sequence[TaskMetrics]) -> None:
         self._parts = parts
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute the headlines of all parts."""
-        return [one for part in self._parts for one in part.headlines(weights)]
+        """Compute all headlines."""
+        return [headline for metrics in self._parts for headline in metrics.headlines(weights)]
 
-    def findings(self) -> Findings:
-        """Put the findings of all parts together; of each kind of confusion there is the first."""
-        whole = Findings()
-        for part in self._parts:
-            one = part.findings()
-            whole = Findings(
-                whole.metrics + one.metrics,
-                whole.curves | one.curves,
-                whole.confusion or one.confusion,
-                whole.confusion_pixels or one.confusion_pixels,
-                whole.errors_tide | one.errors_tide,
-                whole.badness | one.badness,
-                whole.parameters | one.parameters,
-                whole.excluded | one.excluded,
+    def details(self) -> EvaluationDetails:
+        """Merge all details; of each kind of confusion matrix the first is taken."""
+        combined = EvaluationDetails()
+        for metrics in self._parts:
+            details = metrics.details()
+            combined = EvaluationDetails(
+                metrics=combined.metrics + details.metrics,
+                curves=combined.curves | details.curves,
+                confusion=combined.confusion or details.confusion,
+                confusion_pixels=combined.confusion_pixels or details.confusion_pixels,
+                errors_tide=combined.errors_tide | details.errors_tide,
+                badness=combined.badness | details.badness,
+                parameters=combined.parameters | details.parameters,
+                excluded=combined.excluded | details.excluded,
             )
-        return whole
+        return combined
 
 
 class Evaluator(Protocol):
-    """The evaluation of a task."""
+    """Evaluation of a task."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read the predictions and truths of images, all of which have a truth.
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
+        """Read the predictions and annotations of images, all of which have ground truth.
 
-        The tables and their columns, with their types, are the same for any images, none included.
+        The tables, their columns and types are the same for any images, and for none.
 
         Raises:
-            EvaluationError: They are not of this task.
+            EvaluationError: Predictions or annotations do not fit the task.
         """
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state, as `merge` returns it."""
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute the metrics of a merged state, as `merge_states` returns it."""
 
 
-def evaluator(task: str) -> Evaluator:
-    """Return the evaluation of a task, given as `OBJECT_DETECTION`, in lower case, or as `detection`.
+def load_evaluator(task: str) -> Evaluator:
+    """Return the evaluator of a task, named as `OBJECT_DETECTION`, in lower case, or as `detection`.
 
     Raises:
-        EvaluationError: There is none.
+        EvaluationError: The task has no evaluator.
     """
-    place = EVALUATORS.get(full_name(task))
-    if place is None:
-        short = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
+    location = EVALUATORS.get(full_name(task))
+    if location is None:
+        short_names = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
         raise EvaluationError(
-            f"expected one of {', '.join([*EVALUATORS, *short])} as task, got {task!r:.80}"
+            f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {task!r:.80}"
         )
-    found: Evaluator = load(place)()
-    return found
+    evaluator: Evaluator = load(location)()
+    return evaluator
 
 
-def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:
-    """Turn a shard of images into a state; those without a truth are counted as excluded.
+def build_state(
+    evaluator: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]
+) -> EvaluationState:
+    """Turn a shard of images into a state; images without ground truth are counted as excluded.
 
-    `by` says what is to be sliced by; see `quadriga.monitor.evaluation.slicing`.
+    `by` lists the keys to slice by; see `quadriga.monitor.evaluation.slicing`.
 
     Raises:
-        EvaluationError: They are not of this task, or of no size that an image can have.
+        EvaluationError: Predictions or annotations do not fit the task, or an image has an impossible size.
     """
     images = list(images)
-    known = [image for image in images if bytes(image.ground_truth) != b"null"]
-    labels = Labels()
-    tables = evaluation.tables(known, labels)
-    return State(
-        [image.id for image in known],
-        [image.id if image.image is None else image.image for image in known],
-        np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
-        {name: slice_values(known, name) for name in by},
-        list(labels),
-        tables,
-        counted(no_truth=len(images) - len(known)),
+    annotated = [image for image in images if bytes(image.ground_truth) != b"null"]
+    labels = LabelNumbers()
+    tables = evaluator.tables(annotated, labels)
+    return EvaluationState(
+        ids=[image.id for image in annotated],
+        images=[image.id if image.image is None else image.image for image in annotated],
+        sizes=np.array([_size(image) for image in annotated], np.int64).reshape(-1, 2),
+        slices={name: slice_values(annotated, name) for name in by},
+        labels=list(labels),
+        tables=tables,
+        excluded=nonzero_counts(no_truth=len(images) - len(annotated)),
     )
 
 
-def unreadable(
-    evaluation: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
+def find_unreadable(
+    evaluator: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
 ) -> dict[int, EvaluationError]:
-    """Return, by their positions, what is wrong with the images that are no state alone."""
-    wrong = {}
-    for at, image in enumerate(images):
+    """Return the errors of the images that cannot be turned into a state, by position."""
+    errors = {}
+    for index, image in enumerate(images):
         try:
-            state_of(evaluation, [image], by)
+            build_state(evaluator, [image], by)
         except EvaluationError as error:
-            wrong[at] = error
-    return wrong
+            errors[index] = error
+    return errors
 
 
 def _size(image: EvaluatedImage) -> tuple[int, int]:
@@ -190,14 +193,14 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
 _decoder = cache(msgspec.json.Decoder)
 
 
-def decode(kind: Any, text: bytes, where: str) -> Any:
-    """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
+def decode_json(type_: Any, text: bytes, location: str) -> Any:
+    """Decode JSON as a type; the message of an `EvaluationError` begins with `location`."""
     try:
-        return _decoder(kind).decode(text)
+        return _decoder(type_).decode(text)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        what = message.replace("Object missing required field ", "expected a field ")
-        what = f"{what[:1].lower()}{what[1:]}"
-        raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
+        message, _, path = str(error).partition(" - at `$")
+        description = message.replace("Object missing required field ", "expected a field ")
+        description = f"{description[:1].lower()}{description[1:]}"
+        raise EvaluationError(f"{location}{path.rstrip('`')}: {description}") from error
     except JSON_ERRORS as error:
-        raise EvaluationError(f"{where}: expected JSON, got: {error}") from error
+        raise EvaluationError(f"{location}: expected JSON, got: {error}") from error

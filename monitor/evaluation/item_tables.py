@@ -1,4 +1,4 @@
-"""Lists on the wire as tables: a row for each prediction or truth of some images."""
+"""Lists of the wire as tables: a row for each prediction or annotation of a batch of images."""
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
@@ -7,26 +7,26 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import nth
-from quadriga.monitor.evaluation.evaluators import decode
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, Table
+from quadriga.monitor.evaluation.arrays import index_within_groups
+from quadriga.monitor.evaluation.evaluators import decode_json
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, LabelNumbers, Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-Kind = Literal["predictions", "ground_truth"]
+ItemKind = Literal["predictions", "ground_truth"]
 
 
-class Listed(NamedTuple):
-    """The predictions or truths of some images."""
+class ItemTable(NamedTuple):
+    """Decoded predictions or annotations of a batch of images, with their table."""
 
     rows: list[Any]
-    """(N,) as they were decoded."""
+    """Decoded items (N,)."""
     table: Table
-    """`image`, `label`, and `number`: the position in the list of the image."""
-    where: Callable[[int], str]
-    """Names a row, for messages."""
+    """Columns `image`, `label`, and `number`: the position in the list of the image."""
+    locate: Callable[[int], str]
+    """Names the row at a position, for messages."""
 
     def numbers(self, *names: str) -> Float64Array:
-        """Return fields of all rows (N, F); None is NaN."""
+        """Return fields of all rows as float64 (N, F); None becomes NaN."""
         columns = [
             np.fromiter(map(attrgetter(name), self.rows), np.float64, len(self.rows))
             for name in names
@@ -34,72 +34,78 @@ class Listed(NamedTuple):
         return np.stack(columns, axis=1)
 
     def check(
-        self, good: BoolArray, expected: str, got: Callable[[int], str] = lambda _: "none"
+        self, is_valid: BoolArray, expected: str, actual: Callable[[int], str] = lambda _: "none"
     ) -> None:
-        """See that all rows are good (N,)."""
-        for at in np.flatnonzero(~good).tolist():
-            raise EvaluationError(f"{self.where(at)}: expected {expected}, got {got(at)}")
+        """Raise an `EvaluationError` that names the first invalid row; `is_valid` is (N,)."""
+        for row in np.flatnonzero(~is_valid).tolist():
+            raise EvaluationError(f"{self.locate(row)}: expected {expected}, got {actual(row)}")
 
-    def of(self, which: Int64Array) -> "Listed":
-        """Return some of the rows."""
-        return Listed(
-            [self.rows[at] for at in which.tolist()],
-            {key: column[which] for key, column in self.table.items()},
-            lambda at: self.where(which[at]),
+    def take(self, rows: Int64Array) -> "ItemTable":
+        """Return the rows at these positions."""
+        return ItemTable(
+            [self.rows[row] for row in rows.tolist()],
+            {key: column[rows] for key, column in self.table.items()},
+            lambda row: self.locate(rows[row]),
         )
 
 
-def read(type_: Any, image: EvaluatedImage, kind: Kind) -> Any:
-    """Decode what an image has."""
-    return decode(type_, getattr(image, kind), f"image {image.id!r}: {kind}")
+def read_items(type_: Any, image: EvaluatedImage, kind: ItemKind) -> Any:
+    """Decode the predictions or the annotations of an image."""
+    return decode_json(type_, getattr(image, kind), f"image {image.id!r}: {kind}")
 
 
-def listed(
+def tabulate(
     images: Sequence[EvaluatedImage],
-    kind: Kind,
+    kind: ItemKind,
     lists: Sequence[list[Any]],
-    labels: Labels,
+    labels: LabelNumbers,
     without: Collection[str] = (),
-) -> Listed:
-    """Put lists of what has a label together, those of one kind of some images, and number the labels.
+) -> ItemTable:
+    """Build a table from the lists of a batch of images, whose items have a label, and number the labels.
 
-    Rows whose label is one of `without` are passed over.
+    Items whose label is one of `without` are skipped.
     """
-    counts = np.array([len(one) for one in lists], np.int64)
-    image, number = np.repeat(np.arange(len(lists)), counts), nth(counts)
+    counts = np.array([len(item) for item in lists], np.int64)
+    image, number = np.repeat(np.arange(len(lists)), counts), index_within_groups(counts)
     rows = [*chain.from_iterable(lists)]
     if without:
-        kept = np.array([one.label not in without for one in rows], bool)
-        rows = [one for one in rows if one.label not in without]
-        image, number = image[kept], number[kept]
-    label = np.fromiter((labels[one.label] for one in rows), np.int64, len(rows))
-    return Listed(
+        is_kept = np.array([item.label not in without for item in rows], bool)
+        rows = [item for item in rows if item.label not in without]
+        image, number = image[is_kept], number[is_kept]
+    label = np.fromiter((labels[item.label] for item in rows), np.int64, len(rows))
+    return ItemTable(
         rows,
         {"image": image, "number": number, "label": label},
-        lambda at: f"image {images[image[at]].id!r}: {kind}[{number[at]}]",
+        lambda row: f"image {images[image[row]].id!r}: {kind}[{number[row]}]",
     )
 
 
-def read_lists(images: Sequence[EvaluatedImage], kind: Kind, type_: Any, labels: Labels) -> Listed:
-    """Read lists of what has a label, as `listed`."""
-    return listed(images, kind, [read(type_, image, kind) for image in images], labels)
+def read_item_table(
+    images: Sequence[EvaluatedImage], kind: ItemKind, type_: Any, labels: LabelNumbers
+) -> ItemTable:
+    """Decode lists of labelled items, and build a table as `tabulate`."""
+    return tabulate(images, kind, [read_items(type_, image, kind) for image in images], labels)
 
 
 def predictions_table(
-    found: Listed, area: Float64Array | Int64Array, **shape: Float64Array
+    predictions: ItemTable, area: Float64Array | Int64Array, **shape: Float64Array
 ) -> Table:
-    """Return the table of predicted objects, rows with a `score`, of such areas (N,) in square pixels."""
-    score = np.array([one.score for one in found.rows], np.float64)
-    return {**found.table, "score": score, "area": area.astype(np.float64), **shape}
+    """Return the table of predicted objects, with scores; `area` is (N,), square pixels."""
+    score = np.array([prediction.score for prediction in predictions.rows], np.float64)
+    return {**predictions.table, "score": score, "area": area.astype(np.float64), **shape}
 
 
-def truths_table(there: Listed, area: Float64Array | Int64Array, **shape: Float64Array) -> Table:
-    """Return the table of rows as `Truth`, objects whose shapes have such areas (N,) in square pixels."""
-    given = np.array([one.area for one in there.rows], np.float64)  # None is NaN
+def annotations_table(
+    annotations: ItemTable, area: Float64Array | Int64Array, **shape: Float64Array
+) -> Table:
+    """Return the table of `TrueObject` items; `area` is that of their shapes, (N,), square pixels."""
+    areas = np.array(
+        [annotation.area for annotation in annotations.rows], np.float64
+    )  # None is NaN
     return {
-        **there.table,
-        "area": np.where(np.isnan(given), area, given),
-        "crowd": np.array([one.crowd for one in there.rows], bool),
-        "difficult": np.array([one.difficult for one in there.rows], bool),
+        **annotations.table,
+        "area": np.where(np.isnan(areas), area, areas),
+        "crowd": np.array([annotation.crowd for annotation in annotations.rows], bool),
+        "difficult": np.array([annotation.difficult for annotation in annotations.rows], bool),
         **shape,
     }

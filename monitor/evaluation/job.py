@@ -1,4 +1,4 @@
-"""The job of an evaluation, with the result `report.json` and its page `report.html`."""
+"""The job that evaluates stored inferences; its result is `report.json`, with the page `report.html`."""
 
 import shutil
 
@@ -7,16 +7,16 @@ import msgspec
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
-from quadriga.monitor.report.saved import keep
+from quadriga.monitor.report.saved import save_report
 from quadriga.store.errors import StoreError
 from quadriga.store.jobs import JobRun
 
 
 def run_evaluation(run: JobRun) -> str:
-    """Evaluate what is stored; the report has the id of the job.
+    """Evaluate stored inferences; the report has the id of the job.
 
     Raises:
-        StoreError: There is nothing to evaluate, or the inferences are of several tasks.
+        StoreError: No inferences match, or they are of several tasks.
     """
     parameters = msgspec.convert(run.job.parameters, EvaluationParameters)
     shards = run.directory / "shards"
@@ -36,7 +36,7 @@ def run_evaluation(run: JobRun) -> str:
     except EvaluationError as error:
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)
-    file_name = keep(run, report)
+    file_name = save_report(run, report)
     shutil.rmtree(shards)
     run.log(f"{report.data.current.n} images evaluated")
     return file_name

@@ -1,4 +1,4 @@
-"""What is asked of an evaluation of stored inferences."""
+"""Parameters of an evaluation of stored inferences."""
 
 from typing import Annotated, Any
 
@@ -10,11 +10,11 @@ from quadriga.store.errors import QueryError
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
 
-MOST_RESAMPLES = 1000
-MOST_BY = 20
-"""Keys and filters, each, to slice by."""
+MAX_RESAMPLES = 1000
+MAX_SLICE_KEYS = 20
+"""Maximum number of keys, and of filters, to slice by."""
 
-MOST_COMPARED = 10
+MAX_COMPARED = 10
 
 
 class OtherModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,46 +22,46 @@ class OtherModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     version: str | None = None
-    """None: whichever version answered last."""
+    """Version to compare with; None for the version of each image's newest inference."""
     where: Any = None
-    """A filter that its answers pass, as of a query."""
+    """Filter that its inferences pass, in the form of a query's."""
 
 
 class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to evaluate, and what to compute of it."""
+    """The inferences to evaluate, and what to compute."""
 
     model: str
     version: str | None = None
-    """None: all of them together."""
+    """Version to evaluate; None for all versions together."""
     where: Any = None
-    """A filter, as of a query."""
-    by: Annotated[list[str], msgspec.Meta(max_length=MOST_BY)] = []
-    """What to slice by: `meta.<path>`, `hour`, `day`, `month`."""
-    slices: Annotated[dict[str, Any], msgspec.Meta(max_length=MOST_BY)] = {}
+    """Filter of the inferences, in the form of a query's."""
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
+    """Keys to slice by: `meta.<path>`, `hour`, `day`, `month`."""
+    slices: Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = {}
     """Filters to slice by, by name."""
-    compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MOST_COMPARED)] = []
-    """Models that are compared on the images that both answered."""
-    resamples: Annotated[int, msgspec.Meta(ge=0, le=MOST_RESAMPLES)] = 200
-    """Of the bootstrap; 0 for no intervals."""
+    compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MAX_COMPARED)] = []
+    """Models to compare on the images that both have predictions for."""
+    resamples: Annotated[int, msgspec.Meta(ge=0, le=MAX_RESAMPLES)] = 200
+    """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
 
 
 def decode_parameters(body: bytes) -> EvaluationParameters:
-    """Read the parameters of an evaluation from JSON.
+    """Decode the parameters of an evaluation from JSON.
 
     Raises:
-        QueryError: They are none, or name a filter or a slice that means nothing.
+        QueryError: The parameters, a filter or a slice are invalid.
     """
     parameters = decode_body(body, EvaluationParameters)
-    check(parameters)
+    check_parameters(parameters)
     return parameters
 
 
-def check(parameters: EvaluationParameters) -> None:
-    """See that this means something, or raise as `decode_parameters`."""
+def check_parameters(parameters: EvaluationParameters) -> None:
+    """Check filters and slices; raises as `decode_parameters`."""
     parse(parameters.where, 0)
     filters = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
-    filters |= {f"compare[{at}]": one.where for at, one in enumerate(parameters.compare)}
+    filters |= {f"compare[{index}]": other.where for index, other in enumerate(parameters.compare)}
     for name, where in filters.items():
         try:
             parse(where, 0)
@@ -72,5 +72,5 @@ def check(parameters: EvaluationParameters) -> None:
             slice_values([], by)
     except EvaluationError as error:
         raise QueryError(str(error)) from error
-    if both := set(parameters.by) & parameters.slices.keys():
-        raise QueryError(f"expected each slice once, got {min(both)!r:.80} in by and in slices")
+    if repeated := set(parameters.by) & parameters.slices.keys():
+        raise QueryError(f"expected each slice once, got {min(repeated)!r:.80} in by and in slices")

@@ -82,7 +82,7 @@ class RayExecutor:
     def map(
         self, read: Callable[[InferenceReader, _Item], _Result], items: Iterable[_Item]
     ) -> Iterator[_Result]:
-        """As `quadriga.monitor.executors.ShardExecutor.map`."""
+        """Read shards; see `quadriga.monitor.executors.ShardExecutor.map`."""
         return self._cluster.map(partial(_read, self._url, read), items)
 
 

@@ -1,4 +1,4 @@
-"""From a whole state to a report: headlines with their intervals, slices, another model beside."""
+"""Builds the report of a merged state: headlines with intervals, slices, comparisons with other models."""
 
 import time
 from collections import Counter
@@ -8,8 +8,19 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from quadriga.monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
+from quadriga.monitor.evaluation.evaluators import (
+    EvaluationDetails,
+    Evaluator,
+    Headline,
+    TaskMetrics,
+)
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationState,
+    merge_states,
+    nonzero_counts,
+    select_images,
+)
 from quadriga.monitor.report.schema import (
     Comparison,
     Data,
@@ -24,64 +35,67 @@ from quadriga.monitor.report.schema import (
 from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Float64Array, UInt8Array
 
-MOST_SLICES = 50
-"""Values of one key, those with the most images first; the rest is not shown."""
+MAX_SLICES = 50
+"""Maximum number of values reported per key, those with the most images."""
 
 _MOST_WORST = 8
-"""Images shown of each reason."""
+"""Maximum number of images shown per reason."""
 
 _WEIGHTS_AT_ONCE = 500_000
-"""Weights of images that an evaluation is handed in one step."""
+"""Maximum number of weights that are processed at once: bounds the memory."""
 
 Weights = UInt8Array
-"""(B, I) how often each image counts in each weighting; never 256 times."""
+"""How often each image counts in each weighting (B, I); below 256."""
 
-Step = Callable[[], None]
-"""Is called again and again; may raise to end the work."""
+CheckCancelled = Callable[[], None]
+"""Called repeatedly during the work; may raise to end it."""
 
 
-class Asked(NamedTuple):
-    """What is to be computed."""
+class EvaluationOptions(NamedTuple):
+    """Options of an evaluation."""
 
     resamples: int = 200
-    """Of the bootstrap; 0 for no intervals."""
+    """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: int = 0
 
 
-USUAL = Asked()
+DEFAULT_OPTIONS = EvaluationOptions()
 _NO_MODEL, _NO_WINDOW = ReportedModel(), Window()
 
 
-def evaluate(
-    evaluation: Evaluator,
-    state: State,
+def evaluate_state(
+    evaluator: Evaluator,
+    state: EvaluationState,
     *,
     task: str,
     model: ReportedModel = _NO_MODEL,
     window: Window = _NO_WINDOW,
-    asked: Asked = USUAL,
-    others: Sequence[tuple[ReportedModel, State]] = (),
-    step: Step = lambda: None,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+    other_models: Sequence[tuple[ReportedModel, EvaluationState]] = (),
+    check_cancelled: CheckCancelled = lambda: None,
 ) -> Report:
-    """Write the report of a whole state.
+    """Build the report of a merged state.
 
     Args:
-        evaluation: Of the task.
-        state: As `merge` returns it.
-        task: Its full name.
-        model: That answered.
-        window: What was looked at; its `n` is filled in.
-        asked: See `Asked`.
-        others: Other models, that are compared on the images that both answered.
-        step: See `Step`.
+        evaluator: Evaluator of the task.
+        state: Merged state, as `merge_states` returns it.
+        task: Full name of the task.
+        model: Model of the predictions.
+        window: The images that were selected; `n` is filled in here.
+        options: See `EvaluationOptions`.
+        other_models: Models to compare on the images that both have predictions for.
+        check_cancelled: See `CheckCancelled`.
     """
-    started = time.monotonic()
-    evaluated = evaluation.evaluate(state)
-    weights = resampled(len(state.ids), asked)
-    found = _headlines(evaluated, weights, step)
-    findings = evaluated.findings()
-    metrics = [*_metrics(_overall(found), len(state.ids)), *_with_intervals(findings, found)]
-    comparisons = [_compared(evaluation, state, *other, asked=asked, step=step) for other in others]
+    started_s = time.monotonic()
+    task_metrics = evaluator.evaluate(state)
+    weights = bootstrap_weights(len(state.ids), options)
+    headlines = _headlines(task_metrics, weights, check_cancelled)
+    details = task_metrics.details()
+    metrics = [*_metrics(_overall(headlines), len(state.ids)), *_with_intervals(details, headlines)]
+    comparisons = [
+        _compared(evaluator, state, *compared, options=options, check_cancelled=check_cancelled)
+        for compared in other_models
+    ]
     return Report(
         kind="evaluation",
         task=task,
@@ -90,160 +104,192 @@ def evaluate(
         model=model,
         data=Data(
             msgspec.structs.replace(window, n=len(state.ids)),
-            excluded=state.excluded | findings.excluded,
+            excluded=state.excluded | details.excluded,
         ),
-        parameters={**findings.parameters, "resamples": asked.resamples, "seed": asked.seed},
+        parameters={**details.parameters, "resamples": options.resamples, "seed": options.seed},
         metrics=metrics,
-        curves=findings.curves,
-        confusion=findings.confusion,
-        confusion_pixels=findings.confusion_pixels,
-        errors_tide=findings.errors_tide,
-        slices=_slices(evaluation, state, weights, step),
-        worst=_worst(state, findings.badness),
+        curves=details.curves,
+        confusion=details.confusion,
+        confusion_pixels=details.confusion_pixels,
+        errors_tide=details.errors_tide,
+        slices=_slices(evaluator, state, weights, check_cancelled),
+        worst=_worst(state, details.badness),
         comparisons=comparisons,
-        provenance=provenance(started),
+        provenance=provenance(started_s),
     )
 
 
-def resampled(images: int, asked: Asked) -> Weights:
-    """Return how often each image counts (1 + B, I): once, then as drawing with replacement has it."""
-    source = np.random.default_rng(asked.seed)
-    weights = np.ones((1 + asked.resamples, images), np.uint8)
+def bootstrap_weights(images: int, options: EvaluationOptions) -> Weights:
+    """Return how often each image counts (1 + B, I): once, then in B draws with replacement."""
+    generator = np.random.default_rng(options.seed)
+    weights = np.ones((1 + options.resamples, images), np.uint8)
     for row in weights[1:]:
         if images:
-            row[:] = np.bincount(source.integers(0, images, images), minlength=images)
+            row[:] = np.bincount(generator.integers(0, images, images), minlength=images)
     return weights
 
 
-def _headlines(evaluated: Evaluated, weights: Weights, step: Step) -> list[Headline]:
-    """Return the headlines of all weightings, which are computed some at a time."""
-    at_once = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
-    parts = []
-    for first in range(0, len(weights), at_once):
-        step()
-        parts.append(evaluated.headlines(weights[first : first + at_once].astype(np.float64)))
+def _headlines(
+    task_metrics: TaskMetrics, weights: Weights, check_cancelled: CheckCancelled
+) -> list[Headline]:
+    """Compute the headlines of all weightings, in batches."""
+    batch_size = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
+    batches = []
+    for start in range(0, len(weights), batch_size):
+        check_cancelled()
+        batches.append(
+            task_metrics.headlines(weights[start : start + batch_size].astype(np.float64))
+        )
     return [
-        some[0]._replace(values=np.concatenate([one.values for one in some]))
-        for some in zip(*parts, strict=True)
+        batch[0]._replace(values=np.concatenate([headline.values for headline in batch]))
+        for batch in zip(*batches, strict=True)
     ]
 
 
 def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
-    """Return headlines whose first values are those of the whole, the others a bootstrap's."""
+    """Convert headlines to metrics; the first value is that of all images, the others are resamples."""
     return [
-        Metric(one.type, number(one.values[0]), one.parameters, interval(one.values), n)
-        for one in headlines
+        Metric(
+            headline.type,
+            finite_or_none(headline.values[0]),
+            headline.parameters,
+            ci95=confidence_interval(headline.values),
+            n=n,
+        )
+        for headline in headlines
     ]
 
 
 def _overall(headlines: Sequence[Headline]) -> list[Headline]:
-    """Leave out the headlines of single labels."""
-    return [one for one in headlines if one.parameters.get("label") is None]
+    """Drop the headlines of single labels."""
+    return [headline for headline in headlines if headline.parameters.get("label") is None]
 
 
-def _with_intervals(findings: Findings, headlines: Sequence[Headline]) -> list[Metric]:
-    """Return the findings' metrics, those of labels with the intervals of their headlines."""
+def _with_intervals(details: EvaluationDetails, headlines: Sequence[Headline]) -> list[Metric]:
+    """Return the metrics of the details; per-label metrics get the intervals of their headlines."""
     intervals = {
-        (one.type, str(one.parameters)): interval(one.values)
-        for one in headlines
-        if one.parameters.get("label") is not None
+        (metric.type, str(metric.parameters)): confidence_interval(metric.values)
+        for metric in headlines
+        if metric.parameters.get("label") is not None
     }
     return [
-        msgspec.structs.replace(one, ci95=intervals.get((one.type, str(one.parameters)), one.ci95))
-        for one in findings.metrics
+        msgspec.structs.replace(
+            metric, ci95=intervals.get((metric.type, str(metric.parameters)), metric.ci95)
+        )
+        for metric in details.metrics
     ]
 
 
-def number(value: float) -> float | None:
-    """Return a number as a report has it: None where it is undefined."""
+def finite_or_none(value: float) -> float | None:
+    """Return a number for a report: None if it is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
-def interval(values: Float64Array) -> tuple[float | None, float | None] | None:
-    """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
+def confidence_interval(values: Float64Array) -> tuple[float | None, float | None] | None:
+    """Return the 95 % percentile interval of a bootstrap, widened to contain the metric itself.
 
-    Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
-    all of their resamples. The values are (1 + B,) the number, then those of the resamples.
+    Resampling is biased upwards for some metrics (calibration errors, average precision of many labels): at times
+    all resamples are above the metric. `values` is (1 + B,): the metric, then its resamples.
     """
-    known = values[1:][np.isfinite(values[1:])]
-    if not known.size:
+    resampled = values[1:][np.isfinite(values[1:])]
+    if not resampled.size:
         return None
-    low, high = np.percentile(known, [2.5, 97.5])
+    low, high = np.percentile(resampled, [2.5, 97.5])
     return float(np.fmin(low, values[0])), float(np.fmax(high, values[0]))
 
 
-def _slices(evaluation: Evaluator, state: State, weights: Weights, step: Step) -> list[Slice]:
+def _slices(
+    evaluator: Evaluator, state: EvaluationState, weights: Weights, check_cancelled: CheckCancelled
+) -> list[Slice]:
     slices = []
-    for by, values in state.slices.items():
+    for key, values in state.slices.items():
         counts = Counter(values)
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
-        for value in common[:MOST_SLICES]:
-            inside = [at for at, one in enumerate(values) if one == value]
-            evaluated = evaluation.evaluate(select(state, inside))
-            found = _overall(_headlines(evaluated, weights[:, inside], step))
-            slices.append(Slice(by, value, len(inside), _metrics(found, len(inside))))
+        for value in common[:MAX_SLICES]:
+            indices = [index for index, other_value in enumerate(values) if other_value == value]
+            task_metrics = evaluator.evaluate(select_images(state, indices))
+            headlines = _overall(_headlines(task_metrics, weights[:, indices], check_cancelled))
+            slices.append(Slice(key, value, len(indices), _metrics(headlines, len(indices))))
     return slices
 
 
-def _worst(state: State, badness: dict[str, Float64Array]) -> list[Worst]:
-    found = []
+def _worst(state: EvaluationState, badness: dict[str, Float64Array]) -> list[Worst]:
+    worst = []
     for reason, scores in badness.items():
         order = np.argsort(-scores, kind="stable")[:_MOST_WORST]
-        for at in order[scores[order] > 0]:
-            width, height = (int(side) or None for side in state.sizes[at])
-            found.append(
-                Worst(state.ids[at], reason, float(scores[at]), state.images[at], width, height)
+        for index in order[scores[order] > 0]:
+            width, height = (int(side) or None for side in state.sizes[index])
+            worst.append(
+                Worst(
+                    inference_id=state.ids[index],
+                    reason=reason,
+                    score=float(scores[index]),
+                    image=state.images[index],
+                    width=width,
+                    height=height,
+                )
             )
-    return found
+    return worst
 
 
-def with_pictures(report: Report, images: Iterable[EvaluatedImage]) -> Report:
-    """Give the worst images of a report what is drawn on them, from those of `images` that they are."""
-    shown = {one.inference_id for one in report.worst}
-    known = {one.id: (one.predictions, one.ground_truth) for one in images if one.id in shown}
+def with_image_items(report: Report, images: Iterable[EvaluatedImage]) -> Report:
+    """Add predictions and ground truth, which are drawn, to the worst images of a report, if `images` has them."""
+    shown_ids = {image.inference_id for image in report.worst}
+    items_by_id = {
+        image.id: (image.predictions, image.ground_truth)
+        for image in images
+        if image.id in shown_ids
+    }
     worst = []
-    for one in report.worst:
-        predictions, truth = known.get(one.inference_id, (one.predictions, one.ground_truth))
-        worst.append(msgspec.structs.replace(one, predictions=predictions, ground_truth=truth))
+    for image in report.worst:
+        predictions, ground_truth = items_by_id.get(
+            image.inference_id, (image.predictions, image.ground_truth)
+        )
+        worst.append(
+            msgspec.structs.replace(image, predictions=predictions, ground_truth=ground_truth)
+        )
     return msgspec.structs.replace(report, worst=worst)
 
 
 def _compared(
-    evaluation: Evaluator,
-    state: State,
+    evaluator: Evaluator,
+    state: EvaluationState,
     model: ReportedModel,
-    other: State,
+    other: EvaluationState,
     *,
-    asked: Asked,
-    step: Step,
+    options: EvaluationOptions,
+    check_cancelled: CheckCancelled,
 ) -> Comparison:
-    """Compare on the images that both answered, resampled alike."""
-    ours = {image: at for at, image in enumerate(state.images)}
-    theirs = {image: at for at, image in enumerate(other.images)}
-    both = ours.keys() & theirs.keys()
-    mine = select(state, sorted(ours[image] for image in both))
-    its = select(other, sorted(theirs[image] for image in both))
-    # In the same order, which decides between equal scores.
-    its = merge([its._replace(ids=[state.ids[ours[image]] for image in its.images])])
-    weights = resampled(len(both), asked)
-    found, theirs_found = (
-        _overall(_headlines(evaluation.evaluate(part), weights, step)) for part in (mine, its)
+    """Compare two models on the images that both have predictions for, with the same resamples."""
+    own_index = {image: index for index, image in enumerate(state.images)}
+    other_index = {image: index for index, image in enumerate(other.images)}
+    shared = own_index.keys() & other_index.keys()
+    own_state = select_images(state, sorted(own_index[image] for image in shared))
+    other_state = select_images(other, sorted(other_index[image] for image in shared))
+    # Both states list the images in the same order, because the order decides between equal scores.
+    other_state = merge_states(
+        [other_state._replace(ids=[state.ids[own_index[image]] for image in other_state.images])]
     )
-    differences = [  # a model that gives several labels an image has other headlines
-        one._replace(values=one.values - another.values)
-        for another in theirs_found
-        for one in found
-        if one[:2] == another[:2]
+    weights = bootstrap_weights(len(shared), options)
+    own_headlines, other_headlines = (
+        _overall(_headlines(evaluator.evaluate(compared_state), weights, check_cancelled))
+        for compared_state in (own_state, other_state)
+    )
+    differences = [  # multi-label models have other headlines than single-label models
+        own._replace(values=own.values - other_headline.values)
+        for other_headline in other_headlines
+        for own in own_headlines
+        if own[:2] == other_headline[:2]
     ]
     excluded = Counter(
-        not_answered=len(ours) - len(both),
-        duplicate=len(state.images) - len(ours) + len(other.images) - len(theirs),
+        not_answered=len(own_index) - len(shared),
+        duplicate=len(state.images) - len(own_index) + len(other.images) - len(other_index),
     )
     excluded.update(other.excluded)
     return Comparison(
         model,
-        len(both),
-        _metrics(theirs_found, len(both)),
-        _metrics(differences, len(both)),
-        counted(**excluded),
+        len(shared),
+        _metrics(other_headlines, len(shared)),
+        differences=_metrics(differences, len(shared)),
+        excluded=nonzero_counts(**excluded),
     )

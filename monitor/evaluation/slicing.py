@@ -1,11 +1,11 @@
-"""Parts of the images: by a metadata key, by time, by size."""
+"""Slices of the images: by a metadata key or by time."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
-from quadriga.monitor.report.schema import TIMES
+from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import flatten
 
@@ -16,15 +16,17 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
     `by` is `meta.<path>` of the metadata, or `hour`, `day` or `month` of the time in UTC.
 
     Raises:
-        EvaluationError: It is none of these, or the metadata of an image cannot be searched.
+        EvaluationError: `by` is none of these, or the metadata of an image cannot be searched.
     """
-    if by in TIMES:
-        part = TIMES[by]
-        return [None if image.created_at is None else image.created_at[part] for image in images]
+    if by in TIME_SLICES:
+        characters = TIME_SLICES[by]
+        return [
+            None if image.created_at is None else image.created_at[characters] for image in images
+        ]
     path = by.removeprefix("meta.")
     if path == by or not path:
         raise EvaluationError(
-            f"expected meta.<path>, {', '.join(TIMES)} to slice by, got {by!r:.80}"
+            f"expected meta.<path>, {', '.join(TIME_SLICES)} to slice by, got {by!r:.80}"
         )
     return [_value(image, path) for image in images]
 

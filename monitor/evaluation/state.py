@@ -1,7 +1,7 @@
-"""What a shard of images becomes before anything is counted: tables of numbers, which merge exactly.
+"""Evaluation state: tables of the predictions and annotations of a shard of images, which merge exactly.
 
-Each row belongs to an image. States are put together end to end and then into one order, by the ids of
-the images; so however the images were dealt out, the same state comes out, bit for bit.
+Each row belongs to an image. Merging concatenates states and sorts them by the ids of the images; so however
+the images were divided into shards, the same state results, bit for bit.
 """
 
 from collections import Counter
@@ -14,160 +14,165 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.array_packing import pack, unpack
-from quadriga.monitor.evaluation.arrays import end_to_end
+from quadriga.monitor.evaluation.arrays import concat_tables
 from quadriga.tasks.arrays import Int64Array
 from quadriga.tasks.shapes import MAX_COORDINATE
 
 Column = npt.NDArray[Any]
-"""(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""
+"""Array (N,) or (N, D) of numbers, or of texts as NumPy's `StringDType`."""
 
 Table = dict[str, Column]
 """Columns of equal length. `image` is the position of the image; columns whose name ends in `label` are
-positions of labels, -1 for none. Rows of an image are in the order of its predictions or truths."""
+positions of labels, -1 for none. Rows of an image are in the order of its predictions or annotations."""
 
 
-Number = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
-"""A score or a coordinate: so small that areas and products of them are numbers, too."""
+BoundedNumber = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
+"""A score or a coordinate, bounded so that areas and products stay finite."""
 
-Magnitude = Annotated[float, msgspec.Meta(ge=0, le=MAX_COORDINATE)]
+BoundedMagnitude = Annotated[float, msgspec.Meta(ge=0, le=MAX_COORDINATE)]
 """A length or an area."""
 
 
-class Truth(msgspec.Struct, kw_only=True):
-    """What is told of any object that is there, beside its shape."""
+class TrueObject(msgspec.Struct, kw_only=True):
+    """Fields common to all ground-truth objects."""
 
     label: str
     crowd: bool = False
     difficult: bool = False
-    area: Magnitude | None = None
-    """Square pixels; None: that of the shape."""
+    area: BoundedMagnitude | None = None
+    """Area in square pixels; None for the area of the shape."""
 
 
 class EvaluationError(ValueError):
-    """What is to be evaluated is not what the task expects; the message names the place."""
+    """Input of an evaluation that does not fit the task; the message names the location."""
 
 
 class EvaluatedImage(msgspec.Struct, frozen=True):
-    """One image: what a model answered, and what is true; also a line of a file of records."""
+    """An image with its predictions and its ground truth; also a line of a file of records."""
 
     id: str
     predictions: msgspec.Raw = msgspec.Raw(b"[]")
-    """JSON in the form of the wire."""
+    """Predictions as JSON in the form of the wire."""
     ground_truth: msgspec.Raw = msgspec.Raw(b"null")
-    """JSON in the form of predictions without scores; `null` where the truth is not known."""
+    """Annotations as JSON, in the form of predictions without scores; `null` if there is no ground truth."""
     width: int | None = None
     height: int | None = None
     metadata: dict[str, Any] = {}
     created_at: str | None = None
     """RFC 3339, UTC."""
     image: str | None = None
-    """Hash or place of the image: what tells that two models answered the same one. None: its id."""
+    """Hash or path of the image, by which images of two models are matched; None for the id."""
 
 
-def counted(**left_out: int) -> dict[str, int]:
-    """Return how many are left out by reason, without the reasons of none."""
-    return {reason: count for reason, count in left_out.items() if count}
+def nonzero_counts(**counts: int) -> dict[str, int]:
+    """Drop counts of zero."""
+    return {reason: count for reason, count in counts.items() if count}
 
 
-class State(NamedTuple):
-    """Some images, with what is true of them and what a model answered."""
+class EvaluationState(NamedTuple):
+    """Predictions and ground truth of any number of images."""
 
     ids: list[str]
-    """Of the inferences (I,)."""
+    """Ids of the inferences (I,)."""
     images: list[str]
-    """(I,) see `EvaluatedImage.image`."""
+    """Image keys (I,); see `EvaluatedImage.image`."""
     sizes: Int64Array
-    """(I, 2) width and height, 0 where unknown."""
+    """Width and height (I, 2), 0 if unknown."""
     slices: dict[str, list[str | None]]
-    """(I,) values by what is sliced by."""
+    """Values (I,) to slice by, by the key that is sliced by."""
     labels: list[str]
     tables: dict[str, Table]
     excluded: dict[str, int]
-    """Images that are left out, by reason."""
+    """Number of excluded images, by reason."""
 
 
-class Labels(dict[str, int]):
-    """Numbers labels as they come."""
+class LabelNumbers(dict[str, int]):
+    """Position of each label, in the order of first use."""
 
     def __missing__(self, label: str) -> int:
         self[label] = number = len(self)
         return number
 
 
-def merge(states: Iterable[State]) -> State:
-    """Put states of one task together, one at least; images by their ids, numbers by value, labels by text.
+def merge_states(states: Iterable[EvaluationState]) -> EvaluationState:
+    """Merge states of one task, at least one; images are sorted by id, numeric ids by value, and labels by text.
 
     Raises:
-        EvaluationError: Two of them hold the same inference.
+        EvaluationError: Two states hold the same inference.
     """
     states = list(states)
     labels = sorted({label for state in states for label in state.labels})
-    rank = {label: number for number, label in enumerate(labels)}
-    parts: list[dict[str, Table]] = [{} for _ in states]
+    new_numbers = {label: number for number, label in enumerate(labels)}
+    table_sets: list[dict[str, Table]] = [{} for _ in states]
     excluded: Counter[str] = Counter()
     ids: list[str] = []
-    for state, part in zip(states, parts, strict=True):
-        numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
+    for state, tables in zip(states, table_sets, strict=True):
+        numbers = np.array([new_numbers[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
-            moved = {
+            renumbered = {
                 key: numbers[column] if key.endswith("label") else column
                 for key, column in table.items()
             }
-            part[name] = moved | {"image": len(ids) + table["image"]}
+            tables[name] = renumbered | {"image": len(ids) + table["image"]}
         excluded.update(state.excluded)
         ids += state.ids
-    order = sorted(range(len(ids)), key=lambda at: (len(ids[at]), ids[at]))
-    for one, other in pairwise(order):
-        if ids[one] == ids[other]:
-            raise EvaluationError(f"expected each image once, got {ids[one]!r:.80} twice")
-    by = dict.fromkeys(name for state in states for name in state.slices)
-    whole = State(
-        ids,
-        [one for state in states for one in state.images],
-        np.concatenate([state.sizes for state in states]),
-        {name: [one for state in states for one in state.slices[name]] for name in by},
-        labels,
-        end_to_end(parts),
-        dict(sorted(excluded.items())),
+    order = sorted(range(len(ids)), key=lambda index: (len(ids[index]), ids[index]))
+    for previous, current in pairwise(order):
+        if ids[previous] == ids[current]:
+            raise EvaluationError(f"expected each image once, got {ids[previous]!r:.80} twice")
+    keys = dict.fromkeys(name for state in states for name in state.slices)
+    merged = EvaluationState(
+        ids=ids,
+        images=[previous for state in states for previous in state.images],
+        sizes=np.concatenate([state.sizes for state in states]),
+        slices={
+            name: [previous for state in states for previous in state.slices[name]] for name in keys
+        },
+        labels=labels,
+        tables=concat_tables(table_sets),
+        excluded=dict(sorted(excluded.items())),
     )
-    return select(whole, order)
+    return select_images(merged, order)
 
 
-def select(state: State, positions: Sequence[int]) -> State:
-    """Return the part of a state that holds these images, in this order, rows by image; labels stay."""
-    at = np.array(positions, np.int64)
-    place = np.full(len(state.ids), -1)
-    place[at] = np.arange(len(at))
+def select_images(state: EvaluationState, positions: Sequence[int]) -> EvaluationState:
+    """Return the state of the images at these positions, in this order, with rows by image; labels stay."""
+    selected = np.array(positions, np.int64)
+    new_position = np.full(len(state.ids), -1)
+    new_position[selected] = np.arange(len(selected))
     tables = {}
     for name, table in state.tables.items():
-        image = place[table["image"]]
+        image = new_position[table["image"]]
         rows = np.argsort(image, kind="stable")[np.count_nonzero(image < 0) :]
         chosen = {key: column[rows] for key, column in table.items()}
         tables[name] = chosen | {"image": image[rows]}
-    return State(
-        [state.ids[one] for one in positions],
-        [state.images[one] for one in positions],
-        state.sizes[at],
-        {name: [values[one] for one in positions] for name, values in state.slices.items()},
-        state.labels,
-        tables,
-        state.excluded,
+    return EvaluationState(
+        ids=[state.ids[position] for position in positions],
+        images=[state.images[position] for position in positions],
+        sizes=state.sizes[selected],
+        slices={
+            name: [values[position] for position in positions]
+            for name, values in state.slices.items()
+        },
+        labels=state.labels,
+        tables=tables,
+        excluded=state.excluded,
     )
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: EvaluationState) -> bytes:
     """Encode a state as MessagePack of names and of the arrays' own bytes."""
     return pack(state)
 
 
-def decode_state(data: bytes) -> State:
+def decode_state(data: bytes) -> EvaluationState:
     """Decode a state, as `encode_state` encoded it, bit for bit; its arrays cannot be written to.
 
     Raises:
-        EvaluationError: The bytes are no state.
+        EvaluationError: The bytes are not an encoded state.
     """
     try:
-        state: State = unpack(data, State)
+        state: EvaluationState = unpack(data, EvaluationState)
     except ValueError as error:
         raise EvaluationError(f"expected a saved state, got: {error}") from error
     return state

@@ -9,10 +9,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
-from quadriga.monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from quadriga.monitor.evaluation.state import EvaluationError, State, decode_state, merge
+from quadriga.monitor.evaluation.reporting import (
+    EvaluationOptions,
+    evaluate_state,
+    with_image_items,
+)
+from quadriga.monitor.evaluation.state import (
+    EvaluationError,
+    EvaluationState,
+    decode_state,
+    merge_states,
+)
 from quadriga.monitor.evaluation.stored_images import (
     SHARD_SIZE,
     EvaluationShard,
@@ -20,7 +29,7 @@ from quadriga.monitor.evaluation.stored_images import (
     evaluated_image,
     read_other_model,
     read_shard,
-    select,
+    select_inferences,
     shared_images,
 )
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
@@ -60,34 +69,38 @@ def evaluate_stored(
     cache = _ShardCache(shards_directory)
     selection = cache.get("selection", Selection)
     if selection is None:
-        selection = select(reader, parameters)
+        selection = select_inferences(reader, parameters)
         cache.put("selection", selection)
     executor = executor or LocalExecutor(reader)
-    shards = _ShardReader(selection, len(parameters.compare), cache, executor, on_progress)
+    shards = _ShardReader(
+        selection, len(parameters.compare), cache, executor=executor, on_progress=on_progress
+    )
     task = selection.task
     own_shards = shards.read("whole", partial(read_shard, parameters, task), selection.parts)
     unreadable = next((shard.unreadable for shard in own_shards if shard.unreadable), "")
     model, state = _merged(own_shards, parameters)
     if unreadable and not state.ids:
         raise EvaluationError(unreadable)
-    others = []
-    for index, other in enumerate(parameters.compare):
-        read_other = partial(read_other_model, other, task, selection.newest)
+    other_models = []
+    for index, other_model in enumerate(parameters.compare):
+        read_other = partial(read_other_model, other_model, task, selection.newest)
         other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
-        others.append(_merged(other_shards, other))
-    report = evaluate(
-        evaluator(task),
+        other_models.append(_merged(other_shards, other_model))
+    report = evaluate_state(
+        load_evaluator(task),
         state,
         task=task,
         model=model,
         window=_window(selection, parameters.where),
-        asked=Asked(parameters.resamples, parameters.seed),
-        others=others,
-        step=lambda: on_progress(shards.total, shards.total),
+        options=EvaluationOptions(parameters.resamples, parameters.seed),
+        other_models=other_models,
+        check_cancelled=lambda: on_progress(shards.total, shards.total),
     )
     worst = read_inferences(reader, sorted({int(item.inference_id) for item in report.worst}))
     return msgspec.structs.replace(
-        with_pictures(report, [evaluated_image(record, record.ground_truth) for record in worst]),
+        with_image_items(
+            report, [evaluated_image(record, record.ground_truth) for record in worst]
+        ),
         parameters=report.parameters | _reported(parameters, unreadable),
         provenance=provenance(started) | {"shards": len(selection.parts)},
     )
@@ -101,13 +114,13 @@ class _ShardCache:
         if directory is not None:
             directory.mkdir(exist_ok=True)
 
-    def get(self, name: str, kind: type[_Saved]) -> _Saved | None:
+    def get(self, name: str, type_: type[_Saved]) -> _Saved | None:
         """Return what is saved under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
-            # Power may have been lost while it was made.
+            # The file may be damaged if power was lost while it was written.
             with suppress(FileNotFoundError, msgspec.MsgspecError):
-                return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+                return msgspec.msgpack.decode(path.read_bytes(), type=type_)
         return None
 
     def put(self, name: str, value: Selection | EvaluationShard) -> None:
@@ -122,14 +135,14 @@ class _ShardReader:
     def __init__(
         self,
         selection: Selection,
-        others: int,
+        other_models: int,
         cache: _ShardCache,
         executor: ShardExecutor,
         on_progress: OnProgress,
     ) -> None:
         self._cache, self._executor, self._on_progress = cache, executor, on_progress
-        self._images = sum(len(part.ids) for part in selection.parts)
-        self.total = self._images * (1 + others)
+        self._images = sum(len(shard.ids) for shard in selection.parts)
+        self.total = self._images * (1 + other_models)
         self._finished = 0
 
     def read(
@@ -158,13 +171,13 @@ class _ShardReader:
 
 def _merged(
     shards: Sequence[EvaluationShard], parameters: EvaluationParameters | OtherModel
-) -> tuple[ReportedModel, State]:
+) -> tuple[ReportedModel, EvaluationState]:
     """Merge the states of shards; the model is named by all of its versions that answered."""
     models = {model for shard in shards for model in shard.models}
     versions = sorted({model.version for model in models}) or [parameters.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""
-    state = merge(decode_state(shard.state) for shard in shards)
+    state = merge_states(decode_state(shard.state) for shard in shards)
     return ReportedModel(parameters.model, ", ".join(versions), digest), state
 
 

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import evaluator, state_of, unreadable
+from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    State,
-    counted,
+    EvaluationState,
     encode_state,
+    nonzero_counts,
 )
 from quadriga.store.columns import ground_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
@@ -62,7 +62,7 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Error of the first image that was left out as unreadable."""
 
 
-def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
+def select_inferences(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
     """Select the inferences to evaluate.
 
     Raises:
@@ -70,7 +70,7 @@ def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selecti
         StoreError: The database does not answer.
     """
     now_us = time.time_ns() // 1000
-    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+    with suppress(NotReadyError, QueryTimeoutError):  # the writer lags: evaluate what is committed
         reader.wait_for_journal()
     newest_id = reader.latest_seq()
     where = _all(
@@ -88,7 +88,7 @@ def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selecti
         name: {id_ for page in reader.matching_ids(_all(where, filter_), now_us) for id_ in page}
         for name, filter_ in parameters.slices.items()
     }
-    parts = [
+    shards = [
         ShardIds(
             shard_ids,
             {
@@ -98,10 +98,10 @@ def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selecti
         )
         for shard_ids in _shards(ids)
     ]
-    return Selection(reader.get(str(ids[0])).task, newest_id, parts)
+    return Selection(reader.get(str(ids[0])).task, newest_id, shards)
 
 
-def shared_images(state: State) -> list[dict[str, int]]:
+def shared_images(state: EvaluationState) -> list[dict[str, int]]:
     """Divide the hashes of a merged state's images into shards, each with the inference that has its ground truth.
 
     There is one shard at least.
@@ -115,19 +115,19 @@ def shared_images(state: State) -> list[dict[str, int]]:
 
 
 def read_shard(
-    parameters: EvaluationParameters, task: str, reader: InferenceReader, part: ShardIds
+    parameters: EvaluationParameters, task: str, reader: InferenceReader, shard_ids: ShardIds
 ) -> EvaluationShard:
     """Read a shard of a selection; deleted and unreadable inferences are left out and counted."""
-    records = read_inferences(reader, part.ids)
+    records = read_inferences(reader, shard_ids.ids)
     answered = _answered(records, task)
     images = [evaluated_image(record, record.ground_truth, parameters.by) for record in answered]
     state, error = _build_state(task, images, parameters.by)
     slices = dict(state.slices)
-    for name, slice_ids in part.slices.items():
+    for name, slice_ids in shard_ids.slices.items():
         members = {str(id_) for id_ in slice_ids}
         slices[name] = ["true" if id_ in members else "false" for id_ in state.ids]
-    excluded = state.excluded | counted(
-        failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
+    excluded = state.excluded | nonzero_counts(
+        failed=len(records) - len(answered), deleted=len(shard_ids.ids) - len(records)
     )
     return _shard(state._replace(slices=slices, excluded=excluded), answered, error)
 
@@ -154,7 +154,7 @@ def read_other_model(
         evaluated_image(record, annotations.get(images[image])) for image, record in newest.items()
     ]
     state, error = _build_state(task, evaluated, ())
-    excluded = state.excluded | counted(failed=failed, duplicate=succeeded - len(newest))
+    excluded = state.excluded | nonzero_counts(failed=failed, duplicate=succeeded - len(newest))
     return _shard(state._replace(excluded=excluded), list(newest.values()), error)
 
 
@@ -168,23 +168,23 @@ def evaluated_image(
     """Return an inference with its annotations, JSON or None, for evaluation; with metadata if sliced by it."""
     needs_metadata = any(key.startswith("meta.") for key in by)
     return EvaluatedImage(
-        record.id,
-        record.predictions,
-        msgspec.Raw(b"null") if annotations is None else annotations,
-        record.input.width,
-        record.input.height,
-        msgspec.json.decode(record.metadata) if needs_metadata else {},
-        record.created_at,
-        record.input.hash,
+        id=record.id,
+        predictions=record.predictions,
+        ground_truth=msgspec.Raw(b"null") if annotations is None else annotations,
+        width=record.input.width,
+        height=record.input.height,
+        metadata=msgspec.json.decode(record.metadata) if needs_metadata else {},
+        created_at=record.created_at,
+        image=record.input.hash,
     )
 
 
 def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:
     """Leave out failed inferences, and check that all are of one task."""
-    other = next((record.task for record in records if record.task != task), None)
-    if other is not None:
+    other_task = next((record.task for record in records if record.task != task), None)
+    if other_task is not None:
         raise EvaluationError(
-            f"expected inferences of one task, got {task} and {other}; narrow the filter, for example "
+            f"expected inferences of one task, got {task} and {other_task}; narrow the filter, for example "
             f'by {{"task": "{task}"}}'
         )
     return [record for record in records if record.status == 200]
@@ -192,22 +192,24 @@ def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInfer
 
 def _build_state(
     task: str, images: Sequence[EvaluatedImage], by: Sequence[str]
-) -> tuple[State, str]:
+) -> tuple[EvaluationState, str]:
     """Turn images into a state; return the error of the first that is not of this task as well.
 
     Anyone may state any ground truth: what one image has does not stop the evaluation of the others.
     """
-    evaluation = evaluator(task)
+    evaluator = load_evaluator(task)
     with suppress(EvaluationError):
-        return state_of(evaluation, images, by), ""
-    errors = unreadable(evaluation, images, by)
+        return build_state(evaluator, images, by), ""
+    errors = find_unreadable(evaluator, images, by)
     readable = [image for index, image in enumerate(images) if index not in errors]
-    state = state_of(evaluation, readable, by)
-    excluded = state.excluded | counted(unreadable=len(errors))
+    state = build_state(evaluator, readable, by)
+    excluded = state.excluded | nonzero_counts(unreadable=len(errors))
     return state._replace(excluded=excluded), str(next(iter(errors.values()), ""))
 
 
-def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> EvaluationShard:
+def _shard(
+    state: EvaluationState, answered: Sequence[StoredInference], unreadable: str
+) -> EvaluationShard:
     models = list(dict.fromkeys(record.model for record in answered))
     return EvaluationShard(encode_state(state), models, unreadable)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from quadriga.monitor.report.metric_texts import UNDEFINED, brief, number, plain
+from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number, one_line
 from quadriga.monitor.report.schema import (
     Effect,
     Metric,
@@ -18,113 +18,127 @@ _MAX_ALARMS = 16
 
 
 def verdict(report: Report) -> str:
-    """Say in words what came out of a comparison, and of an evaluation what is wrong with it."""
+    """Summarise the outcome of a drift comparison; for an evaluation, only what is wrong with it."""
     if report.status == "error":
         return "The report could not be finished; what follows may be incomplete."
     if report.kind == "evaluation":
-        is_known = report.status != "insufficient"
-        return "" if is_known else "There are too few images with a known truth to say anything."
-    count, alarms = len(report.signals), sum(one.alarm for one in report.signals)
-    silent, weak = (
-        sum(one.status == status for one in report.signals)
+        has_ground_truth = report.status != "insufficient"
+        return (
+            ""
+            if has_ground_truth
+            else "There are too few images with a known truth to say anything."
+        )
+    count, alarms = len(report.signals), sum(signal.alarm for signal in report.signals)
+    insufficient_count, low_power_count = (
+        sum(signal.status == status for signal in report.signals)
         for status in ("insufficient", "low_power")
     )
-    if silent == count:
+    if insufficient_count == count:
         return "Insufficient: there are too few independent values to say anything; an alarm needs 30 on each side."
-    said = [
-        f"Drift: {alarms} of {_signals(count)} changed."
+    sentences = [
+        f"Drift: {alarms} of {_signal_count_text(count)} changed."
         if alarms
-        else f"No drift in {_signals(count - silent)}."
+        else f"No drift in {_signal_count_text(count - insufficient_count)}."
     ]
-    if silent:
-        said.append(f"Of {_signals(silent)} there is too little to say anything.")
-    if weak and not alarms:
-        said.append(f"In {_signals(weak)} only large changes would be seen.")
+    if insufficient_count:
+        sentences.append(
+            f"Of {_signal_count_text(insufficient_count)} there is too little to say anything."
+        )
+    if low_power_count and not alarms:
+        sentences.append(
+            f"In {_signal_count_text(low_power_count)} only large changes would be seen."
+        )
     if "baseline_sha256" in report.parameters:
-        said.append("Another model answered than in the baseline.")
-    return " ".join(said)
+        sentences.append("Another model answered than in the baseline.")
+    return " ".join(sentences)
 
 
-def _signals(count: int) -> str:
+def _signal_count_text(count: int) -> str:
     return f"{count:,} signal{'s' * (count != 1)}"
 
 
-def status(signal: Signal) -> str:
-    """Say whether a signal raised an alarm, and whether it could have."""
-    enough = signal.status.replace("_", " ")
+def status_text(signal: Signal) -> str:
+    """Describe whether a signal raised an alarm, and whether it could have."""
+    power = signal.status.replace("_", " ")
     if not signal.alarm:
-        return enough
-    return "ALARM" if signal.status == "ok" else f"ALARM, {enough}"
+        return power
+    return "ALARM" if signal.status == "ok" else f"ALARM, {power}"
 
 
-def effect(of: Effect) -> str:
-    """Write an effect with the smallest that matters."""
-    return UNDEFINED if of.value is None else f"{brief(of.value)} ({brief(of.minimum)})"
+def format_effect(effect: Effect) -> str:
+    """Format an effect with its minimum."""
+    return (
+        UNDEFINED
+        if effect.value is None
+        else f"{format_brief(effect.value)} ({format_brief(effect.minimum)})"
+    )
 
 
-def sides(pair: Sequence[float]) -> str:
-    """Write a number of the baseline and one of the current window."""
-    return " / ".join(f"{one:,.0f}" for one in pair)
+def format_sides(pair: Sequence[float]) -> str:
+    """Format a number of the baseline and one of the current window."""
+    return " / ".join(f"{value:,.0f}" for value in pair)
 
 
-class Moved(NamedTuple):
-    """A signal in the part of the window that carries its alarm, in words."""
+class MovedSignal(NamedTuple):
+    """Texts about a signal in the slice of the window that carries its alarm."""
 
     signal: str
     by: str
     value: str
     n: str
     effect: str
-    """There."""
+    """Effect in the slice."""
     other: str
-    """The effect in all other images."""
+    """Effect in all other images."""
     p: str
 
 
-def moved(slices: Iterable[Slice]) -> list[Moved]:
-    """Say where signals moved, in the order of the slices."""
+def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
+    """Describe the signals that moved, in the order of the slices."""
     return [
-        Moved(
-            plain(str(one.parameters.get("signal", one.type))),
-            plain(part.by),
-            plain(part.value),
-            number(part.n),
-            brief(one.value),
-            brief(one.parameters.get("other")),
-            brief(one.parameters.get("p_adjusted")),
+        MovedSignal(
+            signal=one_line(str(metric.parameters.get("signal", metric.type))),
+            by=one_line(slice_.by),
+            value=one_line(slice_.value),
+            n=format_number(slice_.n),
+            effect=format_brief(metric.value),
+            other=format_brief(metric.parameters.get("other")),
+            p=format_brief(metric.parameters.get("p_adjusted")),
         )
-        for part in slices
-        for one in part.metrics
+        for slice_ in slices
+        for metric in slice_.metrics
     ]
 
 
-def alarms(window: PastWindow) -> str:
-    """Name the signals of a window that had an alarm."""
-    found = [plain(name) for name, one in window.signals.items() if one.alarm]
-    more = len(found) - _MAX_ALARMS
-    return ", ".join(found[:_MAX_ALARMS] + ([f"{more:,} more"] if more > 0 else []))
+def alarmed_signals(window: PastWindow) -> str:
+    """Name the signals of a window with an alarm."""
+    names = [one_line(name) for name, signal in window.signals.items() if signal.alarm]
+    unnamed_count = len(names) - _MAX_ALARMS
+    return ", ".join(
+        names[:_MAX_ALARMS] + ([f"{unnamed_count:,} more"] if unnamed_count > 0 else [])
+    )
 
 
-def estimates(metrics: Iterable[Metric]) -> list[Metric]:
-    """Return what is estimated without a truth."""
-    return [one for one in metrics if one.type.startswith("Estimated")]
+def estimated_metrics(metrics: Iterable[Metric]) -> list[Metric]:
+    """Return the metrics that are estimated without ground truth."""
+    return [metric for metric in metrics if metric.type.startswith("Estimated")]
 
 
-def valid(metrics: Iterable[Metric]) -> list[str]:
-    """Say when estimates hold, each sentence once."""
-    said = (plain(str(one.parameters.get("valid", "")), 400) for one in metrics)
-    return [one[0].upper() + one[1:] for one in dict.fromkeys(said) if one != "(empty)"]
+def validity_notes(metrics: Iterable[Metric]) -> list[str]:
+    """Return the conditions under which estimates hold, each sentence once."""
+    texts = (one_line(str(text.parameters.get("valid", "")), 400) for text in metrics)
+    return [text[0].upper() + text[1:] for text in dict.fromkeys(texts) if text != "(empty)"]
 
 
-def method(metric: Metric) -> str:
-    """Name how an estimate was made."""
-    return plain(str(metric.parameters.get("method", "")).replace("_", " "))
+def method_name(metric: Metric) -> str:
+    """Name the method of an estimate."""
+    return one_line(str(metric.parameters.get("method", "")).replace("_", " "))
 
 
-EFFECTS = {
+EFFECT_DESCRIPTIONS = {
     "wasserstein_iqr": "how far values moved, in interquartile ranges",
     "total_variation": "share of values with another label",
     "energy_coefficient": "energy distance, as a share of the largest",
     "mmd_coefficient": "MMD, as a share of the largest",
 }
-"""What an effect is, in words."""
+"""Descriptions of effects, by name."""

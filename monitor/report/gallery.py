@@ -1,4 +1,4 @@
-"""Images of a report to look at: small pictures with what is true and what was predicted over them."""
+"""Images of a report: small pictures with annotations and predictions drawn over them."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -8,143 +8,161 @@ from typing import Any
 import cv2
 import msgspec
 
-from quadriga.monitor.report.metric_texts import brief, number
-from quadriga.monitor.report.outlines import FINE_PX, LETTERS, Drawn, Outline, outline, read, words
+from quadriga.monitor.report.metric_texts import format_brief, format_number
+from quadriga.monitor.report.outlines import (
+    LETTERS_PER_SIDE,
+    MAX_SIDE_PX,
+    DrawnItem,
+    Outline,
+    decode_items,
+    item_outline,
+    item_texts,
+)
 from quadriga.monitor.report.schema import Neighbour, Report, Unlike, Worst
 from quadriga.tasks.image import Pixels, decode
 from quadriga.tasks.image_formats import ImageError
 
 ImageBytes = Callable[[str], bytes | None]
 
-MOST_IMAGES = 24
-MOST_UNLIKE, MOST_NEAREST = 12, 3
+MAX_IMAGES = 24
+MAX_UNLIKE, MAX_NEIGHBOURS = 12, 3
 _JPEG_QUALITY = 72
-_LEAST_SCORE = 0.3
-_MOST_OUTLINES, _MOST_NAMED = 100, 12
+_MIN_SCORE = 0.3
+_MAX_OUTLINES, _MAX_NAMED = 100, 12
 _SMALL_PX = 320
-"""Longer side of what stands beside something else."""
+"""Longer side of pictures that are shown beside others, in pixels."""
 
 
-class Card(msgspec.Struct, frozen=True):
-    """An image."""
+class ImageCard(msgspec.Struct, frozen=True):
+    """A picture with outlines and texts, as the page shows it."""
 
     inference_id: str
     reasons: list[str]
     width: int
     height: int
-    """Of the frame that outlines are in; 0 where nothing is known."""
+    """Size of the frame that outlines refer to; 0 if unknown."""
     picture: str | None
-    """`data:` address of a JPEG; None where there is none."""
+    """`data:` URL of a JPEG; None without a picture."""
     outlines: list[Outline]
     truths: list[str]
     predictions: list[str]
-    """What has no place in the picture, in words."""
+    """Texts of annotations and predictions without a position in the picture."""
     notes: list[str]
-    """What is not to be seen, and why."""
+    """Reasons why something is not shown."""
 
     @property
-    def are_named(self) -> bool:
-        """Whether there is room for names beside outlines."""
-        return len(self.outlines) <= _MOST_NAMED
+    def has_names(self) -> bool:
+        """Whether names fit beside the outlines."""
+        return len(self.outlines) <= _MAX_NAMED
 
     @property
-    def letter(self) -> float:
-        """Height of letters in the frame, so that they can be read on the page."""
-        return max(self.width, self.height) / LETTERS
+    def letter_height(self) -> float:
+        """Height of letters in the frame that is readable on the page."""
+        return max(self.width, self.height) / LETTERS_PER_SIDE
 
 
-def gallery(report: Report, image_bytes: ImageBytes) -> list[Card]:
+def worst_cards(report: Report, image_bytes: ImageBytes) -> list[ImageCard]:
     """Draw the worst images of a report, the worst of each reason first, each image once.
 
-    `image_bytes` returns the file of an image by its hash or place; None where it is not kept.
+    `image_bytes` returns the file of an image by its hash or path; None if it is not stored.
     """
     by_reason: dict[str, list[Worst]] = {}
-    for one in report.worst:
-        by_reason.setdefault(one.reason, []).append(one)
+    for image in report.worst:
+        by_reason.setdefault(image.reason, []).append(image)
     by_image: dict[str, list[Worst]] = {}
-    for one in chain.from_iterable(zip_longest(*by_reason.values())):
-        if one is not None:
-            by_image.setdefault(one.inference_id, []).append(one)
+    for image in chain.from_iterable(zip_longest(*by_reason.values())):
+        if image is not None:
+            by_image.setdefault(image.inference_id, []).append(image)
     return [
         _card(
-            same[0],
-            [f"{each.reason.replace('_', ' ')}: {number(each.score)}" for each in same],
+            entries[0],
+            [
+                f"{entry.reason.replace('_', ' ')}: {format_number(entry.score)}"
+                for entry in entries
+            ],
             image_bytes,
-            truth=same[0].ground_truth,
+            ground_truth=entries[0].ground_truth,
         )
-        for same in list(by_image.values())[:MOST_IMAGES]
+        for entries in list(by_image.values())[:MAX_IMAGES]
     ]
 
 
-def unlike(report: Report, image_bytes: ImageBytes) -> list[list[Card]]:
-    """Draw the images least like the baseline, each with those of the baseline that are nearest to it."""
+def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard]]:
+    """Draw the images least like the baseline, each followed by its nearest baseline images."""
     return [
         [
-            _card(one, [f"Semantic score {brief(one.score)}"], image_bytes),
+            _card(image, [f"Semantic score {format_brief(image.score)}"], image_bytes),
             *(
-                _card(near, [f"Distance {brief(near.distance)}"], image_bytes, longest_px=_SMALL_PX)
-                for near in one.nearest[:MOST_NEAREST]
+                _card(
+                    neighbour,
+                    [f"Distance {format_brief(neighbour.distance)}"],
+                    image_bytes,
+                    longest_px=_SMALL_PX,
+                )
+                for neighbour in image.nearest[:MAX_NEIGHBOURS]
             ),
         ]
-        for one in report.unlike[:MOST_UNLIKE]
+        for image in report.unlike[:MAX_UNLIKE]
     ]
 
 
 def _card(
-    one: Worst | Unlike | Neighbour,
+    image: Worst | Unlike | Neighbour,
     reasons: list[str],
     image_bytes: ImageBytes,
     *,
-    truth: Any = (),
-    longest_px: int = FINE_PX,
-) -> Card:
+    ground_truth: Any = (),
+    longest_px: int = MAX_SIDE_PX,
+) -> ImageCard:
     notes: list[str] = []
-    pixels = _pixels(one, image_bytes, notes)
-    width, height = one.width or 0, one.height or 0
+    pixels = _pixels(image, image_bytes, notes)
+    width, height = image.width or 0, image.height or 0
     if pixels is not None and not (width and height):
         height, width = pixels.shape[:2]
     try:
-        truths, predictions = read(truth), read(one.predictions)
+        annotations, predictions = decode_items(ground_truth), decode_items(image.predictions)
     except msgspec.MsgspecError:
-        truths, predictions = [], []
+        annotations, predictions = [], []
         notes.append("Predictions or truth cannot be read.")
-    drawn = [("truth", item) for item in truths if item.is_placed][:_MOST_OUTLINES]
-    drawn += [("prediction", item) for item in _drawn(predictions, notes)]
-    outlines = [outline(kind, item, (width, height)) for kind, item in drawn if width and height]
-    return Card(
-        one.inference_id,
-        reasons,
-        width,
-        height,
-        None if pixels is None else _data_address(pixels, longest_px),
-        [one for one in outlines if one is not None],
-        words(truths),
-        words(predictions),
-        notes,
+    placed = [("truth", item) for item in annotations if item.has_shape][:_MAX_OUTLINES]
+    placed += [("prediction", item) for item in _drawable_predictions(predictions, notes)]
+    outlines = [
+        item_outline(kind, item, (width, height)) for kind, item in placed if width and height
+    ]
+    return ImageCard(
+        inference_id=image.inference_id,
+        reasons=reasons,
+        width=width,
+        height=height,
+        picture=None if pixels is None else _data_url(pixels, longest_px),
+        outlines=[image for image in outlines if image is not None],
+        truths=item_texts(annotations),
+        predictions=item_texts(predictions),
+        notes=notes,
     )
 
 
-def _drawn(predictions: Sequence[Drawn], notes: list[str]) -> list[Drawn]:
-    """Return the predictions to be drawn, the best ones: more would hide the picture."""
-    placed = [item for item in predictions if item.is_placed]
-    kept = [item for item in placed if item.score is None or item.score >= _LEAST_SCORE]
-    kept = sorted(kept, key=lambda item: -(item.score or 0))[:_MOST_OUTLINES]
-    if len(kept) < len(placed):
-        notes.append(f"Not drawn, for low scores: {len(placed) - len(kept)}.")
-    return kept
+def _drawable_predictions(predictions: Sequence[DrawnItem], notes: list[str]) -> list[DrawnItem]:
+    """Return the predictions to draw, those with the highest scores: more would hide the picture."""
+    placed = [item for item in predictions if item.has_shape]
+    selected = [item for item in placed if item.score is None or item.score >= _MIN_SCORE]
+    selected = sorted(selected, key=lambda item: -(item.score or 0))[:_MAX_OUTLINES]
+    if len(selected) < len(placed):
+        notes.append(f"Not drawn, for low scores: {len(placed) - len(selected)}.")
+    return selected
 
 
 def _pixels(
-    one: Worst | Unlike | Neighbour, image_bytes: ImageBytes, notes: list[str]
+    item: Worst | Unlike | Neighbour, image_bytes: ImageBytes, notes: list[str]
 ) -> Pixels | None:
     """Return the picture in the frame that predictions refer to: uint8 (H, W, 3), RGB."""
-    data = image_bytes(one.image or one.inference_id)
+    data = image_bytes(item.image or item.inference_id)
     if data is None:
         notes.append("The image is not kept.")
         return None
     try:
         image = decode(data)
-        if (one.height, one.width) == (image.width, image.height) != (one.width, one.height):
+        if (item.height, item.width) == (image.width, image.height) != (item.width, item.height):
             image = decode(data, exif="ignore")
         return image.rgb()
     except ImageError:
@@ -152,8 +170,8 @@ def _pixels(
         return None
 
 
-def _data_address(pixels: Pixels, longest_px: int) -> str:
-    """Write a small JPEG as an address that holds it."""
+def _data_url(pixels: Pixels, longest_px: int) -> str:
+    """Encode a small JPEG as a `data:` URL."""
     height, width = pixels.shape[:2]
     scale = min(1.0, longest_px / max(width, height))
     size_wh = max(1, round(width * scale)), max(1, round(height * scale))

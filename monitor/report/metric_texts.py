@@ -12,10 +12,10 @@ from quadriga.monitor.report.schema import (
 
 UNDEFINED = "—"
 
-_WITHOUT = {"rule": "COCO", "iou": "0.50:0.95", "area": "all", "max_dets": 100}
-"""What goes without saying."""
+_DEFAULT_PARAMETERS = {"rule": "COCO", "iou": "0.50:0.95", "area": "all", "max_dets": 100}
+"""Usual parameters, which titles leave out."""
 
-_WORDS = {
+_PARAMETER_TEXTS = {
     "iou": "IoU {}",
     "max_dets": "{} per image",
     "score": "score ≥ {}",
@@ -24,10 +24,20 @@ _WORDS = {
     "bins": "{} bins",
     **dict.fromkeys(("area", "of", "label", "chosen", "rule"), "{}"),
 }
-_TELLING = {"iou", "area", "max_dets", "score", "k", "average", "of", "label", "chosen"}
-"""What is said in short; of average precision the rule, too."""
+_SHORT_TITLE_PARAMETERS = {
+    "iou",
+    "area",
+    "max_dets",
+    "score",
+    "k",
+    "average",
+    "of",
+    "label",
+    "chosen",
+}
+"""Parameters named in short titles; for average precision the rule, too."""
 
-_LEFT_OUT = {
+_EXCLUSION_TEXTS = {
     "no_truth": "images whose truth is not known",
     "unseen_label": "predictions of a label that no truth has",
     "over_max_dets": "predictions beyond the surest 100 of an image and a label",
@@ -44,120 +54,132 @@ _LEFT_OUT = {
 }
 
 _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
-_FEW = 16
-_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+_MAX_HEADLINES = 16
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
 def title(metric: Metric, *, of_label: bool = True, short: bool = False) -> str:
-    """Name a metric with what it is taken over, as `AP, IoU 0.5, small`."""
-    passed = {"n"} if of_label else {"n", "label"}
-    said = [
-        _said(key, value)
+    """Name a metric with its parameters, such as `AP, IoU 0.5, small`."""
+    hidden = {"n"} if of_label else {"n", "label"}
+    texts = [
+        _parameter_text(key, value)
         for key, value in metric.parameters.items()
         if value is not None
-        and _WITHOUT.get(key) != value
-        and key not in passed
-        and (not short or key in _TELLING or (key == "rule" and metric.type in {"AP", "AR"}))
+        and _DEFAULT_PARAMETERS.get(key) != value
+        and key not in hidden
+        and (
+            not short
+            or key in _SHORT_TITLE_PARAMETERS
+            or (key == "rule" and metric.type in {"AP", "AR"})
+        )
     ]
-    return ", ".join([metric.type, *said])
+    return ", ".join([metric.type, *texts])
 
 
-def _said(key: str, value: Any) -> str:
+def _parameter_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
-        return f"{'with' if value else 'without'} {key.replace('_', ' ')}"
+        return f"{'with' if value else 'without'} {name.replace('_', ' ')}"
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
-    return _WORDS.get(key, key.replace("_", " ") + " {}").format(text)
+    return _PARAMETER_TEXTS.get(name, name.replace("_", " ") + " {}").format(text)
 
 
 def titles(metrics: Sequence[Metric]) -> list[str]:
-    """Name metrics that stand together in short, those that would be alike at length."""
-    short = [title(one, short=True) for one in metrics]
+    """Name metrics that stand together: by short titles, by full ones where short titles would be equal."""
+    short = [title(metric, short=True) for metric in metrics]
     return [
-        (name if short.count(name) == 1 else title(one))
-        + (" (less is better)" if one.type in _LESS_IS_BETTER else "")
-        for name, one in zip(short, metrics, strict=True)
+        (name if short.count(name) == 1 else title(metric))
+        + (" (less is better)" if metric.type in _LESS_IS_BETTER else "")
+        for name, metric in zip(short, metrics, strict=True)
     ]
 
 
-def number(value: Any) -> str:
-    """Write a number; a dash where it is undefined."""
+def format_number(value: Any) -> str:
+    """Format a number; an undefined one as a dash."""
     if value is None:
         return UNDEFINED
     if isinstance(value, bool | str) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or (abs(value) >= 2 and value == int(value)):
-        written = f"{value:,.0f}"
+        text = f"{value:,.0f}"
     else:
-        written = f"{value:z.3f}" if abs(value) < 10 else f"{value:,.1f}"
-    return written.replace("-", "\N{MINUS SIGN}")
+        text = f"{value:z.3f}" if abs(value) < 10 else f"{value:,.1f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
-def counted(metric: Metric) -> str:
-    """Write what a metric is taken over: of images unless it says of what."""
-    return f"{number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
+def sample_size_text(metric: Metric) -> str:
+    """Format the sample size of a metric; the unit is named unless it is images."""
+    return f"{format_number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
 
 
-def interval(metric: Metric) -> str:
-    """Write a 95 % interval."""
+def format_interval(metric: Metric) -> str:
+    """Format the 95 % interval of a metric."""
     if metric.ci95 is None:
         return UNDEFINED
-    low, high = (number(end) for end in metric.ci95)
+    low, high = (format_number(bound) for bound in metric.ci95)
     return f"{low} to {high}"
 
 
-def differences(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
-    """Return the name, the value and the difference of each number of another model.
+def difference_rows(comparison: Comparison) -> list[tuple[str, Metric, Metric | None]]:
+    """Return the name, the metric and the difference of each headline of another model.
 
-    There is no difference where the two models were not evaluated alike.
+    The difference is None if the two models were not evaluated alike.
     """
-    by = {(one.type, repr(one.parameters)): one for one in other.differences}
+    differences_by_metric = {
+        (metric.type, repr(metric.parameters)): metric for metric in comparison.differences
+    }
     return [
-        (name, one, by.get((one.type, repr(one.parameters))))
-        for name, one in zip(titles(other.metrics), other.metrics, strict=True)
+        (name, metric, differences_by_metric.get((metric.type, repr(metric.parameters))))
+        for name, metric in zip(titles(comparison.metrics), comparison.metrics, strict=True)
     ]
 
 
-def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return what does not count: how often, and what it is."""
-    found = []
+def excluded_text(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return the count and the description of each kind of excluded items."""
+    rows = []
     for reason, count in excluded.items():
-        of = reason.removeprefix("baseline_")
-        words = _LEFT_OUT.get(of, of.replace("_", " ")) + " in the baseline" * (of != reason)
+        source_reason = reason.removeprefix("baseline_")
+        description = _EXCLUSION_TEXTS.get(
+            source_reason, source_reason.replace("_", " ")
+        ) + " in the baseline" * (source_reason != reason)
         if count:
-            found.append((f"{count:,}", words))
-    return found
+            rows.append((f"{count:,}", description))
+    return rows
 
 
 def headlines(report: Report) -> list[Metric]:
-    """Return the numbers that stand above: those that slices, other models and the bootstrap give as well."""
+    """Return the headlines of an evaluation: the metrics that slices, other models and the bootstrap have, too."""
     if report.kind == "drift":
         return []
-    told = [one.metrics for one in report.comparisons] + [one.metrics for one in report.slices]
-    if told and told[0]:
-        return report.metrics[: len(told[0])]
-    with_interval = [at for at, one in enumerate(report.metrics) if one.ci95 is not None]
+    compared_metrics = [item.metrics for item in report.comparisons] + [
+        item.metrics for item in report.slices
+    ]
+    if compared_metrics and compared_metrics[0]:
+        return report.metrics[: len(compared_metrics[0])]
+    with_interval = [index for index, item in enumerate(report.metrics) if item.ci95 is not None]
     if with_interval:
         return report.metrics[: with_interval[-1] + 1]
-    return [one for one in report.metrics if one.parameters.get("label") is None][:_FEW]
+    return [item for item in report.metrics if item.parameters.get("label") is None][
+        :_MAX_HEADLINES
+    ]
 
 
-def plain(text: str | None, most: int = 40) -> str:
-    """Return a text of a user on one line, its middle cut out where it is long."""
+def one_line(text: str | None, max_letters: int = 40) -> str:
+    """Return a user's text on one line; the middle of long texts is cut out."""
     if text is None:
         return "(none)"
     text = " ".join(printable(text).split()) or "(empty)"
-    return text if len(text) <= most else f"{text[: most - 8]}…{text[-7:]}"
+    return text if len(text) <= max_letters else f"{text[: max_letters - 8]}…{text[-7:]}"
 
 
 def printable(text: str) -> str:
-    """Put a sign for what neither HTML nor XML may hold."""
-    return _NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Replace characters that neither HTML nor XML may contain."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def brief(value: float | None) -> str:
-    """Write a small number with what counts of it, such as a p-value or an effect."""
+def format_brief(value: float | None) -> str:
+    """Format a p-value or an effect; below 0.001 in scientific notation."""
     if value is None:
         return UNDEFINED
     if value and abs(value) < 0.001:
         return f"{value:.0e}"
-    return number(float(value))
+    return format_number(float(value))

@@ -1,4 +1,4 @@
-"""Predictions and truths of any task as outlines over a picture, or as words beside it."""
+"""Predictions and annotations of any task as outlines over a picture, or as text beside it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +7,23 @@ import cv2
 import msgspec
 import numpy as np
 
-from quadriga.monitor.report.metric_texts import plain
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.predictions import AnyPrediction
 from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
 from quadriga.tasks.shapes import Shape, shape_of
 
-FINE_PX = 480
-"""Longer side at which pictures are shown: outlines are no finer."""
+MAX_SIDE_PX = 480
+"""Longer side of shown pictures, in pixels: outlines are no finer."""
 
-LETTERS = 26
-"""Heights of a letter that the longer side of a picture takes."""
+LETTERS_PER_SIDE = 26
+"""Longer side of a picture in heights of a letter."""
 
-_MOST_WORDS = 5
+_MAX_TEXTS = 5
 
 
-class Drawn(AnyPrediction, frozen=True):
-    """A prediction or a truth, in the form of the wire."""
+class DrawnItem(AnyPrediction, frozen=True):
+    """A prediction or an annotation, in the form of the wire."""
 
     label: str = ""
     corners: list[tuple[float, float]] | None = None
@@ -31,29 +31,29 @@ class Drawn(AnyPrediction, frozen=True):
     answers: list[str] = msgspec.field(default_factory=list)
 
     @property
-    def is_placed(self) -> bool:
-        """Whether it lies somewhere in the image."""
+    def has_shape(self) -> bool:
+        """Whether the item has a position in the image."""
         return self.shape.kind is not None
 
     @property
     def shape(self) -> Shape:
-        """Its geometry."""
+        """Geometry of the item."""
         return shape_of(self, self.corners)
 
     @property
     def name(self) -> str:
-        """Its label and score."""
+        """Label and score."""
         score = "" if self.score is None else f" {self.score:.2f}"
-        return plain(self.label, 24) + score
+        return one_line(self.label, 24) + score
 
     @property
-    def words(self) -> str:
-        """What it says, where it lies nowhere."""
+    def text(self) -> str:
+        """Prompt and answers of a text, or label and score."""
         answers = self.answers if self.answer is None else [self.answer]
         if not answers:
             return self.name
-        said = " / ".join(plain(answer, 200) for answer in answers[:_MOST_WORDS])
-        return f"{plain(self.prompt, 120)} → {said}" if self.prompt else said
+        joined = " / ".join(one_line(answer, 200) for answer in answers[:_MAX_TEXTS])
+        return f"{one_line(self.prompt, 120)} → {joined}" if self.prompt else joined
 
 
 class Outline(msgspec.Struct, frozen=True):
@@ -62,59 +62,66 @@ class Outline(msgspec.Struct, frozen=True):
     kind: str
     """`truth` or `prediction`."""
     path: str
-    """Of SVG."""
+    """SVG path."""
     name: str
     x: float
     y: float
-    """Where the name stands."""
+    """Position of the name."""
     anchor: str
-    """The end of the name that stands there: `start` or `end`."""
+    """End of the name that is at this position: `start` or `end`."""
 
 
-def read(items: Any) -> list[Drawn]:
-    """Read predictions or truths: JSON, or what became of it.
+def decode_items(items: Any) -> list[DrawnItem]:
+    """Decode predictions or annotations, from JSON or from builtin types.
 
     Raises:
-        msgspec.ValidationError: They have no form of the wire.
+        msgspec.ValidationError: They are not in the form of the wire.
     """
     if isinstance(items, msgspec.Raw):
         items = msgspec.json.decode(items)
-    return msgspec.convert(items or [], list[Drawn])
+    return msgspec.convert(items or [], list[DrawnItem])
 
 
-def words(items: Sequence[Drawn]) -> list[str]:
-    """Say the first ones that lie nowhere in the image."""
-    said = [item.words for item in items if not item.is_placed]
-    more = len(said) - _MOST_WORDS
-    return said[:_MOST_WORDS] + ([f"{more} more"] if more > 0 else [])
+def item_texts(items: Sequence[DrawnItem]) -> list[str]:
+    """Return the texts of the first items without a position in the image."""
+    texts = [item.text for item in items if not item.has_shape]
+    extra_count = len(texts) - _MAX_TEXTS
+    return texts[:_MAX_TEXTS] + ([f"{extra_count} more"] if extra_count > 0 else [])
 
 
-def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | None:
-    """Draw what lies in an image of that size; None where it has no points.
+def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Outline | None:
+    """Draw an item in an image of that size; None if it has no points.
 
-    Names of truths stand above, those of predictions below, so that both of one object can be read.
+    Names of annotations are above, those of predictions below the outline, so that both of one object can be read.
     """
     rings = _rings(item, size_wh)
     points = np.concatenate([np.zeros((0, 2)), *rings])
     if not points.size or not np.isfinite(points).all():
         return None
     width, height = size_wh
-    letter = max(size_wh) / LETTERS
+    letter_px = max(size_wh) / LETTERS_PER_SIDE
     (left, top), (_, bottom) = points.min(axis=0), points.max(axis=0)
-    is_wide = left + 0.55 * letter * len(item.name) > width
-    y = top - 0.3 * letter if kind == "truth" else bottom + 0.95 * letter
-    x = width - 0.2 * letter if is_wide else max(left, 0)
-    y = np.clip(y, 0.9 * letter, height - 0.3 * letter)
+    is_wide = left + 0.55 * letter_px * len(item.name) > width
+    y = top - 0.3 * letter_px if kind == "truth" else bottom + 0.95 * letter_px
+    x = width - 0.2 * letter_px if is_wide else max(left, 0)
+    y = np.clip(y, 0.9 * letter_px, height - 0.3 * letter_px)
     path = "".join(f"M{'L'.join(f'{x:.5g} {y:.5g}' for x, y in ring)}Z" for ring in rings)
     anchor = "end" if is_wide else "start"
-    return Outline(kind, path, item.name, round(float(x), 1), round(float(y), 1), anchor)
+    return Outline(
+        kind=kind,
+        path=path,
+        name=item.name,
+        x=round(float(x), 1),
+        y=round(float(y), 1),
+        anchor=anchor,
+    )
 
 
-def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Float64Array]:
+def _rings(item: DrawnItem, size_wh: tuple[float, float]) -> list[Float64Array]:
     """Return closed rings of points, each (N, 2) x and y in pixels; the first pixel is 0 to 1."""
     shape = item.shape
     if shape.rings is not None:
-        tolerance = max(size_wh) / FINE_PX / 2
+        tolerance = max(size_wh) / MAX_SIDE_PX / 2
         return [_simple(np.array(ring) + 0.5, tolerance) for ring in shape.rings if ring]
     if shape.corners is not None:
         return [np.array(shape.corners, np.float64).reshape(-1, 2)]
@@ -127,6 +134,6 @@ def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Float64Array]:
 
 
 def _simple(ring: Float64Array, tolerance: float) -> Float64Array:
-    """Leave out what nobody sees at this size."""
-    kept = cv2.approxPolyDP(ring.astype(np.float32), tolerance, closed=True)
-    return kept.reshape(-1, 2).astype(np.float64)
+    """Drop points of a ring that make no visible difference at this size."""
+    simplified = cv2.approxPolyDP(ring.astype(np.float32), tolerance, closed=True)
+    return simplified.reshape(-1, 2).astype(np.float64)

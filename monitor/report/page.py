@@ -1,6 +1,6 @@
-"""A report as one HTML file that needs nothing else: for people to read, print and pass on.
+"""A report as one self-contained HTML file: for people to read, print and pass on.
 
-Loads jinja2 and matplotlib: import it where a page is made.
+The module loads jinja2 and matplotlib: import it only where a page is rendered.
 """
 
 from collections.abc import Iterator
@@ -13,20 +13,19 @@ from jinja2 import Environment, StrictUndefined
 
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.charts import bars, calibration, confusion, curves, drift, history
-from quadriga.monitor.report.charts.drawing import Chart, styled
-from quadriga.monitor.report.gallery import ImageBytes, gallery, unlike
-from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, by_effect
+from quadriga.monitor.report.charts.drawing import Chart, drawing_style
+from quadriga.monitor.report.gallery import ImageBytes, unlike_cards, worst_cards
+from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
 
-_MOST_CONFUSIONS = 20
-_FEW_IMAGES = 30
-_MOST_MOVED = 40
+_MAX_CONFUSIONS = 20
+_SMALL_SAMPLE = 30
+_MAX_MOVED = 40
 
 
-def page(report: Report, image_bytes: ImageBytes) -> str:
-    """Write a report of any kind and task as an HTML page; what it lacks is left out.
+def render_page(report: Report, image_bytes: ImageBytes) -> str:
+    """Render a report of any kind and task as an HTML page; sections without content are omitted.
 
-    `image_bytes` returns the file of an image by its hash or place, as `Worst.image` has it; None where it
-    is not kept.
+    `image_bytes` returns the file of an image by its hash or path, as in `Worst.image`; None if it is not stored.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -36,17 +35,20 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
-    with styled():
-        compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]
+    with drawing_style():
+        comparison_charts = [
+            (item, bars.difference_chart(item, index))
+            for index, item in enumerate(report.comparisons)
+        ]
         charts = list(_charts(report))
-        over_time, heat_map = history.effects(report), history.heat_map(report)
-    estimates = drift_texts.estimates(report.metrics)
-    other = [one for one in report.metrics if one not in estimates]
-    columns, rows = _by_label(other)
+        over_time, heat_map = history.effect_charts(report), history.p_value_chart(report)
+    estimates = drift_texts.estimated_metrics(report.metrics)
+    remaining_metrics = [item for item in report.metrics if item not in estimates]
+    columns, rows = _label_table(remaining_metrics)
     is_drift = report.kind == "drift"
-    written = template.render(
+    html = template.render(
         report=report,
-        name=metric_texts.plain(_name(report), 100),
+        name=metric_texts.one_line(_name(report), 100),
         task=report.task.replace("_", " ").lower(),
         status=drift_texts.verdict(report),
         facts=_facts(report),
@@ -54,81 +56,87 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
         ],
-        excluded=metric_texts.left_out(report.data.excluded),
+        excluded=metric_texts.excluded_text(report.data.excluded),
         headlines=metric_texts.headlines(report),
-        is_small=0 < report.data.current.n < _FEW_IMAGES,
-        metrics=[one for one in other if not isinstance(one.parameters.get("label"), str)],
+        is_small=0 < report.data.current.n < _SMALL_SAMPLE,
+        metrics=[
+            item for item in remaining_metrics if not isinstance(item.parameters.get("label"), str)
+        ],
         label_columns=columns,
         label_rows=rows,
-        signals=by_effect(report.signals),
-        effects=_effects(report),
-        moved=drift_texts.moved(report.slices) if is_drift else [],
-        most_moved=_MOST_MOVED,
+        signals=sorted_by_effect(report.signals),
+        effects=_effect_descriptions(report),
+        moved=drift_texts.moved_signals(report.slices) if is_drift else [],
+        most_moved=_MAX_MOVED,
         slices=[] if is_drift else report.slices,
         estimates=estimates,
-        windows=history.windows(report),
+        windows=history.comparable_windows(report),
         over_time=over_time,
         heat_map=heat_map,
-        unlike=unlike(report, image_bytes),
-        most_pictured=drift.MOST_SIGNALS,
-        compared=compared,
+        unlike=unlike_cards(report, image_bytes),
+        most_pictured=drift.MAX_SIGNALS,
+        compared=comparison_charts,
         charts=charts,
-        taken=_taken(report.confusion),
-        cards=gallery(report, image_bytes),
+        taken=_frequent_confusions(report.confusion),
+        cards=worst_cards(report, image_bytes),
     )
-    return metric_texts.printable(written)
+    return metric_texts.printable(html)
 
 
 def _name(report: Report) -> str:
-    """Name what a report is about: a model, or two files."""
-    files = [report.parameters.get(side) for side in ("current", "baseline")]
-    if all(isinstance(one, str) for one in files):
-        return " against ".join(str(one).rpartition("/")[2] for one in files)
+    """Name the subject of a report: a model, or two files."""
+    file_names = [report.parameters.get(side) for side in ("current", "baseline")]
+    if all(isinstance(file_name, str) for file_name in file_names):
+        return " against ".join(str(file_name).rpartition("/")[2] for file_name in file_names)
     return f"{report.model.name} {report.model.version}".strip() or "A model"
 
 
-def _effects(report: Report) -> list[tuple[str, str]]:
-    """Say what the effects are that occur, by the kinds of signals that have them."""
+def _effect_descriptions(report: Report) -> list[tuple[str, str]]:
+    """Describe the effects that occur, by the kinds of signals that have them."""
     kinds: dict[str, list[str]] = {}
-    for one in report.signals:
-        of = kinds.setdefault(drift_texts.EFFECTS.get(one.effect.name, one.effect.name), [])
-        of.extend([] if one.kind in of else [one.kind])
-    return [(" and ".join(of), words) for words, of in kinds.items()]
+    for signal in report.signals:
+        signal_kinds = kinds.setdefault(
+            drift_texts.EFFECT_DESCRIPTIONS.get(signal.effect.name, signal.effect.name), []
+        )
+        signal_kinds.extend([] if signal.kind in signal_kinds else [signal.kind])
+    return [(" and ".join(signal_kinds), words) for words, signal_kinds in kinds.items()]
 
 
 def _charts(report: Report) -> Iterator[Chart]:
-    """Draw what the report has numbers for."""
-    for found in (
-        curves.precision_recall(report),
-        curves.roc(report),
-        confusion.objects(report),
-        confusion.pixels(report),
-        bars.tide(report),
-        bars.by_size(report),
-        calibration.reliability(report),
-        calibration.scores(report),
+    """Draw the charts that the report has numbers for."""
+    for chart in (
+        curves.precision_recall_chart(report),
+        curves.roc_chart(report),
+        confusion.object_confusion_chart(report),
+        confusion.pixel_confusion_chart(report),
+        bars.tide_chart(report),
+        bars.size_chart(report),
+        calibration.reliability_chart(report),
+        calibration.score_chart(report),
     ):
-        if found is not None:
-            yield found
-    yield from drift.signals(report)
-    yield from [] if report.kind == "drift" else bars.by_slice(report)
-    yield from bars.by_label(report)
+        if chart is not None:
+            yield chart
+    yield from drift.signal_charts(report)
+    yield from [] if report.kind == "drift" else bars.slice_charts(report)
+    yield from bars.label_charts(report)
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """Say what was looked at."""
-    window, before = report.data.current, report.data.baseline
-    yield "Images" if before is None else "Current", f"{window.n:,}"
+    """Describe the data of a report as terms and texts."""
+    window, baseline = report.data.current, report.data.baseline
+    yield "Images" if baseline is None else "Current", f"{window.n:,}"
     yield from _span(window, "From", "To")
     if window.filter is not None:
         yield "Filter", _json(window.filter)
-    if before is not None:
-        yield "Baseline", f"{before.n:,}"
-        yield from _span(before, "Baseline from", "Baseline to")
-    given = report.parameters
-    files = [given[key] for key in ("records", "truth", "predictions") if key in given]
-    if files:
-        yield "Files", ", ".join(files)
+    if baseline is not None:
+        yield "Baseline", f"{baseline.n:,}"
+        yield from _span(baseline, "Baseline from", "Baseline to")
+    parameters = report.parameters
+    file_names = [
+        parameters[key] for key in ("records", "truth", "predictions") if key in parameters
+    ]
+    if file_names:
+        yield "Files", ", ".join(file_names)
     if report.model.sha256:
         yield "SHA-256", report.model.sha256
     if "baseline_sha256" in report.parameters:
@@ -140,7 +148,7 @@ def _span(window: Window, *names: str) -> Iterator[tuple[str, str]]:
     if window.start is not None or window.end is not None:
         yield from zip(
             names,
-            (end or metric_texts.UNDEFINED for end in (window.start, window.end)),
+            (time or metric_texts.UNDEFINED for time in (window.start, window.end)),
             strict=True,
         )
 
@@ -149,35 +157,39 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _by_label(metrics: list[Metric]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Arrange the numbers of labels: a row for each label, a column for each kind."""
+def _label_table(metrics: list[Metric]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Arrange the metrics of labels as a table: a row for each label, a column for each metric."""
     columns: dict[str, None] = {}
     rows: dict[str, dict[str, str]] = {}
-    for one in metrics:
-        label = one.parameters.get("label")
+    for metric in metrics:
+        label = metric.parameters.get("label")
         if isinstance(label, str):
-            column = metric_texts.title(one, of_label=False)
+            column = metric_texts.title(metric, of_label=False)
             columns[column] = None
-            rows.setdefault(label, {})[column] = metric_texts.number(one.value)
-    filled = [(label, [row.get(column, "") for column in columns]) for label, row in rows.items()]
-    return list(columns), filled
+            rows.setdefault(label, {})[column] = metric_texts.format_number(metric.value)
+    label_rows = [
+        (label, [row.get(column, "") for column in columns]) for label, row in rows.items()
+    ]
+    return list(columns), label_rows
 
 
-def _taken(found: Confusion | None) -> list[tuple[str, str, int, list[str]]]:
-    """Return what is most often taken for what else, how often, and inferences to look at."""
-    if found is None or not found.labels:
+def _frequent_confusions(matrix: Confusion | None) -> list[tuple[str, str, int, list[str]]]:
+    """Return the most frequent confusions: true label, predicted label, count, ids of example inferences."""
+    if matrix is None or not matrix.labels:
         return []
-    counts = confusion.with_background(found)
-    names: list[str | None] = [*found.labels, None]
+    counts = confusion.with_background(matrix)
+    names: list[str | None] = [*matrix.labels, None]
     examples: dict[tuple[str | None, str | None], list[str]] = {}
-    for one in found.examples:
-        examples.setdefault((one.truth, one.predicted), []).append(one.inference_id)
+    for label in matrix.examples:
+        examples.setdefault((label.truth, label.predicted), []).append(label.inference_id)
     np.fill_diagonal(counts, 0)
     cells = sorted(np.argwhere(counts).tolist(), key=lambda cell: -counts[*cell])
-    taken = []
-    for row, column in cells[:_MOST_CONFUSIONS]:
+    rows = []
+    for row, column in cells[:_MAX_CONFUSIONS]:
         pair = names[row], names[column]
-        truth, predicted = (f"({confusion.NOTHING})" if one is None else one for one in pair)
-        seen = list(dict.fromkeys(examples.get(pair, [])))[:3]
-        taken.append((truth, predicted, int(counts[row, column]), seen))
-    return taken
+        truth, predicted = (
+            f"({confusion.BACKGROUND_NAME})" if label is None else label for label in pair
+        )
+        inference_ids = list(dict.fromkeys(examples.get(pair, [])))[:3]
+        rows.append((truth, predicted, int(counts[row, column]), inference_ids))
+    return rows

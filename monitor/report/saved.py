@@ -1,4 +1,4 @@
-"""The reports that jobs made: each is the result of its job, kept as long, and has its id."""
+"""The stored reports of jobs: each is the result of its job, is stored as long, and has its id."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +11,8 @@ from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.jobs import JobRun, Jobs
 
-REPORT = "report.json"
-REPORT_PAGE = "report.html"
+REPORT_FILE = "report.json"
+PAGE_FILE = "report.html"
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -26,23 +26,23 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class ReportSummary(_Named, frozen=True):
-    """A report in a list of them."""
+    """A report in the list of reports."""
 
     n: int
-    """Images that count."""
+    """Number of images that count."""
     headline: Metric | None
-    """The first of its metrics."""
+    """First metric of the report."""
 
 
 class ReportList(msgspec.Struct, frozen=True):
-    """All reports that are kept."""
+    """All stored reports."""
 
     reports: list[ReportSummary]
-    """The newest first."""
+    """Summaries, the newest first."""
 
 
 class _Report(_Named, frozen=True):
-    """What a summary takes from a report; the rest is passed over."""
+    """The fields of a report that a summary needs; decoding skips the others."""
 
     data: Data
     metrics: list[Metric]
@@ -51,25 +51,25 @@ class _Report(_Named, frozen=True):
 _decoder = msgspec.json.Decoder(_Report)
 
 
-class Reports:
+class ReportStore:
     """The reports among the results of jobs.
 
-    What is asked of a report that there is not, or not yet, is a `NotFoundError`.
+    Methods that read a report raise `NotFoundError` if it does not exist, or not yet.
     """
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._known: dict[str, ReportSummary] = {}
+        self._summaries: dict[str, ReportSummary] = {}
 
     def all(self) -> list[ReportSummary]:
         """Return all reports, the newest first; each is read once, as it does not change."""
-        known = {}
+        summaries = {}
         for job in self._jobs.all():
-            if job.result is not None and job.result.file == REPORT:
+            if job.result is not None and job.result.file == REPORT_FILE:
                 with suppress(NotFoundError):  # removed since
-                    known[job.id] = self._known.get(job.id) or _summary(self.read(job.id))
-        self._known = known
-        return list(known.values())
+                    summaries[job.id] = self._summaries.get(job.id) or _summary(self.read(job.id))
+        self._summaries = summaries
+        return list(summaries.values())
 
     def read(self, report_id: str) -> bytes:
         """Return the JSON of a report."""
@@ -77,33 +77,33 @@ class Reports:
 
     def page(self, report_id: str) -> bytes:
         """Return the HTML of a report."""
-        return _read(self._path(report_id).with_name(REPORT_PAGE))
+        return _read(self._path(report_id).with_name(PAGE_FILE))
 
     def _path(self, report_id: str) -> Path:
         path = self._jobs.result(report_id)
-        if path.name != REPORT:
+        if path.name != REPORT_FILE:
             raise NotFoundError(f"expected {report_id} to be a report, got another job's id")
         return path
 
 
-def keep(run: JobRun, report: Report) -> str:
-    """Write a report and its page into the folder of its job, and return its file's name."""
-    from quadriga.monitor.report.page import page  # noqa: PLC0415 - it loads much
+def save_report(run: JobRun, report: Report) -> str:
+    """Write a report and its page into the folder of its job, and return the report's file name."""
+    from quadriga.monitor.report.page import render_page  # noqa: PLC0415 - it loads matplotlib
 
     def image_bytes(image: str) -> bytes | None:
-        with suppress(StoreError):  # no hash, or the images are away: the page says so
+        with suppress(StoreError):  # no hash, or no access to the blobs: the page says so
             return run.blobs.get(image)
         return None
 
-    write_atomically(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
-    write_atomically(run.directory / REPORT, msgspec.json.encode(report))
-    return REPORT
+    write_atomically(run.directory / PAGE_FILE, render_page(report, image_bytes).encode())
+    write_atomically(run.directory / REPORT_FILE, msgspec.json.encode(report))
+    return REPORT_FILE
 
 
 def _summary(data: bytes) -> ReportSummary:
-    given = asdict(_decoder.decode(data))
-    current, metrics = given.pop("data").current, given.pop("metrics")
-    return ReportSummary(**given, n=current.n, headline=metrics[0] if metrics else None)
+    fields = asdict(_decoder.decode(data))
+    current, metrics = fields.pop("data").current, fields.pop("metrics")
+    return ReportSummary(**fields, n=current.n, headline=metrics[0] if metrics else None)
 
 
 def _read(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What an evaluation or a drift report says: one shape for both, as JSON."""
+"""Contents of evaluation and drift reports: one JSON form for both."""
 
 import secrets
 import time
@@ -10,7 +10,7 @@ import msgspec
 
 
 class ReportedModel(msgspec.Struct, frozen=True):
-    """The model whose answers were looked at."""
+    """The model whose predictions a report is about."""
 
     name: str = ""
     version: str = ""
@@ -18,72 +18,72 @@ class ReportedModel(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """What was looked at."""
+    """The images that one side of a report covers."""
 
     start: str | None = None
-    """RFC 3339, UTC, of the oldest; None where nothing says when."""
+    """Time of the oldest image, RFC 3339, UTC; None if no image has a time."""
     end: str | None = None
     n: int = 0
-    """Images that count."""
+    """Number of images that count."""
     n_eff: float | None = None
-    """How many independent ones they are worth; None where that does not matter."""
+    """Effective sample size; None where it does not matter."""
     filter: Any = None
-    """As of a query."""
+    """Filter that selected the images, in the form of a query's."""
 
 
 class Data(msgspec.Struct, frozen=True):
-    """What was looked at, and what was left out."""
+    """The images that a report covers, and what was excluded."""
 
     current: Window
     baseline: Window | None = None
     excluded: dict[str, int] = {}
-    """Images or predictions that do not count, by reason, such as `no_truth`."""
+    """Number of images or predictions that do not count, by reason, such as `no_truth`."""
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One number, in Valor's form: what it is, its value, and what it is taken over."""
+    """One number in Valor's form: its type, value and parameters."""
 
     type: str
     value: float | None
-    """None where it is undefined: there is nothing to find, or nothing was found."""
+    """None if undefined: there are no objects to find, or no predictions."""
     parameters: dict[str, Any] = {}
     ci95: tuple[float | None, float | None] | None = None
-    """Of a bootstrap over images; None where none was asked for."""
+    """95 % interval of a bootstrap over images; None without a bootstrap."""
     n: int | None = None
-    """Images, objects or pixels that it is taken over; `parameters` say which if it is not images."""
+    """Number of images, objects or pixels it is computed from; `parameters` name the unit if it is not images."""
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A pair of truth and prediction behind a cell of the confusion matrix; None is the background."""
+    """A pair of annotation and prediction behind a cell of the confusion matrix; None is the background."""
 
     truth: str | None
     predicted: str | None
     inference_id: str
     ground_truth_id: str | None = None
     prediction_id: str | None = None
-    """Both ids: positions in what the image has."""
+    """Both ids are positions in the image's lists of annotations and predictions."""
 
 
 class Confusion(msgspec.Struct, frozen=True):
-    """What was taken for what."""
+    """Confusion matrix."""
 
     labels: list[str] = []
     matrix: list[list[int]] = []
-    """Truth by row, prediction by column."""
+    """Counts, with the true label by row and the predicted label by column."""
     hallucinations: dict[str, int] = {}
-    """Predictions by label where nothing is."""
+    """Number of predictions without an object, by label."""
     misses: dict[str, int] = {}
-    """Objects by label that nothing found."""
+    """Number of objects without a prediction, by label."""
     examples: list[Example] = []
     parameters: dict[str, Any] = {}
 
 
-TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
-"""What is sliced by beside metadata: parts of an RFC 3339 time in UTC."""
+TIME_SLICES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
+"""Slices by time: the characters of an RFC 3339 time, in UTC, that name each hour, day or month."""
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """The headlines over a part of the images."""
+    """The headlines over the images that share one value."""
 
     by: str
     value: str | None
@@ -97,27 +97,27 @@ class Worst(msgspec.Struct, frozen=True):
     inference_id: str
     reason: str
     score: float
-    """How bad it is, larger is worse; comparable within one reason."""
+    """Badness of the image, larger is worse; comparable within one reason."""
     image: str | None = None
-    """Hash of the image, or its place."""
+    """Hash of the image, or its path."""
     width: int | None = None
     height: int | None = None
     predictions: Any = []
-    """In the form of the wire, to be drawn."""
+    """Predictions in the form of the wire, to be drawn."""
     ground_truth: Any = []
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Another model on the same images: its headlines there, and the model's less its."""
+    """Another model on the same images: its headlines, and how far the report's model differs."""
 
     model: ReportedModel
     n: int
-    """Images that both answered."""
+    """Number of images that both models have predictions for."""
     metrics: list[Metric]
     differences: list[Metric]
-    """The model's less this one's; `ci95` pairs the images."""
+    """Headlines of the report's model minus those of this one; `ci95` pairs the images."""
     excluded: dict[str, int] = {}
-    """Images and answers of either that do not count here, by reason, such as `not_answered`."""
+    """Number of images and predictions of either model that do not count here, by reason, such as `not_answered`."""
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -126,27 +126,27 @@ class Effect(msgspec.Struct, frozen=True):
     name: str
     value: float | None
     minimum: float
-    """Smaller ones raise no alarm."""
+    """Smallest effect that matters: smaller ones raise no alarm."""
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How often each value was seen."""
+    """Frequencies of a signal's values on both sides."""
 
     edges: list[float | str] = []
-    """Of the bins, one more than there are; the outer bins hold all beyond. Of a category: its labels."""
+    """Edges of the bins, one more than bins; the outer bins hold all values beyond. For categories: the labels."""
     baseline: list[int] = []
     current: list[int] = []
 
 
-class Reference(msgspec.Struct, frozen=True):
-    """A distance that never raises an alarm, and what it would be on average if nothing had changed."""
+class Divergence(msgspec.Struct, frozen=True):
+    """A distance between the sides that never raises an alarm, beside its mean if nothing had changed."""
 
     value: float
     expected: float
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """One column, compared."""
+    """A column of values, compared between baseline and current window."""
 
     name: str
     kind: Literal["numeric", "count", "categorical", "embedding"]
@@ -154,39 +154,39 @@ class Signal(msgspec.Struct, frozen=True):
     """`ks`, `chi_square`, `energy` or `mmd`."""
     effect: Effect
     n: tuple[int, int]
-    """Values of baseline and current that were compared."""
+    """Number of values compared: baseline, current."""
     statistic: float | None = None
     p: float | None = None
     p_adjusted: float | None = None
-    """For all signals of the window and all windows of a day; None where the values say too little."""
+    """P-value corrected for all signals of the window and all windows of a day; None with too few values."""
     alarm: bool = False
     status: Literal["ok", "low_power", "insufficient"] = "ok"
-    """`low_power`: only large changes can be seen. `insufficient`: none can."""
+    """`low_power`: only large changes can be detected. `insufficient`: none can."""
     reason: str = ""
-    """Why it is insufficient."""
+    """Reason for the status `insufficient`."""
     n_eff: tuple[float, float] = (0.0, 0.0)
-    """How many independent values each side is worth."""
+    """Effective sample size: baseline, current."""
     units: Literal["rows", "blocks", "groups"] = "rows"
-    """What was taken as independent: values, blocks of a source, or sources."""
+    """Exchangeable unit of the test: values, blocks of a source, or sources."""
     histogram: Histogram = msgspec.field(default_factory=Histogram)
     new_labels: list[str] = []
-    """That the baseline has not."""
-    psi: Reference | None = None
-    js: Reference | None = None
+    """Labels of the current window that the baseline lacks."""
+    psi: Divergence | None = None
+    js: Divergence | None = None
 
 
-def by_effect(signals: Iterable[Signal]) -> list[Signal]:
-    """Return alarms first, then by how many times the least effect that matters they moved."""
-    return sorted(signals, key=lambda one: (one.alarm, times_least(one)), reverse=True)
+def sorted_by_effect(signals: Iterable[Signal]) -> list[Signal]:
+    """Sort signals: alarms first, then by `effect_ratio`, falling."""
+    return sorted(signals, key=lambda signal: (signal.alarm, effect_ratio(signal)), reverse=True)
 
 
-def times_least(signal: Signal) -> float:
-    """Return how many times the least effect that matters a signal moved."""
+def effect_ratio(signal: Signal) -> float:
+    """Return the effect of a signal as a multiple of its minimum."""
     return (signal.effect.value or 0.0) / (signal.effect.minimum or 1.0)
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """An image of the baseline that is like one of the window."""
+    """A baseline image that resembles an image of the window."""
 
     inference_id: str
     distance: float
@@ -197,21 +197,21 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class Unlike(msgspec.Struct, frozen=True):
-    """An image of the window that is least like the baseline, beside what is nearest to it there."""
+    """An image of the window that is least like the baseline, with its nearest baseline images."""
 
     inference_id: str
     score: float
-    """Its semantic score: the share of the baseline that is as far from the rest, or farther."""
+    """Semantic score: the share of references that are at least as far from the others."""
     image: str | None = None
     width: int | None = None
     height: int | None = None
     predictions: Any = []
     nearest: list[Neighbour] = []
-    """Nearest first."""
+    """Nearest baseline images, nearest first."""
 
 
 class PastSignal(msgspec.Struct, frozen=True):
-    """What a signal was in a window."""
+    """Result of one signal in an earlier window."""
 
     p_adjusted: float | None
     effect: float | None
@@ -220,27 +220,27 @@ class PastSignal(msgspec.Struct, frozen=True):
 
 
 class PastWindow(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """A window that was compared with the same baseline."""
+    """An earlier window that was compared with the same baseline."""
 
     start: str | None
-    """RFC 3339, UTC."""
+    """Time of the oldest image, RFC 3339, UTC."""
     end: str | None
     n: int
     status: Literal["ok", "drift", "insufficient", "error"]
     report: str
-    """Id of its report."""
+    """Id of the window's report."""
     signals: dict[str, PastSignal] = {}
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A drawing that belongs to a report."""
+    """A picture file that belongs to a report."""
 
     name: str
     path: str
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One report."""
+    """Report of an evaluation or of a drift comparison."""
 
     kind: Literal["evaluation", "drift"]
     task: str
@@ -255,26 +255,26 @@ class Report(msgspec.Struct, frozen=True):
     metrics: list[Metric] = []
     signals: list[Signal] = []
     curves: dict[str, list[dict[str, Any]]] = {}
-    """By kind, such as `pr`, `roc`, `reliability`."""
+    """Curves by kind, such as `pr`, `roc`, `reliability`."""
     confusion: Confusion | None = None
     confusion_pixels: Confusion | None = None
-    """Of a segmentation, in pixels instead of objects."""
+    """Confusion matrix of a segmentation, in pixels instead of objects."""
     errors_tide: dict[str, float | None] = {}
     slices: list[Slice] = []
     worst: list[Worst] = []
     comparisons: list[Comparison] = []
     unlike: list[Unlike] = []
-    """The least like first."""
+    """Images least like the baseline, the most unlike first."""
     history: list[PastWindow] = []
-    """Windows before this one, oldest first, and this one."""
+    """Earlier windows, oldest first, and this one."""
     pictures: list[Picture] = []
     provenance: dict[str, Any] = {}
 
 
-def provenance(started: float) -> dict[str, Any]:
-    """Return what made a report, begun at a time of `time.monotonic`."""
+def provenance(started_s: float) -> dict[str, Any]:
+    """Return versions and duration for a report whose work began at this time of `time.monotonic`."""
     return {
         "code": version("quadriga"),
         "libs": {name: version(name) for name in ("numpy", "scipy")},
-        "duration_s": round(time.monotonic() - started, 3),
+        "duration_s": round(time.monotonic() - started_s, 3),
     }

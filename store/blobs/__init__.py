@@ -1,1 +1,1 @@
-"""Images, kept by their content: as files here, or in an object store."""
+"""Storage of images under the hash of their content: as local files or in an object store."""

@@ -1,4 +1,4 @@
-"""Images kept by their content: written once, found by their hash, as files here or in an object store."""
+"""Blobs stored as files in a local folder, and the choice between that and an object store."""
 
 import os
 import secrets
@@ -23,41 +23,42 @@ SCHEMES = ("s3", "gs", "az")
 _ASIDE = ".removed"
 
 
-def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
-    """Open a folder, or what a URL of s3, gs or az names; asks no server yet.
+def open_blobs(location: str | Path, grace_s: float = GRACE_S) -> Blobs:
+    """Open the blobs in a folder or at a URL of s3, gs or az, without contacting a server yet.
 
-    A StoreError where the URL is none of these, or the extra for them is not installed.
+    Raises:
+        StoreError: The URL has another scheme, or the optional dependency is not installed.
     """
-    scheme, separator, _ = str(place).partition("://")
+    scheme, separator, _ = str(location).partition("://")
     if not separator:
-        return FileBlobs(Path(place), grace_s)
+        return FileBlobs(Path(location), grace_s)
     if scheme not in SCHEMES:
-        raise StoreError(f"expected blobs in a folder, s3://, gs:// or az://, got {str(place)!r}")
-    try:
-        from quadriga.store.blobs.objects import ObjectBlobs  # noqa: PLC0415 - of an extra
-    except ModuleNotFoundError as error:
         raise StoreError(
-            f"expected obstore to be installed for {scheme}://, got none: pip install 'quadriga[s3]'"
-        ) from error
-    return ObjectBlobs(str(place), grace_s)
+            f"expected blobs in a folder, s3://, gs:// or az://, got {str(location)!r}"
+        )
+    try:
+        from quadriga.store.blobs.objects import ObjectBlobs  # noqa: PLC0415 - optional dependency
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{scheme}:// requires obstore: pip install 'quadriga[s3]'") from error
+    return ObjectBlobs(str(location), grace_s)
 
 
 class FileBlobs:
     """Blobs in a folder, see `Blobs`: one file each, two levels deep.
 
-    A file appears whole or not at all. Only `sync` brings it to the disk for certain: after a power loss
-    the last others may be missing or damaged, which is noticed when they are read.
+    Files are written atomically. Only `sync` guarantees that they are on the disk: after a power loss
+    other recent files may be missing or damaged, which is detected when they are read.
     """
 
     is_local = True
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
-        self._synced_folders: set[Path] = set()  # whose own entries are on the disk
+        self._synced_folders: set[Path] = set()  # folders whose entries are on the disk
         self.grace_s = grace_s
 
     def put(self, data: bytes) -> str:
-        """See `Blobs`; bytes already kept cost a hash, a stat and a touch."""
+        """See `Blobs`; bytes that are stored already cost a hash, a stat and a touch."""
         key = blob_key(data)
         path = self._path(key)
         try:
@@ -65,15 +66,13 @@ class FileBlobs:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data, 0o600)
         except OSError as error:
-            raise JournalError(
-                f"expected to keep {len(data)} bytes, got: {error.strerror}"
-            ) from error
+            raise JournalError(f"cannot store {len(data)} bytes: {error.strerror}") from error
         return key
 
     def sync(self, keys: Iterable[str]) -> None:
         """See `Blobs`.
 
-        Threads that do so at once cost the disk little more than one: file systems join their syncs.
+        Simultaneous syncs cost little more than one, because file systems join them.
         """
         paths = [self._path(key) for key in keys]
         folders = {path.parent for path in paths}
@@ -88,7 +87,7 @@ class FileBlobs:
                 self._synced_folders |= folders
         except OSError as error:
             raise JournalError(
-                f"expected {len(paths)} images to reach the disk, got: {error.strerror}"
+                f"cannot sync {len(paths)} images to the disk: {error.strerror}"
             ) from error
 
     def get(self, key: str) -> bytes | None:
@@ -101,29 +100,29 @@ class FileBlobs:
     def delete(self, key: str, as_of: float | None = None) -> bool:
         """See `Blobs`.
 
-        The file is moved aside before its age is looked at for good: a put from then on finds none and
-        writes it anew, and one that renewed it a moment before is seen, and it is put back. Each removal
-        moves to a name of its own, or it might remove what another one moved there.
+        The file is renamed before the final check of its age: later puts do not find it and write it
+        again, and a put that renewed it just before is noticed and the file is restored. Each removal
+        uses a random name, otherwise it could remove a file that another removal has renamed.
         """
         path = self._path(key)
         aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_ASIDE}")
-        before = (time.time() if as_of is None else as_of) - self.grace_s
+        expires_before = (time.time() if as_of is None else as_of) - self.grace_s
         try:
-            if path.stat().st_mtime >= before:
+            if path.stat().st_mtime >= expires_before:
                 return False
             path.rename(aside)
-            if aside.stat().st_mtime < before:
+            if aside.stat().st_mtime < expires_before:
                 aside.unlink()
                 return True
-            os.utime(aside)  # or it might replace one that was put since by one a little older
+            os.utime(aside)  # or it could replace a file that was put since by an older one
             aside.replace(path)
-        except FileNotFoundError:  # somebody else removed it
+        except FileNotFoundError:  # removed by another process
             pass
         return False
 
     def entries(self) -> Iterator[BlobEntry]:
-        """See `Blobs`; no more than one folder's files are listed at once."""
-        now = time.time()
+        """See `Blobs`; only one folder is listed at a time."""
+        now_s = time.time()
         for folder in sorted(self._directory.glob("??/")):
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -134,7 +133,7 @@ class FileBlobs:
                     key = key_from_path(f"{folder.name}/{entry.name}")
                     if key is not None:
                         yield BlobEntry(key, status.st_size, status.st_mtime)
-                    elif entry.name.startswith(".") and now - status.st_ctime > self.grace_s:
+                    elif entry.name.startswith(".") and now_s - status.st_ctime > self.grace_s:
                         _clear(Path(entry.path))
 
     def presigned_url(self, key: str, seconds: float) -> None:
@@ -144,22 +143,22 @@ class FileBlobs:
         return self._directory / blob_path(key)
 
 
-def _renew(path: Path, size: int) -> bool:
-    """Make a file young; tells whether it is there afterwards.
+def _renew(path: Path, size_bytes: int) -> bool:
+    """Renew the age of a file; return whether it exists afterwards.
 
-    The look comes second: a file may be removed between being found and being touched.
+    The check comes second, because a file may be removed between a check and the touch.
     """
     try:
         os.utime(path)
-        return path.stat().st_size == size  # or power was lost before it was all on disk
+        return path.stat().st_size == size_bytes  # shorter after a power loss during the write
     except FileNotFoundError:
         return False
 
 
-def _clear(left: Path) -> None:
-    """Remove what a put left behind that died; undo a removal that did, unless there was a put since."""
+def _clear(leftover: Path) -> None:
+    """Remove the leftover of a crashed put; undo a crashed removal unless the blob was put since."""
     with suppress(FileNotFoundError):
-        if left.name.endswith(_ASIDE):
+        if leftover.name.endswith(_ASIDE):
             with suppress(FileExistsError):
-                os.link(left, left.with_name(left.name.split(".")[1]))
-        left.unlink()
+                os.link(leftover, leftover.with_name(leftover.name.split(".")[1]))
+        leftover.unlink()

@@ -1,8 +1,8 @@
-"""What a blob is, and what every place for blobs promises.
+"""Interface of blob storage, and the keys of blobs.
 
-What keeps a blob that a record needs from being removed is its age. A put renews it, a removal spares what
-was put within the grace, and a record is journaled within half of that after its put; who removes looks
-in `quadriga.store.blobs.unreferenced` first whether a row or the journal needs it.
+A blob that a record references is protected by its age. A put renews it, a removal spares blobs that were
+put within the grace period, and a record is journaled within half of that after its put. Before a removal,
+`quadriga.store.blobs.unreferenced` checks whether a row or the journal references the blob.
 """
 
 import logging
@@ -14,14 +14,14 @@ from blake3 import blake3
 
 from quadriga.store.errors import StoreError
 
-GRACE_S = 3600.0  # no blob is removed so soon after its last put
+GRACE_S = 3600.0  # minimum age of a removed blob since its last put
 _PREFIX = "blake3:"
 _DIGITS = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
 class BlobEntry(NamedTuple):
-    """A blob in a list of them."""
+    """Key, size and age of a stored blob."""
 
     key: str
     size: int  # bytes
@@ -29,49 +29,53 @@ class BlobEntry(NamedTuple):
 
 
 class Blobs(Protocol):
-    """Where images are kept; safe to use from several threads and processes.
+    """Storage of images by their content; safe to use from several threads and processes.
 
-    What takes a key raises a `StoreError` where it is malformed. Where the place fails, `put` and
-    `sync` raise a `JournalError`, all else a `NotReadyError`.
+    Methods with a key raise a `StoreError` if it is malformed. If the storage fails, `put` and `sync`
+    raise a `JournalError`, all other methods a `NotReadyError`.
     """
 
     grace_s: float
-    """No blob is removed so soon after its last put; the same for all who share the place."""
+    """Minimum age of a removed blob since its last put, the same for all processes that share the storage."""
 
     is_local: bool
-    """Whether a removal takes microseconds, not a row of requests."""
+    """Whether a removal takes microseconds instead of several network requests."""
 
     def put(self, data: bytes) -> str:
-        """Keep the bytes and return their key; bytes already kept are made young again, not written."""
+        """Store the bytes and return their key; bytes that are stored already are made young again instead."""
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Make blobs that were put survive a loss of power."""
+        """Sync stored blobs, so that they survive a power loss."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, `None` where there are none, or others than its hash says."""
+        """Return the bytes of a key, or None if they are missing or do not match its hash."""
 
     def delete(self, key: str, as_of: float | None = None) -> bool:
-        """Remove a blob whose last put is older than the grace; tells whether it did.
+        """Remove a blob whose last put is older than the grace period; return whether it was removed.
 
-        Younger ones stay: somebody may be about to journal a record of them. A put at the same time
-        wins: after both, the blob is there. Ages count from `as_of`, in seconds since 1970; from
-        now by default.
+        Younger blobs stay, because a record of them may be about to be journaled. A simultaneous put
+        wins: after both, the blob exists. Ages are relative to `as_of`, in seconds since 1970, by
+        default the current time.
         """
 
     def entries(self) -> Iterator[BlobEntry]:
-        """Yield every blob, in no order; clears away what crashes left."""
+        """Yield every blob, in no particular order, and remove leftovers of crashes."""
 
     def presigned_url(self, key: str, seconds: float) -> str | None:
-        """Return a URL that answers the blob for so long; `None` where the place has no server."""
+        """Return a URL of the blob that is valid for `seconds`, or None if the storage has no server."""
 
 
 def blob_key(data: bytes) -> str:
-    """Return the key of some bytes: `blake3:<64 hex digits>`."""
+    """Return the key of the bytes: `blake3:<64 hex digits>`."""
     return f"{_PREFIX}{blake3(data).hexdigest()}"
 
 
 def blob_path(key: str) -> str:
-    """Return where a blob stands, `<the first two hex digits>/<all>`; a StoreError if it is none."""
+    """Return the relative path of a blob, `<first two hex digits>/<all digits>`.
+
+    Raises:
+        StoreError: The key is malformed.
+    """
     digits = key.removeprefix(_PREFIX)
     if not key.startswith(_PREFIX) or _DIGITS.fullmatch(digits) is None:
         raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
@@ -79,13 +83,13 @@ def blob_path(key: str) -> str:
 
 
 def key_from_path(path: str) -> str | None:
-    """Return the key of what stands at a path, `None` where that is no blob."""
+    """Return the key of the blob at a relative path, or None if the path is not one of a blob."""
     folder, _, digits = path.rpartition("/")
     return f"{_PREFIX}{digits}" if _DIGITS.fullmatch(digits) and folder == digits[:2] else None
 
 
 def verify_content(key: str, data: bytes) -> bytes | None:
-    """Return the bytes if they are those of the key."""
+    """Return the bytes if they match the hash in the key, else None."""
     if blob_key(data) == key:
         return data
     _log.error("the blob %s is damaged: its %d bytes have another hash", key, len(data))

@@ -1,4 +1,4 @@
-"""Images in an object store: S3 and what speaks like it, Google Cloud Storage, Azure; through obstore.
+"""Blobs in an object store through obstore: S3 and compatible servers, Google Cloud Storage, Azure.
 
 Keys, regions and endpoints come from the usual environment variables, such as `AWS_ENDPOINT_URL`.
 """
@@ -28,7 +28,7 @@ from quadriga.store.errors import JournalError, NotReadyError, StoreError
 
 CONNECT_S = 2.0
 REQUEST_S = 20.0
-"""What one request may take; failed ones are sent again up to `RETRIES` times, for no longer than that."""
+"""Timeout of one request; failed requests are retried up to `RETRIES` times within the same time."""
 
 RETRIES = 2
 _CLIENT: Any = {
@@ -45,7 +45,7 @@ _RETRY: Any = {
         "base": 2,
     },
 }
-_REMEMBERED = 20_000
+_MAX_CACHED_KEYS = 20_000
 _REMOVING = ".removing"
 _REMOVAL_S = 300.0  # a removal is over, or its process dead, long before
 _RENEWALS = 30
@@ -53,13 +53,13 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectBlobs:
-    """Blobs below a URL such as `s3://bucket/folder`: one object each, at the paths of files.
+    """Blobs below a URL such as `s3://bucket/folder`: one object each, at the same paths as files.
 
-    Ages are the server's `Last-Modified`. An object younger than half the grace is left as it is;
-    an older one is put again, which makes it young. As a put and a removal are several requests
-    each, a removal stands under a mark beside the object, one at a time, and looks at the age below
-    it; who has put an old object looks for the mark, then for the object: with no mark there and
-    the object there, no removal is under way that has not seen it young.
+    The age of an object is the server's `Last-Modified`. Objects younger than half the grace period are
+    left unchanged; older ones are put again, which makes them young. A put and a removal take several
+    requests each, so a removal first creates a marker object beside the blob, one at a time, and reads
+    the age under it. After a put of an old object, `put` looks for the marker and then for the object: if
+    there is no marker but the object exists, every removal under way has seen it young.
     """
 
     is_local = False
@@ -69,52 +69,56 @@ class ObjectBlobs:
             self._store: Any = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
         except (BaseError, ValueError) as error:
             raise StoreError(
-                f"expected a URL as s3://bucket/folder, got {url!r}: {_line(error)}"
+                f"expected a URL such as s3://bucket/folder, got {url!r}: {_line(error)}"
             ) from error
         self.grace_s = grace_s
         self._young_until: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
     def put(self, data: bytes) -> str:
-        """See `Blobs`; bytes known to be there cost a hash, others kept already one request."""
+        """See `Blobs`; a recently stored blob costs a hash, any other stored blob one request."""
         key = blob_key(data)
         with self._lock:
             if time.time() < self._young_until.get(key, 0.0):
                 self._young_until.move_to_end(key)
                 return key
         try:
-            put_at = self._keep(blob_path(key), data)
+            put_at = self._put_young(blob_path(key), data)
         except (BaseError, OSError) as error:
-            _log.warning("an image cannot be kept: %s", _line(error))
+            _log.warning("an image cannot be stored: %s", _line(error))
             raise JournalError(
-                f"expected the object store to keep {len(data)} bytes, got {type(error).__name__}"
+                f"cannot store {len(data)} bytes in the object store: {type(error).__name__}"
             ) from error
         with self._lock:
             self._young_until[key] = put_at + self.grace_s / 2
-            while len(self._young_until) > _REMEMBERED:
+            while len(self._young_until) > _MAX_CACHED_KEYS:
                 self._young_until.popitem(last=False)
         return key
 
-    def _keep(self, path: str, data: bytes) -> float:
-        now = time.time()
+    def _put_young(self, path: str, data: bytes) -> float:
+        now_s = time.time()
         put_at = self._put_at(path)
         if put_at is None:
             self._write(path, data)
-            return now
-        if now - put_at < self.grace_s / 2:
+            return now_s
+        if now_s - put_at < self.grace_s / 2:
             return put_at
         for _ in range(_RENEWALS):
             self._write(path, data)
-            removal = self._put_at(path + _REMOVING)
-            there = self._put_at(path)
-            if there is not None and (removal is None or there - removal > _REMOVAL_S):
-                return now
+            removal_at = self._put_at(path + _REMOVING)
+            stored_at = self._put_at(path)
+            if stored_at is not None and (
+                removal_at is None or stored_at - removal_at > _REMOVAL_S
+            ):
+                return now_s
             time.sleep(0.1)
-        raise TimeoutError(f"expected the removal of {path} to end, got none")
+        raise TimeoutError(f"cannot store {path}: its removal does not end")
 
     def _write(self, path: str, data: bytes, **mode: Any) -> None:
-        kind: Any = {"Content-Type": "application/octet-stream"}  # nothing that a browser runs
-        obstore.put(self._store, path, data, attributes=kind, use_multipart=False, **mode)
+        attributes: Any = {
+            "Content-Type": "application/octet-stream"
+        }  # nothing that a browser runs
+        obstore.put(self._store, path, data, attributes=attributes, use_multipart=False, **mode)
 
     def _put_at(self, path: str) -> float | None:
         try:
@@ -123,12 +127,12 @@ class ObjectBlobs:
             return None
 
     def sync(self, keys: Iterable[str]) -> None:
-        """See `Blobs`: the object store has done so when it answers a put."""
+        """See `Blobs`; nothing to do: the object store has synced a blob when it answers the put."""
 
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""
         path = blob_path(key)
-        with _asked("for the bytes of a blob"):
+        with _translate_errors("read a blob"):
             try:
                 return verify_content(key, bytes(obstore.get(self._store, path).bytes()))
             except FileNotFoundError:
@@ -138,14 +142,14 @@ class ObjectBlobs:
         """See `Blobs`; costs four requests."""
         path = blob_path(key)
         mark = path + _REMOVING
-        before = (time.time() if as_of is None else as_of) - self.grace_s
-        with _asked("to remove a blob"):
+        expires_before = (time.time() if as_of is None else as_of) - self.grace_s
+        with _translate_errors("remove a blob"):
             try:
                 self._write(mark, b"", mode="create")
-            except AlreadyExistsError:  # somebody else is about it
+            except AlreadyExistsError:  # another process is removing it
                 return False
             put_at = self._put_at(path)
-            is_old = put_at is not None and put_at < before
+            is_old = put_at is not None and put_at < expires_before
             if is_old:
                 self._remove(path)
             self._remove(mark)
@@ -157,21 +161,21 @@ class ObjectBlobs:
 
     def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`."""
-        now = time.time()
-        with _asked("for a list of its blobs"):
+        now_s = time.time()
+        with _translate_errors("list its blobs"):
             for chunk in obstore.list(self._store, chunk_size=1000):
-                for found in chunk:
-                    path, put_at = found["path"], found["last_modified"].timestamp()
+                for item in chunk:
+                    path, put_at = item["path"], item["last_modified"].timestamp()
                     key = key_from_path(path)
                     if key is not None:
-                        yield BlobEntry(key, found["size"], put_at)
-                    elif path.endswith(_REMOVING) and now - put_at > _REMOVAL_S:
+                        yield BlobEntry(key, item["size"], put_at)
+                    elif path.endswith(_REMOVING) and now_s - put_at > _REMOVAL_S:
                         self._remove(path)
 
     def presigned_url(self, key: str, seconds: float) -> str:
-        """See `Blobs`; the credentials must be such that can sign."""
+        """See `Blobs`; requires credentials that can sign."""
         path = blob_path(key)
-        with _asked("to sign a URL"):
+        with _translate_errors("sign a URL"):
             url: str = obstore.sign(self._store, "GET", path, timedelta(seconds=seconds))
             return url
 
@@ -181,11 +185,9 @@ def _line(error: Exception) -> str:
 
 
 @contextmanager
-def _asked(what: str) -> Iterator[None]:
+def _translate_errors(action: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        _log.warning("the object store was asked %s: %s", what, _line(error))
-        raise NotReadyError(
-            f"expected the object store to answer when asked {what}, got {type(error).__name__}"
-        ) from error
+        _log.warning("the object store cannot %s: %s", action, _line(error))
+        raise NotReadyError(f"the object store cannot {action}: {type(error).__name__}") from error

@@ -1,4 +1,4 @@
-"""Which blobs are needed: those of a row that keeps its input, and those of what is journaled only."""
+"""Removal of blobs that nothing references: no row stores them as its input and no journaled record waits."""
 
 import logging
 import threading
@@ -17,66 +17,67 @@ from quadriga.store.database import ReaderPool, execute, journal_offsets
 from quadriga.store.ids import time_ms
 
 SWEEP_BATCH = 500  # blobs looked up by one statement
-REMOVALS_AT_ONCE = 8  # how many blobs a sweep removes at once
-MAX_TIME_SHARE = 0.2  # of the time, what a sweep may take
+REMOVALS_AT_ONCE = 8  # parallel removals of a sweep
+MAX_TIME_SHARE = 0.2  # share of the time that a sweep may be busy
 FIRST_SWEEP_DELAY_S = 60.0
-SWEEP_INTERVAL_S = 3600.0  # between the sweeps of `keep_swept`, the first of which comes earlier
+SWEEP_INTERVAL_S = 3600.0  # between two sweeps of `sweep_periodically`; the first comes earlier
 SELECT_UNREFERENCED = (
     " WITH blob (hash) AS (VALUES {}) SELECT hash FROM blob WHERE NOT EXISTS"
     " (SELECT 1 FROM inference AS i WHERE i.input_hash = blob.hash AND i.input_kept = 1)"
 )
-"""Of some hashes, those that no row keeps."""
+"""Selects those of the given hashes that no row references."""
 
 _log = logging.getLogger(__name__)
 
 
 def committed_until(connection: sa.Connection, journal_directory: Path) -> float:
-    """Return the moment until which all that was journaled is in the database, in seconds since 1970.
+    """Return the time until which the journal is fully committed to the database, in seconds since 1970.
 
-    It is that of the first record which waits, now where none does. What is read from the same
-    connection afterwards holds every record journaled before.
+    This is the time of the first record that is not committed, or the current time. Whatever is read from
+    the same connection afterwards includes every record journaled before it.
     """
-    until = time.time()
+    committed_until_s = time.time()
     offsets = journal_offsets(connection, journal.journal_id(journal_directory))
     for path in journal.segment_paths(journal_directory):
         for seq, _, _ in islice(journal.read_frames(path, offsets.get(path.name, 0)), 1):
-            until = min(until, time_ms(seq) / 1000)
-    return until
+            committed_until_s = min(committed_until_s, time_ms(seq) / 1000)
+    return committed_until_s
 
 
 def remove_unreferenced(
     connection: sa.Connection, blobs: Blobs, keys: Iterable[str], journal_directory: Path
 ) -> int:
-    """Remove those of some blobs that nothing needs any more; returns how many.
+    """Remove those of the given blobs that nothing references any more; return how many.
 
-    To be called once what needed them is gone for good, after the commit. A blob is left to the
-    sweep if it was put within the grace before now, or before the first record that waits in the
-    journal: that record, or one behind it, may need it. So are all in an object store, for which a
-    writer would wait too long. Other servers that share database and blobs have their own journals:
-    what waits there for longer than the grace is not seen.
+    To be called once the rows that referenced them are deleted and committed. A blob is left to the
+    sweep if it was put within the grace period, counted back from now or from the first uncommitted
+    record of the journal: that record, or a later one, may reference it. All blobs of an object store
+    are left to the sweep as well, because the writer would wait too long for it. Other servers that share
+    the database and the blobs have their own journals: records that wait there for longer than the
+    grace period are not seen.
     """
     if not blobs.is_local:
         return 0
     remaining, removed = iter(keys), 0
-    while step := list(dict.fromkeys(islice(remaining, SWEEP_BATCH))):
+    while batch := list(dict.fromkeys(islice(remaining, SWEEP_BATCH))):
         as_of = committed_until(connection, journal_directory)
-        for key in _unreferenced(connection, step):
+        for key in _unreferenced(connection, batch):
             removed += blobs.delete(key, as_of)
     return removed
 
 
 def sweep(blobs: Blobs, readers: ReaderPool, journal_directory: Path) -> Iterator[int]:
-    """Remove blobs that nothing needs, such as those put just before a crash, step by step.
+    """Remove unreferenced blobs, such as those put just before a crash, batch by batch.
 
-    Yields after every `STEP` blobs looked at how many of them were removed; the caller decides when
-    to go on, and closes the iterator to stop. No list of all blobs is held, no read transaction is
-    open while blobs are removed. A `NotReadyError` where the database or the object store does not
-    answer.
+    Yields after each `SWEEP_BATCH` of blobs how many of them were removed; the caller decides when to
+    continue, and closes the iterator to stop. Neither a list of all blobs is held in memory nor a read
+    transaction open while blobs are removed. Raises a `NotReadyError` if the database or the object store
+    does not answer.
     """
-    found = blobs.entries()
-    while step := list(islice(found, SWEEP_BATCH)):
-        before = time.time() - blobs.grace_s
-        keys = [blob.key for blob in step if blob.put_at < before]
+    entries = blobs.entries()
+    while batch := list(islice(entries, SWEEP_BATCH)):
+        put_before = time.time() - blobs.grace_s
+        keys = [blob.key for blob in batch if blob.put_at < put_before]
         removed = 0
         if keys:
             with readers.snapshot() as connection:
@@ -92,25 +93,25 @@ def sweep_periodically(
     url: str,
     journal_directory: Path,
     stop: threading.Event,
-    every_s: float = SWEEP_INTERVAL_S,
+    interval_s: float = SWEEP_INTERVAL_S,
 ) -> None:
-    """Sweep again and again until `stop` is set, for a thread; failures are logged and end one sweep."""
+    """Sweep repeatedly until `stop` is set, as the body of a thread; a failure is logged and ends one sweep."""
     readers = ReaderPool(url, connections=1)
-    pause_s = min(FIRST_SWEEP_DELAY_S, every_s)
+    pause_s = min(FIRST_SWEEP_DELAY_S, interval_s)
     while not stop.wait(pause_s):
-        pause_s = every_s
+        pause_s = interval_s
         try:
             removed = 0
-            began = time.monotonic()
-            for step in sweep(blobs, readers, journal_directory):
-                removed += step
-                if stop.wait(min((time.monotonic() - began) * (1 / MAX_TIME_SHARE - 1), 60.0)):
+            started_s = time.monotonic()
+            for removed_in_batch in sweep(blobs, readers, journal_directory):
+                removed += removed_in_batch
+                if stop.wait(min((time.monotonic() - started_s) * (1 / MAX_TIME_SHARE - 1), 60.0)):
                     break
-                began = time.monotonic()
+                started_s = time.monotonic()
             if removed:
-                _log.info("%d images that nothing needed are removed", removed)
+                _log.info("%d unreferenced images are removed", removed)
         except Exception as error:  # noqa: BLE001 - whatever fails may not end all sweeps
-            _log.warning("the sweep of images ends before its time: %s", error)
+            _log.warning("the sweep of unreferenced images is interrupted: %s", error)
     readers.close()
 
 

@@ -57,7 +57,7 @@ class BlobUrls:
         """
         expected = self._signature(digest, expires, mime)
         if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
-            raise QueryError("expected a URL as this server signed it, got another signature")
+            raise QueryError("the signature of the URL is not one of this server")
         if time.time() > int(expires):
             raise QueryError(f"the URL has expired: it was valid until {expires}")
         data = self._blobs.get(f"blake3:{digest}")

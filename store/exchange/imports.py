@@ -103,16 +103,25 @@ class Importer:
             )
         seq = int(given.id)
         if time_ms(seq) > time.time() * 1000 + _DAY_MS:
-            raise QueryError(f"expected the id of an inference that was, got {seq} of the future")
+            raise QueryError(f"inference id {seq} is dated in the future")
         asked = msgspec.structs.asdict(given.input)
         asked["hash"] = self._kept(given.input.hash, image)
         asked["kept"] = given.input.kept or image is not None
         self._imported.inferences += 1
         return JournaledRecord(
-            seq, given.request_id, given.image_no, given.model, given.task, given.action,
-            given.latency_ms, InputReference(**asked), given.predictions, given.metadata,
-            given.status, given.standard_metadata,
-        )  # fmt: skip
+            seq=seq,
+            request_id=given.request_id,
+            image_no=given.image_no,
+            model=given.model,
+            task=given.task,
+            action=given.action,
+            latency_ms=given.latency_ms,
+            input=InputReference(**asked),
+            predictions=given.predictions,
+            metadata=given.metadata,
+            status=given.status,
+            standard=given.standard_metadata,
+        )
 
     def _kept(self, key: str | None, image: bytes | None) -> str | None:
         if image is None:

@@ -1,1 +1,1 @@
-"""What to look for: the filter, how it is written, and how it becomes SQL."""
+"""Queries: the forms of filters, the plan of a filter, and its SQL."""

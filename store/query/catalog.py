@@ -1,4 +1,4 @@
-"""What the database knows by name: metadata keys, labels and models, as ids of its index tables."""
+"""Catalog: ids of the metadata keys, labels and models that a filter names."""
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
@@ -20,7 +20,7 @@ SHORT_TASK_NAMES = {
 
 
 class ModelRow(NamedTuple):
-    """A row of `model`."""
+    """Row of `model`."""
 
     id: int
     name: str
@@ -29,50 +29,50 @@ class ModelRow(NamedTuple):
 
 
 class Catalog:
-    """Ids of what a filter names, as one snapshot of the database has them.
+    """Ids of the names in a filter, in one snapshot of the database.
 
-    A name keeps its id, so those found before are known of the connection. Of metadata, the paths
-    to come are read at once.
+    A name never changes its id, so ids are cached with the connection. The ids of the metadata paths in
+    `paths` are read at once.
     """
 
     def __init__(self, connection: sa.Connection, paths: Iterable[str] = ()) -> None:
         self._connection = connection
         self._keys: dict[str, dict[KeyType, int]] = connection.info.setdefault("keys", {})
         self._labels: dict[str, int] = connection.info.setdefault("labels", {})
-        self._read_now: set[str] = set()
+        self._read_paths: set[str] = set()
         self._read({path for path in paths if path not in self._keys})
 
     def key(self, path: str, type_: KeyType) -> int | None:
-        """Return the id of a metadata key; `None` where nobody has it with a value of this type."""
+        """Return the id of a metadata key, or `None` if no inference has it with a value of this type."""
         if type_ not in self._keys.get(path, ()):
             self._read({path})
         return self._keys.get(path, {}).get(type_)
 
     def is_indexed(self, path: str) -> bool:
-        """Tell whether an index has all that metadata has at a path."""
+        """Check whether all values at a metadata path are indexed."""
         if path not in self._keys:
             self._read({path})
-        return path in self._keys or not self._is_spent
+        return path in self._keys or not self._is_full
 
     def label_ids(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the labels that have one of these names."""
+        """Return the ids of the labels with these names."""
         names = set(names)
-        new = names - self._labels.keys()
-        for name, number in execute_in(
-            self._connection, "SELECT name, id FROM label WHERE name IN ({})", new
+        missing = names - self._labels.keys()
+        for name, id_ in execute_in(
+            self._connection, "SELECT name, id FROM label WHERE name IN ({})", missing
         ):
-            self._labels[name] = int(number)
+            self._labels[name] = int(id_)
         return tuple(self._labels[name] for name in names if name in self._labels)
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
-        """Return the models that have one of these names, versions or tasks, in any case."""
-        wanted = {str(name).lower() for name in names}
-        return tuple(model.id for model in self.models if wanted & _aliases(field, model))
+        """Return the ids of the models with one of these names, versions or tasks, ignoring case."""
+        requested = {str(name).lower() for name in names}
+        return tuple(model.id for model in self.models if requested & _aliases(field, model))
 
     @cached_property
-    def _is_spent(self) -> bool:
-        there = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
-        return int(there) >= MAX_KEYS
+    def _is_full(self) -> bool:
+        key_count = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
+        return int(key_count) >= MAX_KEYS
 
     @cached_property
     def models(self) -> list[ModelRow]:
@@ -83,15 +83,15 @@ class Catalog:
         return [ModelRow(*row) for row in rows]
 
     def _read(self, paths: set[str]) -> None:
-        new = paths - self._read_now
-        text = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
-        for path, type_, number in execute_in(self._connection, text, new):
-            self._keys.setdefault(path, {})[KeyType(type_)] = int(number)
-        self._read_now |= new
+        missing = paths - self._read_paths
+        statement = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
+        for path, type_, id_ in execute_in(self._connection, statement, missing):
+            self._keys.setdefault(path, {})[KeyType(type_)] = int(id_)
+        self._read_paths |= missing
 
 
 def _aliases(field: str, model: ModelRow) -> set[str]:
-    """Return what a model, or its task, may be called, in lower case."""
+    """Return the names of a model, its version or its task that a filter may use, in lower case."""
     if field == "model":
         name = model.name.lower()
         return {name, f"m-{name}", f"{name}:{model.version.lower()}"}

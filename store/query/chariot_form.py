@@ -1,4 +1,4 @@
-"""Filters as Chariot's clients write them: lists of `{key, type, operator, value}`, a box, a time range.
+"""Parser of Chariot's filters: lists of `{key, type, operator, value}`, a box, a time range.
 
 Source: Chariot, Inference Store, `MetadataFilter`, `GPSBox`, `TimeRange`.
 """
@@ -17,7 +17,7 @@ CHARIOT_OPERATORS = {
     "=": "eq", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge", "<": "lt", "<=": "le",
     "ne": "ne", "ge": "ge", "le": "le", "contains": "contains", "exists": "exists",
 }  # fmt: skip
-"""Chariot's names and signs, and what they are here."""
+"""Names and signs of Chariot's operators, and the operators of this store."""
 
 CHARIOT_TYPES: dict[str, type] = {
     "str": str, "string": str, "float": float, "int": int, "bool": bool, "dict": dict,
@@ -27,11 +27,11 @@ _Meaning = TypeVar("_Meaning")
 
 
 class MetadataFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One comparison with a metadata key."""
+    """Comparison with a metadata key."""
 
     key: str
     value: Any
-    """Text of the type; JSON's own values are taken, too."""
+    """Text of the type, or a JSON value."""
     type: str = "string"
     operator: str = "eq"
 
@@ -56,65 +56,65 @@ def parse(
     filters: list[MetadataFilter], box: GPSBox | None, times: TimeRange | None, now_us: int
 ) -> Filter:
     """Read filters, all of which must hold; raise a `QueryError` where they mean nothing."""
-    comparisons = ComparisonParser(now_us)
+    parser = ComparisonParser(now_us)
     check_count(len(filters), MAX_FILTERS, "filters in metadata_filter")
-    parts: list[Filter] = []
-    for position, one in enumerate(filters):
-        parts += _metadata(one, f"metadata_filter[{position}]", comparisons)
+    operands: list[Filter] = []
+    for position, item in enumerate(filters):
+        operands += _metadata(item, f"metadata_filter[{position}]", parser)
     if box is not None:
         corners = {"box": [box.min_lat, box.min_lon, box.max_lat, box.max_lon]}
-        parts += comparisons.read("geo", corners, "gps_box")
+        operands += parser.read("geo", corners, "gps_box")
     if times is not None:
         ends = {"ge": times.start, "le": times.end}
         for operator, moment in ends.items():
             if moment is not None:
-                parts += comparisons.read("ts", {operator: moment}, "time_range")
-    return join_operands(And, parts)
+                operands += parser.read("ts", {operator: moment}, "time_range")
+    return join_operands(And, operands)
 
 
-def _metadata(one: MetadataFilter, path: str, comparisons: ComparisonParser) -> list[Filter]:
-    operator = _known(CHARIOT_OPERATORS, one.operator, f"{path}.operator")
-    type_ = _known(CHARIOT_TYPES, one.type, f"{path}.type")
-    field = f"meta.{one.key}"
+def _metadata(item: MetadataFilter, path: str, parser: ComparisonParser) -> list[Filter]:
+    operator = _lookup(CHARIOT_OPERATORS, item.operator, f"{path}.operator")
+    type_ = _lookup(CHARIOT_TYPES, item.type, f"{path}.type")
+    field = f"meta.{item.key}"
     if operator == "exists":
-        return comparisons.read(field, {"exists": _typed(one.value, bool, path)}, path)
+        return parser.read(field, {"exists": _typed(item.value, bool, path)}, path)
     if operator == "in":
-        values = one.value.split(",") if isinstance(one.value, str) else one.value
+        values = item.value.split(",") if isinstance(item.value, str) else item.value
         if not isinstance(values, list) or type_ is dict:
             raise unexpected_value(
-                f"{path}.value", "a list, or text with commas, of one type", one.value
+                f"{path}.value", "a list, or text with commas, of one type", item.value
             )
         typed = [_typed(value, type_, path) for value in values]
-        return comparisons.read(field, {"in": typed}, path)
-    value = _typed(one.value, type_, path)
+        return parser.read(field, {"in": typed}, path)
+    value = _typed(item.value, type_, path)
     if type_ is not dict:
-        return comparisons.read(field, {operator: value}, path)
+        return parser.read(field, {operator: value}, path)
     if operator not in {"eq", "ne"}:
         raise QueryError(
-            f"expected {path}.operator to be eq or neq for a dict, got {one.operator!r}"
+            f"expected {path}.operator to be eq or neq for a dict, got {item.operator!r}"
         )
-    inner = join_operands(And, _entries(field, value, path, comparisons))
-    return [Not(inner) if operator == "ne" else inner]
+    entries = join_operands(And, _entries(field, value, path, parser))
+    return [Not(entries) if operator == "ne" else entries]
 
 
-def _known(table: dict[str, _Meaning], name: str, path: str) -> _Meaning:
+def _lookup(table: dict[str, _Meaning], name: str, path: str) -> _Meaning:
     if name.lower() not in table:
         raise QueryError(f"expected {path} to be one of {', '.join(table)}, got {name[:80]!r}")
     return table[name.lower()]
 
 
 def _entries(
-    field: str, value: dict[str, Any], path: str, comparisons: ComparisonParser, depth: int = 1
+    field: str, value: dict[str, Any], path: str, parser: ComparisonParser, depth: int = 1
 ) -> list[Filter]:
     """Return that each entry of a dict is there: there may be more."""
-    found = comparisons.read(field, {"exists": True}, path)
+    conditions = parser.read(field, {"exists": True}, path)
     check_count(depth, 16, f"levels in {path}.value")
     for key, inner in value.items():
         if isinstance(inner, dict):
-            found += _entries(f"{field}.{key}", inner, path, comparisons, depth + 1)
+            conditions += _entries(f"{field}.{key}", inner, path, parser, depth + 1)
         else:
-            found += comparisons.read(f"{field}.{key}", inner, f"{path}.value.{key[:80]}")
-    return found
+            conditions += parser.read(f"{field}.{key}", inner, f"{path}.value.{key[:80]}")
+    return conditions
 
 
 def _typed(value: Any, type_: type, path: str) -> Any:
@@ -128,6 +128,6 @@ def _typed(value: Any, type_: type, path: str) -> Any:
             raise unexpected_value(path, f"text of type {type_.__name__}", value) from error
     allowed = (int, float) if type_ is float else type_
     if not isinstance(value, allowed) or (isinstance(value, bool) and type_ is not bool):
-        what = "a string" if type_ is str else f"of type {type_.__name__}"
-        raise unexpected_value(path, what, value)
+        expected = "a string" if type_ is str else f"of type {type_.__name__}"
+        raise unexpected_value(path, expected, value)
     return value

@@ -35,7 +35,7 @@ from quadriga.store.query.syntax import (
 from quadriga.store.records import json_text
 
 URL_OPTIONS = ("order", "limit", "cursor", "count", "consistency")
-"""Parameters of a URL that are no comparisons."""
+"""Parameters of a URL that are not comparisons."""
 
 MAX_CHARACTERS = 65_536
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -46,7 +46,7 @@ _PIECE = {mark: re.compile(rf'(?:{_QUOTED}|[^"{mark}])*') for mark in ":,"}
 _OPERATORS = OPERATORS["value"]
 _OPERATOR = re.compile(rf"\s*({'|'.join(_OPERATORS)})\s*:", re.ASCII)
 _OTHER_NAME = re.compile(r"\s*(?:gte|lte|neq)\s*:", re.ASCII)
-"""What operators are called elsewhere; as values they stand in quotes."""
+"""Names of operators in other query languages; as values they must be quoted."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -56,7 +56,7 @@ def parse(text: str, comparisons: ComparisonParser) -> Filter:
     Raises:
         QueryError: It is no filter; the message says where and what was expected.
     """
-    return _Parser(text, comparisons).whole()
+    return _Parser(text, comparisons).parse_all()
 
 
 def split_url(query: str) -> tuple[list[str], dict[str, str]]:
@@ -66,19 +66,19 @@ def split_url(query: str) -> tuple[list[str], dict[str, str]]:
         QueryError: A parameter is none, or there twice.
     """
     try:
-        given = parse_qsl(query, keep_blank_values=True, max_num_fields=250, errors="strict")
+        parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=250, errors="strict")
     except ValueError as error:
         raise QueryError(f"expected at most 250 parameters in UTF-8, got: {error}") from error
-    parts: list[str] = []
+    filters: list[str] = []
     options: dict[str, str] = {}
-    for name, value in given:
+    for name, value in parameters:
         if name not in URL_OPTIONS:
-            parts.append(_parameter(name, value))
+            filters.append(_parameter(name, value))
         elif name in options:
             raise QueryError(f"expected {name} once, got it twice")
         else:
             options[name] = value
-    return parts, options
+    return filters, options
 
 
 def _parameter(name: str, value: str) -> str:
@@ -97,38 +97,38 @@ def _parameter(name: str, value: str) -> str:
 
 
 class _Parser:
-    def __init__(self, text: str, comparisons: ComparisonParser) -> None:
+    def __init__(self, text: str, parser: ComparisonParser) -> None:
         if len(text) > MAX_CHARACTERS:
             raise QueryError(
                 f"expected a filter of at most {MAX_CHARACTERS} characters, got {len(text)}"
             )
-        self._text, self._at = text, 0
-        self._comparisons = comparisons
+        self._text, self._position = text, 0
+        self._parser = parser
 
-    def whole(self) -> Filter:
+    def parse_all(self) -> Filter:
         tree = self._either(1) if self._text.strip() else And(())
-        self._past(_SPACE)
-        if self._at < len(self._text):
+        self._consume(_SPACE)
+        if self._position < len(self._text):
             raise self._expected(
                 "& or | and another comparison, an operator as in ge:5, or quotes around the value"
             )
         return tree
 
     def _either(self, depth: int) -> Filter:
-        either = [[self._one(depth)]]
+        either = [[self._unit(depth)]]
         while True:
             if self._take("&"):
-                either[-1].append(self._one(depth))
+                either[-1].append(self._unit(depth))
             elif self._take("|"):
-                either.append([self._one(depth)])
+                either.append([self._unit(depth)])
             else:
                 return join_operands(Or, [join_operands(And, both) for both in either])
 
-    def _one(self, depth: int) -> Filter:
+    def _unit(self, depth: int) -> Filter:
         if depth > MAX_DEPTH:
             raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more")
         if self._take("!"):
-            return Not(self._one(depth + 1))
+            return Not(self._unit(depth + 1))
         if not self._take("("):
             return self._comparison()
         if self._take(")"):
@@ -139,72 +139,78 @@ class _Parser:
         return tree
 
     def _comparison(self) -> Filter:
-        found = self._past(_FIELD)
-        if not found:
+        field_text = self._consume(_FIELD)
+        if not field_text:
             raise self._expected("a comparison such as meta.camera=north")
         if not self._take("="):
-            raise self._expected(f"= after {found.strip()[:80]!r}, as in meta.altitude=ge:100,")
-        field, text = _plain(found), self._past(_OPERAND)
-        if self._text.startswith('"', self._at):
+            raise self._expected(
+                f"= after {field_text.strip()[:80]!r}, as in meta.altitude=ge:100,"
+            )
+        field, text = _plain(field_text), self._consume(_OPERAND)
+        if self._text.startswith('"', self._position):
             raise self._expected("a closing quote")
-        return join_operands(And, self._comparisons.read(field, _operand(field, text), field[:80]))
+        return join_operands(And, self._parser.read(field, _operand(field, text), field[:80]))
 
     def _take(self, mark: str) -> bool:
-        self._past(_SPACE)
-        is_there = self._text.startswith(mark, self._at)
-        self._at += is_there
-        return is_there
+        self._consume(_SPACE)
+        is_present = self._text.startswith(mark, self._position)
+        self._position += is_present
+        return is_present
 
-    def _past(self, pattern: re.Pattern[str]) -> str:
-        """Go behind what a pattern matches here, and return it; nothing where it does not."""
-        found = pattern.match(self._text, self._at)
-        self._at = found.end() if found else self._at
-        return found[0] if found else ""
+    def _consume(self, pattern: re.Pattern[str]) -> str:
+        """Consume and return what a pattern matches at the current position; an empty string if nothing."""
+        match = pattern.match(self._text, self._position)
+        self._position = match.end() if match else self._position
+        return match[0] if match else ""
 
-    def _expected(self, what: str) -> QueryError:
-        got = self._text[self._at : self._at + 40]
+    def _expected(self, expectation: str) -> QueryError:
+        got = self._text[self._position : self._position + 40]
         return QueryError(
-            f"expected {what} at character {self._at + 1} of the filter, "
+            f"expected {expectation} at character {self._position + 1} of the filter, "
             f"got {repr(got) if got else 'its end'}"
         )
 
 
 def _operand(field: str, text: str) -> Any:
-    """Return the operand as the JSON form has it."""
+    """Return the operand in the JSON form."""
     if field in {"label", "box"}:
         return _prediction(field, text)
-    found = _OPERATOR.match(text)
-    if field == "geo" and (found is None or found[1] != "exists"):
+    match = _OPERATOR.match(text)
+    if field == "geo" and (match is None or match[1] != "exists"):
         return _shape(text)
-    if found is None and _OTHER_NAME.match(text):
+    if match is None and _OTHER_NAME.match(text):
         raise QueryError(
             f"expected {field[:80]} to have one of {', '.join(_OPERATORS)}, or quotes around the "
             f"value, got {text[:80]!r}"
         )
-    if found is None:
+    if match is None:
         return _typed(field, text)
-    operator, rest = found[1], text[found.end() :]
+    operator, remaining = match[1], text[match.end() :]
     if operator == "in":
         return {
-            "in": [_typed(field, piece) for piece in _pieces(rest, ",")] if rest.strip() else []
+            "in": [_typed(field, piece) for piece in _pieces(remaining, ",")]
+            if remaining.strip()
+            else []
         }
     if operator == "contains":
-        return {"contains": _plain(rest)}
-    return {operator: _scalar(rest) if operator == "exists" else _typed(field, rest)}
+        return {"contains": _plain(remaining)}
+    return {operator: _scalar(remaining) if operator == "exists" else _typed(field, remaining)}
 
 
 def _prediction(field: str, text: str) -> Any:
     pieces = list(_pieces(text, ":"))
     operator = pieces.pop(0).strip() if pieces[0].strip() in {"eq", "ne", "in"} else "eq"
-    found: dict[str, Any] = {}
+    condition: dict[str, Any] = {}
     if field == "label":
         names = pieces.pop(0) if pieces else ""
-        name: Any = {"in": [_plain(one) for one in _pieces(names, ",")] if names.strip() else []}
+        name: Any = {
+            "in": [_plain(piece) for piece in _pieces(names, ",")] if names.strip() else []
+        }
         if operator != "in":
             name = _plain(names)
         if not pieces:
             return {"ne": name} if operator == "ne" else name
-        found["name"] = name
+        condition["name"] = name
     if operator == "ne":
         raise QueryError(f"expected nothing after the name of {field}=ne, got {text[:80]!r}")
     while pieces:
@@ -218,16 +224,16 @@ def _prediction(field: str, text: str) -> Any:
                 f"{':'.join(pieces)[:80]!r}"
             )
         bound = pieces.pop(0).strip()
-        bounds = found.setdefault(property_, {})
+        bounds = condition.setdefault(property_, {})
         if bound in bounds:
             raise QueryError(f"expected {field} to have {property_}:{bound} once, got it twice")
         bounds[bound] = _scalar(pieces.pop(0))
-    return found
+    return condition
 
 
 def _shape(text: str) -> Any:
-    kind, _, rest = text.rpartition(":")
-    numbers = [_scalar(piece) for piece in _pieces(rest, ",")]
+    kind, _, number_text = text.rpartition(":")
+    numbers = [_scalar(piece) for piece in _pieces(number_text, ",")]
     if kind.strip() == "polygon" and len(numbers) % 2 == 0:
         return {"polygon": [numbers[at : at + 2] for at in range(0, len(numbers), 2)]}
     if kind.strip() == "box":
@@ -238,14 +244,14 @@ def _shape(text: str) -> Any:
 
 
 def _pieces(text: str, mark: str) -> Iterable[str]:
-    """Split text at a mark that stands outside of quotes."""
-    at = 0
+    """Split text at a separator outside of quotes."""
+    start = 0
     while True:
-        found = _PIECE[mark].match(text, at)
-        assert found is not None  # it matches nothing, too
-        yield found[0]
-        at = found.end() + 1
-        if found.end() == len(text):
+        match = _PIECE[mark].match(text, start)
+        assert match is not None  # the pattern matches the empty string, too
+        yield match[0]
+        start = match.end() + 1
+        if match.end() == len(text):
             return
 
 
@@ -254,7 +260,7 @@ def _typed(field: str, text: str) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """Return the number, boolean or string that a value reads as."""
+    """Return the number, boolean or string that a value stands for."""
     text = text.strip()
     if text in {"true", "false"} or (_NUMBER.fullmatch(text) and len(text) < 400):
         try:

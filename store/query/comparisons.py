@@ -1,4 +1,4 @@
-"""Checks what a field is compared with, and makes leaves of the tree of it: the same for every form.
+"""Parser of the operands of fields, which returns leaves of the filter tree: the same for every form.
 
 A bare value means `eq`; several operators on one field must all hold.
 """
@@ -34,17 +34,17 @@ MAX_LEAVES = 200
 MAX_OBJECTS = 1000
 MAX_IN = 1000
 MAX_VALUES = 10_000
-"""Of all `in` lists together: a statement binds so many values at most."""
+"""Maximum values of all `in` lists together, to bound the values of one statement."""
 
 _ID = re.compile(r"\d{1,19}", re.ASCII)
 _STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
 
 
 class ComparisonParser:
-    """Reads the comparisons of one filter, and counts them.
+    """Parses the comparisons of one filter, and counts them.
 
     Args:
-        now_us: What `now` means, in microseconds since the epoch.
+        now_us: Time that `now` stands for, in microseconds since 1970.
     """
 
     def __init__(self, now_us: int) -> None:
@@ -52,24 +52,24 @@ class ComparisonParser:
         self._leaves = self._values = self._objects = 0
 
     def read(self, field: str, value: Any, path: str) -> list[Filter]:
-        """Read a value that a field is compared with, or operators and operands, as decoded JSON.
+        """Parse the value that a field is compared with, or its operators and operands, as decoded JSON.
 
         Raises:
-            QueryError: Field or value mean nothing; the message says what is allowed at `path`.
+            QueryError: The field or the value is invalid; the message says what is allowed at `path`.
         """
         check_text(field, "the name of a field")
         if field in {"label", "box"}:
-            return self._predicted(field, value, path)
+            return self._prediction(field, value, path)
         if field == "geo" and not (isinstance(value, dict) and "exists" in value):
             self._count_leaf()
             return [parse_shape(value, path)]
         kind = "presence" if field == "geo" else kind_of(field)
         if kind is None:
-            known = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
+            allowed = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
             key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
             hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""
             raise QueryError(
-                f"expected {path} to name one of {known}, got {field[:80]!r}; {hint}of the metadata it is "
+                f"expected {path} to name one of {allowed}, got {field[:80]!r}; {hint}of the metadata it is "
                 f"meta.{key}"
             )
         if field.startswith("std.") and not _STANDARD.fullmatch(field):
@@ -79,8 +79,8 @@ class ComparisonParser:
         if kind == "presence" and not isinstance(value, dict):
             raise unexpected_value(path, '{"exists": true} or {"exists": false}', value)
         return [
-            self._compare(field, kind, operator, operand, here)
-            for operator, operand, here in _operators(value, path, OPERATORS[kind])
+            self._compare(field, kind, operator, operand, operand_path)
+            for operator, operand, operand_path in _operators(value, path, OPERATORS[kind])
         ]
 
     def _compare(self, field: str, kind: FieldKind, operator: str, value: Any, path: str) -> Filter:
@@ -101,24 +101,26 @@ class ComparisonParser:
             return Not(Compare(field, "eq", scalar))
         return Compare(field, operator, scalar)  # type: ignore[arg-type]  # one of OPERATORS
 
-    def _predicted(self, field: str, value: Any, path: str) -> list[Filter]:
+    def _prediction(self, field: str, value: Any, path: str) -> list[Filter]:
         names = ("name", *PROPERTIES, "n") if field == "label" else (*PROPERTIES, "n")
         if field == "label" and not (
             isinstance(value, dict) and not value.keys().isdisjoint(names)
         ):
-            found: list[Filter] = []
-            for operator, operand, here in _operators(value, path, ("eq", "ne", "in")):
-                some = PredictionCondition(self._labels(operator, operand, here))
-                found.append(Not(some) if operator == "ne" else some)
-            return found
+            conditions: list[Filter] = []
+            for operator, operand, operand_path in _operators(value, path, ("eq", "ne", "in")):
+                condition = PredictionCondition(self._labels(operator, operand, operand_path))
+                conditions.append(Not(condition) if operator == "ne" else condition)
+            return conditions
         if not isinstance(value, dict) or not value:
             raise unexpected_value(path, f"an object with some of {', '.join(names)}", value)
         labels: tuple[str, ...] | None = None
         if field == "box":
             self._count_leaf()
         else:
-            ((operator, name, here),) = _operators(value.get("name"), f"{path}.name", ("in",))
-            labels = self._labels(operator, name, here)
+            ((operator, name, operand_path),) = _operators(
+                value.get("name"), f"{path}.name", ("in",)
+            )
+            labels = self._labels(operator, name, operand_path)
         bounds: dict[str, list[tuple[str, float]]] = {}
         for name, operand in value.items():
             if name not in names:
@@ -127,12 +129,16 @@ class ComparisonParser:
                 )
             if name != "name":
                 bounds[name] = [
-                    (operator, float(self._scalar("number", bound, here)))
-                    for operator, bound, here in _operators(operand, f"{path}.{name}", BOUNDS)
+                    (operator, float(self._scalar("number", bound, operand_path)))
+                    for operator, bound, operand_path in _operators(
+                        operand, f"{path}.{name}", BOUNDS
+                    )
                 ]
         count = bounds.pop("n", [])
-        within = tuple((name, *bound) for name, some in bounds.items() for bound in some)
-        return [PredictionCondition(labels, within, tuple(count))]  # type: ignore[arg-type]  # as checked
+        property_bounds = tuple(
+            (name, *bound) for name, name_bounds in bounds.items() for bound in name_bounds
+        )
+        return [PredictionCondition(labels, property_bounds, tuple(count))]  # type: ignore[arg-type]  # as checked
 
     def _labels(self, operator: str, value: Any, path: str) -> tuple[str, ...]:
         self._count_leaf()
@@ -141,7 +147,7 @@ class ComparisonParser:
         return (str(self._scalar("text", value, path)),)
 
     def count_object(self) -> None:
-        """Count an object that holds comparisons; raise a `QueryError` where they are too many."""
+        """Count an object with comparisons; raise a `QueryError` if there are too many."""
         self._objects = check_count(self._objects + 1, MAX_OBJECTS, "objects in a filter")
 
     def _count_leaf(self) -> None:
@@ -159,7 +165,7 @@ class ComparisonParser:
         )
 
     def _scalar(self, kind: FieldKind, value: Any, path: str) -> Scalar:
-        """Check one value and give the form in which it is compared."""
+        """Check one value and return it in the form in which it is compared."""
         if isinstance(value, str):
             check_text(value, path)
         elif isinstance(value, int | float):
@@ -196,11 +202,11 @@ class ComparisonParser:
 
 
 def _operators(value: Any, path: str, allowed: tuple[str, ...]) -> list[tuple[str, Any, str]]:
-    """Return (operator, operand, path) of each; a bare value is `eq`."""
+    """Return (operator, operand, path) for each operator; a bare value means `eq`."""
     if not isinstance(value, dict):
         return [("eq", value, path)]
-    found = next((operator for operator in value if operator not in allowed), None)
-    if found is not None or not value:
-        got = "nothing" if found is None else repr(str(found)[:80])
+    unknown = next((operator for operator in value if operator not in allowed), None)
+    if unknown is not None or not value:
+        got = "nothing" if unknown is None else repr(str(unknown)[:80])
         raise QueryError(f"expected {path} to have one of {', '.join(allowed)}, got {got}")
     return [(operator, operand, f"{path}.{operator}") for operator, operand in value.items()]

@@ -1,7 +1,7 @@
-"""What SQLite and PostgreSQL say differently about JSON.
+"""Differences of the SQL of SQLite and PostgreSQL for JSON.
 
-Rows: `i` is `inference`, `t` is `truth`, `m` is one value in JSON, `p` a place. JSON with an escaped
-NUL, which PostgreSQL does not take, is read as if that were U+FFFD, as it is in the tables of names.
+Row aliases: `i` is `inference`, `t` is `truth`, `m` is one JSON value, `p` a place. JSON with an escaped
+NUL, which PostgreSQL rejects, is read as if it were U+FFFD, as in the tables of names.
 """
 
 from collections.abc import Callable
@@ -12,32 +12,32 @@ _UNREADABLE = r"'\u0000', '\ufffd'"
 
 
 class SqlDialect(NamedTuple):
-    """SQL of one database; `{0}` stands where a name goes."""
+    """SQL fragments of one database; `{0}` stands for a name."""
 
     metadata: str
-    """`FROM` that gives the value of a metadata path as `m`; binds the path."""
+    """`FROM` clause with the value at a metadata path as `m`; binds the path."""
     standard: str
-    """The same of standard metadata; binds what `standard_path` gives."""
+    """`FROM` clause with the value at a path of standard metadata as `m`; binds `standard_path(path)`."""
     standard_path: Callable[[str], tuple[Any, ...]]
     number: str
-    """Of `m`; NULL where it is none, as `text` and `boolean`."""
+    """Number in `m`; NULL if it is not one, as for `text` and `boolean`."""
     text: str
     boolean: str
     present: str
     predictions: str
-    """`FROM` that gives each prediction as `m`."""
+    """`FROM` clause with each prediction as `m`."""
     prediction_number: str
-    """The number that a prediction has by a name, or NULL."""
+    """Number in a field of a prediction, or NULL."""
     prediction_text: str
     contour_extreme: str
-    """The least or largest (`{1}`) x or y (`{0}`) of a prediction's contours, or NULL."""
+    """Smallest or largest (`{1}`) x or y (`{0}`) of the contours of a prediction, or NULL."""
     annotation_labels: str
-    """`FROM` that gives the label of each annotation of `t` as `m`."""
+    """`FROM` clause with the label of each annotation of `t` as `m`."""
     contains: str
     place: str
-    """`FROM` that gives latitude and longitude as `p`, nothing where there is none."""
+    """`FROM` clause with latitude and longitude as `p`; no row if there is no place."""
     bind_exact: Callable[[Any], Any]
-    """A number as it is bound to be compared exactly."""
+    """Converts a number to the form in which it is compared exactly."""
 
 
 def _json_path(path: str) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ _SQLITE = SqlDialect(
 
 
 def _decimal(value: Any) -> Any:
-    """Return a float as the shortest decimal, which is how JSON in the table has it."""
+    """Return a float as its shortest decimal, which is its form in the JSON of the table."""
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
@@ -107,4 +107,4 @@ _POSTGRESQL = SqlDialect(
 )
 
 DIALECTS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
-"""By the name of SQLAlchemy's dialect."""
+"""SQL dialect by the name of SQLAlchemy's dialect."""

@@ -1,4 +1,4 @@
-"""What is wrong with a filter, in words: bounds that all forms share, and the errors they raise."""
+"""Checks and error messages that all forms of filters share."""
 
 import math
 from collections.abc import Collection
@@ -15,7 +15,7 @@ _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a strin
 
 
 def check_text(value: str, path: str) -> None:
-    """Raise a `QueryError` unless text is one that a database can be asked for."""
+    """Raise a `QueryError` unless a text can be compared in a database."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
@@ -27,10 +27,10 @@ def check_text(value: str, path: str) -> None:
 
 
 def check_number(
-    value: int | float,  # noqa: PYI041 - each is checked its way
+    value: int | float,  # noqa: PYI041 - each type has its own check
     path: str,
 ) -> None:
-    """Raise a `QueryError` unless a number is one that metadata can have."""
+    """Raise a `QueryError` unless a number is valid in metadata."""
     if isinstance(value, float) and not math.isfinite(value):
         raise unexpected_value(path, "a finite number", value)
     if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
@@ -38,34 +38,34 @@ def check_number(
         raise QueryError(f"expected {path} to be a number of 64 bits, got one of {bits}")
 
 
-def check_count(count: int, limit: int, what: str) -> int:
-    """Return a count; raise a `QueryError` unless it is within its limit."""
+def check_count(count: int, limit: int, subject: str) -> int:
+    """Return a count; raise a `QueryError` if it exceeds its limit."""
     if count > limit:
-        raise QueryError(f"expected at most {limit} {what}, got more")
+        raise QueryError(f"expected at most {limit} {subject}, got more")
     return count
 
 
 def unexpected_value(path: str, expected: str, value: Any) -> QueryError:
-    """Return the error that says what was expected at a place, and what was there."""
-    kind = _KINDS.get(type(value), type(value).__name__)
+    """Return the error of a value at `path` that is not what was expected."""
+    type_name = _KINDS.get(type(value), type(value).__name__)
     shown = "" if value is None or isinstance(value, list | dict) else f" {str(value)[:80]!r}"
-    return QueryError(f"expected {path} to be {expected}, got {kind}{shown}")
+    return QueryError(f"expected {path} to be {expected}, got {type_name}{shown}")
 
 
 def field_names(struct: type[msgspec.Struct], only: Collection[str] = ()) -> str:
-    """Return the names of a struct's fields, or of some, with the words that one may be, for messages."""
+    """Return the names of all or some fields of a struct, with their allowed words, for messages."""
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
     return ", ".join(
-        f"{field.encode_name}{_words(field.type)}"
+        f"{field.encode_name}{_allowed_words(field.type)}"
         for field in info.fields
         if not only or field.encode_name in only
     )
 
 
-def _words(of: inspect.Type) -> str:
-    for one in of.types if isinstance(of, inspect.UnionType) else (of,):
-        inner = one.item_type if isinstance(one, inspect.ListType) else one
-        if isinstance(inner, inspect.LiteralType):
-            return f" ({', '.join(map(str, inner.values))})"
+def _allowed_words(type_: inspect.Type) -> str:
+    for member in type_.types if isinstance(type_, inspect.UnionType) else (type_,):
+        value_type = member.item_type if isinstance(member, inspect.ListType) else member
+        if isinstance(value_type, inspect.LiteralType):
+            return f" ({', '.join(map(str, value_type.values))})"
     return ""

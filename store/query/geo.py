@@ -1,20 +1,20 @@
 """Places as cells of a grid, in an order that keeps neighbours together (Morton's, or Z order).
 
-Metadata with numbers `latitude` (-90 to 90 degrees) and `longitude` (-180 to 180 degrees) at its top has
-a place.
+Metadata with top-level numbers `latitude` (-90 to 90 degrees) and `longitude` (-180 to 180 degrees) has a
+place.
 """
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 AXIS_BITS = 16
-"""Of each axis: cells of 1/182 of a degree of longitude, half that of latitude."""
+"""Bits of each axis: cells of 1/182 of a degree of longitude, half that of latitude."""
 
 _LAST = (1 << AXIS_BITS) - 1
 
 
 def cell_of(paths: Mapping[str, Any]) -> int | None:
-    """Return the cell of flat metadata, 32 bits; None where it has no place."""
+    """Return the cell of flat metadata, 32 bits, or None if it has no place."""
     latitude, longitude = paths.get("latitude"), paths.get("longitude")
     if not (is_within(latitude, 90) and is_within(longitude, 180)):
         return None
@@ -42,7 +42,7 @@ def morton(y: int, x: int) -> int:
 
 
 def _spread(value: int) -> int:
-    """Put a zero before each of 16 bits."""
+    """Insert a zero before each of 16 bits."""
     value = (value | value << 8) & 0x00FF00FF
     value = (value | value << 4) & 0x0F0F0F0F
     value = (value | value << 2) & 0x33333333
@@ -50,6 +50,6 @@ def _spread(value: int) -> int:
 
 
 def is_within(value: Any, bound: float) -> TypeGuard[float]:
-    """Tell whether a value is a number within a bound on both sides of 0."""
+    """Check whether a value is a number within a bound on both sides of 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and -bound <= value <= bound

@@ -1,4 +1,4 @@
-"""Shapes on the earth as filters name them.
+"""Parser of geographic shapes in filters.
 
 `{"near": [51.5, -0.12], "within": "5km"}`, `{"box": [south, west, north, east]}`,
 `{"polygon": [[latitude, longitude], …]}`.
@@ -20,7 +20,7 @@ _SHAPES = '{"near": [latitude, longitude], "within": "5km"}, {"box": [south, wes
 
 
 def parse_shape(value: Any, path: str) -> PlaceCondition:
-    """Read a shape; raise a `QueryError` that says what is one."""
+    """Parse a shape; raise a `QueryError` with the allowed shapes if it is invalid."""
     keys = value.keys() if isinstance(value, dict) else set()
     if keys == {"near", "within"}:
         latitude, longitude = _point(value["near"], f"{path}.near")
@@ -47,7 +47,7 @@ def _box(value: Any, path: str) -> GeoBox:
 def _polygon(value: Any, path: str) -> GeoPolygon:
     if not isinstance(value, list) or not 3 <= len(value) <= MAX_CORNERS:
         raise unexpected_value(path, f"3 to {MAX_CORNERS} pairs [latitude, longitude]", value)
-    return GeoPolygon(tuple(_point(pair, f"{path}[{at}]") for at, pair in enumerate(value)))
+    return GeoPolygon(tuple(_point(pair, f"{path}[{index}]") for index, pair in enumerate(value)))
 
 
 def _point(value: Any, path: str) -> tuple[float, float]:

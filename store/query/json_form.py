@@ -14,36 +14,36 @@ from quadriga.store.query.syntax import And, Filter, Not, Or, join_operands
 
 
 def parse(where: Any, now_us: int) -> Filter:
-    """Read decoded JSON; `None` and `{}` match everything, `now_us` as of `Comparisons`.
+    """Parse decoded JSON; `None` and `{}` match everything, `now_us` as for `ComparisonParser`.
 
     Raises:
-        QueryError: It is no filter; the message names the place, as `where.and[1].meta.altitude`.
+        QueryError: The filter is invalid; the message names the place, as `where.and[1].meta.altitude`.
     """
     return _tree({} if where is None else where, "where", 1, ComparisonParser(now_us))
 
 
-def _tree(node: Any, path: str, depth: int, comparisons: ComparisonParser) -> Filter:
+def _tree(node: Any, path: str, depth: int, parser: ComparisonParser) -> Filter:
     if isinstance(node, str):
-        return compact_form.parse(node, comparisons)
+        return compact_form.parse(node, parser)
     if not isinstance(node, dict):
         raise unexpected_value(path, "an object", node)
     if depth > MAX_DEPTH:
         raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more at {path}")
-    comparisons.count_object()
-    parts: list[Filter] = []
+    parser.count_object()
+    operands: list[Filter] = []
     for key, value in node.items():
         check_text(key, "the name of a field")
-        here = f"{path}.{key[:80]}"
+        node_path = f"{path}.{key[:80]}"
         if key in {"and", "or"}:
             if not isinstance(value, list):
-                raise unexpected_value(here, "a list of filters", value)
-            inner = [
-                _tree(part, f"{here}[{at}]", depth + 1, comparisons)
-                for at, part in enumerate(value)
+                raise unexpected_value(node_path, "a list of filters", value)
+            children = [
+                _tree(child, f"{node_path}[{index}]", depth + 1, parser)
+                for index, child in enumerate(value)
             ]
-            parts.append(join_operands(And if key == "and" else Or, inner))
+            operands.append(join_operands(And if key == "and" else Or, children))
         elif key == "not":
-            parts.append(Not(_tree(value, here, depth + 1, comparisons)))
+            operands.append(Not(_tree(value, node_path, depth + 1, parser)))
         else:
-            parts += comparisons.read(key, value, here)
-    return join_operands(And, parts)
+            operands += parser.read(key, value, node_path)
+    return join_operands(And, operands)

@@ -1,8 +1,9 @@
-"""Comparisons with predictions as SQL.
+"""SQL of comparisons with predictions.
 
-The index `pred` has a row for each label of an image: its best and worst score, -inf where a prediction
-has none, and how many there are. What that cannot tell is read from the predictions themselves. Within a
-band of best scores its ids are in order, so that the newest of some bands are had without the others.
+The index `pred` has a row for each label of an image: its best and worst score, -inf for a prediction
+without score, and the number of predictions. Whatever that cannot decide is tested on the predictions
+themselves. Within a band of best scores the ids are in order, so the newest of several bands can be read
+without reading all of them.
 """
 
 import math
@@ -20,8 +21,10 @@ _IS_BOUND = {
 }  # fmt: skip
 
 
-def compile_prediction(leaf: PredictionCondition, catalog: Catalog, words: SqlDialect) -> Predicate:
-    """Translate what some prediction has, or so many have."""
+def compile_prediction(
+    leaf: PredictionCondition, catalog: Catalog, dialect: SqlDialect
+) -> Predicate:
+    """Compile the condition that some prediction, or a number of them, has the given properties."""
     labels = None
     if leaf.labels is not None:
         labels = catalog.label_ids(leaf.labels)
@@ -31,52 +34,53 @@ def compile_prediction(leaf: PredictionCondition, catalog: Catalog, words: SqlDi
         return FALSE if needs_one else TRUE
     scores = tuple((operator, bound) for name, operator, bound in leaf.bounds if name == "score")
     if labels is None or not needs_one:
-        return Predicate(_counted(leaf, words))
-    is_label = Sql(
-        f"+d.label IN ({placeholders(labels)})", labels
-    )  # the plus leaves the index by `seq`
+        return Predicate(_counted(leaf, dialect))
+    # The plus prevents the use of the index by `seq`.
+    is_label = Sql(f"+d.label IN ({placeholders(labels)})", labels)
     best, worst = _sieve(scores, "+")
     possible = Sql.join(" AND ", (is_label, *best, *worst))
-    scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
+    scans, fewer_scans, is_disjoint = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
-        test, is_index_enough = _by_scores(leaf, scores, possible, words)
-        return Predicate(test, scans, is_index_enough, is_disjoint=is_apart, fewer_scans=few)
-    if not leaf.bounds:  # so many of the label, however they score
-        enough = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
-        test = _counts(Sql(f"coalesce(({enough}), 0)", labels), leaf.count)
-        return Predicate(test, scans, is_disjoint=is_apart, fewer_scans=few)
-    test = Sql.join(" AND ", (_of_row(possible), _counted(leaf, words))).wrap("({})")
-    return Predicate(test, scans, is_disjoint=is_apart, fewer_scans=few)
+        test, is_index_enough = _by_scores(leaf, scores, possible, dialect)
+        return Predicate(
+            test, scans, is_index_enough, is_disjoint=is_disjoint, fewer_scans=fewer_scans
+        )
+    if not leaf.bounds:  # a number of predictions with the label, whatever their scores
+        total = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
+        test = _counts(Sql(f"coalesce(({total}), 0)", labels), leaf.count)
+        return Predicate(test, scans, is_disjoint=is_disjoint, fewer_scans=fewer_scans)
+    test = Sql.join(" AND ", (_of_row(possible), _counted(leaf, dialect))).wrap("({})")
+    return Predicate(test, scans, is_disjoint=is_disjoint, fewer_scans=fewer_scans)
 
 
 def _scans(
     labels: tuple[int, ...], scores: tuple[tuple[BoundOperator, float], ...]
 ) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
-    """Return each band of each label, unless they are many, and each label alone."""
+    """Return a scan for each band of each label, unless there are too many, and one for each label."""
     best, worst = _sieve(scores)
     lowest = score_band(max((bound for _, (bound,) in best), default=-math.inf))
 
-    def scan(label: int, sign: str, at: int) -> Scan:
-        in_band = Sql(f"d.label = ? AND d.band {sign} ?", (label, at))
-        partly = best if at == lowest else ()  # others are above the bound
-        condition = Sql.join(" AND ", (in_band, *partly, *worst))
+    def scan(label: int, sign: str, band: int) -> Scan:
+        in_band = Sql(f"d.label = ? AND d.band {sign} ?", (label, band))
+        best_bounds = best if band == lowest else ()  # higher bands are above the bound
+        condition = Sql.join(" AND ", (in_band, *best_bounds, *worst))
         return Scan("pred AS d", condition, ordered=sign == "=")
 
-    few = tuple(scan(label, ">=", lowest) for label in labels)
+    fewer_scans = tuple(scan(label, ">=", lowest) for label in labels)
     bands = range(lowest, len(SCORE_BANDS) + 1)
     if len(labels) * len(bands) > MAX_MERGED_SCANS:
-        return few, few
-    return tuple(scan(label, "=", at) for label in labels for at in bands), few
+        return fewer_scans, fewer_scans
+    return tuple(scan(label, "=", band) for label in labels for band in bands), fewer_scans
 
 
 def _sieve(
     scores: tuple[tuple[BoundOperator, float], ...], plus: str = ""
 ) -> tuple[list[Sql], list[Sql]]:
-    """Return what the best and the worst score must be for a prediction within the bounds to exist."""
+    """Return the conditions on the best and the worst score that a prediction within the bounds implies."""
     lower = [(op if op == "gt" else "ge", v) for op, v in scores if op in {"gt", "ge", "eq"}]
     upper = [(op if op == "lt" else "le", v) for op, v in scores if op in {"lt", "le", "eq"}]
     if upper and not lower:
-        lower = [("gt", -math.inf)]  # some prediction has a score at all
+        lower = [("gt", -math.inf)]  # requires a prediction with a score
     return (
         [Sql(f"{plus}d.score {SYMBOLS[operator]} ?", (bound,)) for operator, bound in lower],
         [Sql(f"d.worst {SYMBOLS[operator]} ?", (bound,)) for operator, bound in upper],
@@ -87,59 +91,65 @@ def _by_scores(
     leaf: PredictionCondition,
     scores: tuple[tuple[BoundOperator, float], ...],
     possible: Sql,
-    words: SqlDialect,
+    dialect: SqlDialect,
 ) -> tuple[Sql, bool]:
-    """Return the test, and whether the index tells all: it does for bounds on one side."""
+    """Return the condition, and whether the index suffices, which it does for lower bounds alone."""
     if all(operator in {"gt", "ge"} for operator, _ in scores):
         return _of_row(possible), True
     best, worst = Sql.bounded("d.score", scores), Sql.bounded("d.worst", scores)
-    counted = _counted(leaf, words)
+    exact = _counted(leaf, dialect)
     text = (
         f"{possible.text} AND CASE WHEN {best.text} THEN 1 = 1"
-        f" WHEN d.worst > ? AND {worst.text} THEN 1 = 1 ELSE {counted.text} END"
+        f" WHEN d.worst > ? AND {worst.text} THEN 1 = 1 ELSE {exact.text} END"
     )
-    values = (*possible.values, *best.values, -math.inf, *worst.values, *counted.values)
+    values = (*possible.values, *best.values, -math.inf, *worst.values, *exact.values)
     return _of_row(Sql(text, values)), False
 
 
 def _of_row(condition: Sql) -> Sql:
-    # The limit keeps PostgreSQL from making a join of it.
+    # The LIMIT prevents PostgreSQL from turning it into a join.
     return condition.wrap(
         "EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {} LIMIT 1 OFFSET 0)"
     )
 
 
-def _counted(leaf: PredictionCondition, words: SqlDialect) -> Sql:
-    """Return the test on the predictions themselves."""
-    tests = [Sql.bounded(_property(name, words), [(op, bound)]) for name, op, bound in leaf.bounds]
+def _counted(leaf: PredictionCondition, dialect: SqlDialect) -> Sql:
+    """Return the condition on the predictions themselves."""
+    tests = [
+        Sql.bounded(_property(name, dialect), [(op, bound)]) for name, op, bound in leaf.bounds
+    ]
     if leaf.labels is not None:
-        label = words.prediction_text.format("label")
+        label = dialect.prediction_text.format("label")
         tests.insert(0, Sql(f"{label} IN ({placeholders(leaf.labels)})", leaf.labels))
     text, values = Sql.join(" AND ", tests or [TRUE.sql])
-    found = f"FROM {words.predictions} WHERE {text}"
+    matching = f"FROM {dialect.predictions} WHERE {text}"
     if not leaf.count:
-        return Sql(f"EXISTS (SELECT 1 {found})", values)
-    return _counts(Sql(f"(SELECT count(*) {found})", values), leaf.count)
+        return Sql(f"EXISTS (SELECT 1 {matching})", values)
+    return _counts(Sql(f"(SELECT count(*) {matching})", values), leaf.count)
 
 
 def _counts(expression: Sql, bounds: tuple[tuple[BoundOperator, float], ...]) -> Sql:
-    parts = [
+    comparisons = [
         Sql(f"{expression.text} {SYMBOLS[operator]} ?", (*expression.values, bound))
         for operator, bound in bounds
     ]
-    return Sql.join(" AND ", parts).wrap("({})")
+    return Sql.join(" AND ", comparisons).wrap("({})")
 
 
-def _property(name: str, words: SqlDialect) -> str:
-    """Return a length in pixels of the image: of a box, an oriented box, or the box around contours."""
+def _property(name: str, dialect: SqlDialect) -> str:
+    """Return the expression of a property in pixels, of a box, an oriented box or the box around a contour."""
     if name == "score":
-        return words.prediction_number.format(name)
+        return dialect.prediction_number.format(name)
     if name == "area":
-        return f"{_property('width', words)} * {_property('height', words)}"
+        return f"{_property('width', dialect)} * {_property('height', dialect)}"
     is_size = name in {"width", "height"}
     axis, side = ("x", "width") if name in {"width", "cx"} else ("y", "height")
-    oriented = words.prediction_number.format(side[0] if is_size else name)
-    form = "{1} - {0}" if is_size else "({0} + {1}) / 2.0"
-    box = form.format(*(words.prediction_number.format(f"{axis}{end}") for end in ("min", "max")))
-    contours = form.format(*(words.contour_extreme.format(axis, end) for end in ("min", "max")))
+    oriented = dialect.prediction_number.format(side[0] if is_size else name)
+    template = "{1} - {0}" if is_size else "({0} + {1}) / 2.0"
+    box = template.format(
+        *(dialect.prediction_number.format(f"{axis}{end}") for end in ("min", "max"))
+    )
+    contours = template.format(
+        *(dialect.contour_extreme.format(axis, end) for end in ("min", "max"))
+    )
     return f"coalesce({box}, {oriented} * i.input_{side}, {contours})"

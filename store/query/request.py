@@ -1,4 +1,4 @@
-"""What is asked of the store: the filter in one of its forms, the order, and where a page begins."""
+"""Request bodies and URLs of queries and counts, and cursors of their pages."""
 
 import base64
 import time
@@ -19,7 +19,7 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 class Pagination(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Pages as Chariot's clients ask for them; there are no offsets."""
+    """Pagination of Chariot's clients; offsets are not supported."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     offset: int = 0
@@ -28,38 +28,40 @@ class Pagination(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to look for."""
+    """Request of a query."""
 
     where: Any = None
     """A filter as JSON, see `quadriga.store.query.json_form`, or as text, see `quadriga.store.query.compact_form`."""
     order: Order = "-ts"
-    """Newest or oldest first."""
+    """Order of the results: newest or oldest first."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
-    """Where the page before ended; good for the same filter and order."""
+    """Cursor of the previous page; valid for the same filter and order."""
     count: Literal["none", "capped", "exact"] | None = None
     """Whether to count all matches; `capped` stops at 10,001."""
     consistency: Literal["journal"] | None = None
-    """`journal` waits until all that is acknowledged by now can be found."""
+    """`journal` waits until everything acknowledged so far can be found."""
     metadata_filter: list[MetadataFilter] = []
-    """Chariot's filters; they must hold, too."""
+    """Chariot's filters, which must hold as well."""
     gps_box: GPSBox | None = None
     time_range: TimeRange | None = None
     pagination: Pagination | None = None
-    """In place of `limit` and `order`."""
+    """Pagination in place of `limit` and `order`."""
 
     def parse_filter(self, now_us: int | None = None) -> Filter:
-        """Read the filter or raise a `QueryError`; `now_us` is now, in microseconds since 1970."""
+        """Parse the filter or raise a `QueryError`; `now_us` is the current time, in microseconds since 1970."""
         now_us = time.time_ns() // 1000 if now_us is None else now_us
         tree = json_form.parse(self.where, now_us)
         if not (self.metadata_filter or self.gps_box or self.time_range):
             return tree
-        also = chariot_form.parse(self.metadata_filter, self.gps_box, self.time_range, now_us)
-        return also if tree == And(()) else join_operands(And, [tree, also])
+        chariot_tree = chariot_form.parse(
+            self.metadata_filter, self.gps_box, self.time_range, now_us
+        )
+        return chariot_tree if tree == And(()) else join_operands(And, [tree, chariot_tree])
 
 
 class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to count."""
+    """Request of a count."""
 
     where: Any = None
     metadata_filter: list[MetadataFilter] = []
@@ -68,82 +70,82 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_query(body: bytes) -> QueryRequest:
-    """Read the body of a query, as `decode_body`; an empty one matches everything."""
+    """Decode the body of a query, as `decode_body`; an empty body matches everything."""
     request = decode_body(body, QueryRequest)
-    asked = request.pagination
-    if asked is None:
+    pagination = request.pagination
+    if pagination is None:
         return request
-    if asked.offset:
+    if pagination.offset:
         raise QueryError(
-            f"expected pagination without offset, got {asked.offset}: pages follow each other by "
+            f"expected pagination without offset, got {pagination.offset}: pages follow each other by "
             "cursor; send the cursor that the page before answered"
         )
     order = {"ascending": "ts", "asc": "ts", "descending": "-ts", "desc": "-ts"}
-    if asked.direction.lower() not in order or asked.sort.lower() != "created_at":
+    if pagination.direction.lower() not in order or pagination.sort.lower() != "created_at":
         raise QueryError(
             f"expected pagination to sort by created_at, {' or '.join(order)}, "
-            f"got {asked.sort[:80]!r}, {asked.direction[:80]!r}"
+            f"got {pagination.sort[:80]!r}, {pagination.direction[:80]!r}"
         )
     return msgspec.structs.replace(
-        request, limit=asked.limit, order=order[asked.direction.lower()], pagination=None
+        request, limit=pagination.limit, order=order[pagination.direction.lower()], pagination=None
     )
 
 
 def decode_count(body: bytes) -> QueryRequest:
-    """Read the body of a count, as `decode_body`."""
+    """Decode the body of a count, as `decode_body`."""
     return QueryRequest(**msgspec.structs.asdict(decode_body(body, CountRequest)))
 
 
 def query_from_url(query: str) -> QueryRequest:
-    """Read the query of a URL, or raise a `QueryError`; see `compact_form.split_url`."""
+    """Parse the query of a URL, or raise a `QueryError`; see `compact_form.split_url`."""
     texts, options = compact_form.split_url(query)
-    known = {
+    converted = {
         name: int(value) if name == "limit" and value.isdecimal() and len(value) < 9 else value
         for name, value in options.items()
     }
     try:
-        # Each is read by itself, so that none can take another back.
+        # Each text is parsed by itself, so that none can change the meaning of another.
         where = texts[0] if len(texts) == 1 else {"and": texts}
-        return msgspec.convert({"where": where, **known}, QueryRequest)
+        return msgspec.convert({"where": where, **converted}, QueryRequest)
     except msgspec.ValidationError as error:
         raise QueryError(
             f"expected {field_names(QueryRequest, compact_form.URL_OPTIONS)}, got: {error}"
         ) from error
 
 
-def decode_body(body: bytes, kind: type[_Body]) -> _Body:
-    """Read the body of a request; an empty one says nothing.
+def decode_body(body: bytes, struct: type[_Body]) -> _Body:
+    """Decode the body of a request; an empty body is the default request.
 
     Raises:
-        QueryError: It is no JSON, or no such request.
+        QueryError: The body is not JSON, or not such a request.
     """
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return msgspec.json.decode(body or b"{}", type=struct)
     except JSON_ERRORS as error:
         raise QueryError(
-            f"expected the body to be a JSON object with {field_names(kind)}, got: {error}"
+            f"expected the body to be a JSON object with {field_names(struct)}, got: {error}"
         ) from error
 
 
 def query_digest(request: QueryRequest) -> str:
-    """Return what tells queries apart whose pages do not continue each other."""
-    asked = (
+    """Return a digest that distinguishes queries whose pages do not continue each other."""
+    identity = (
         request.order, request.where or {},
         request.metadata_filter, request.gps_box, request.time_range,
     )  # fmt: skip
-    return str(blake3(msgspec.json.encode(asked, order="sorted")).hexdigest(length=8))
+    return str(blake3(msgspec.json.encode(identity, order="sorted")).hexdigest(length=8))
 
 
 def encode_cursor(seq: int, query: str) -> str:
-    """Return the text that begins the next page after an id."""
+    """Return the cursor of the page that begins after an id."""
     return base64.urlsafe_b64encode(f"{seq}.{query}".encode()).decode().rstrip("=")
 
 
 def cursor_range(request: QueryRequest, query: str) -> IdRange:
-    """Return the ids that a page may have, by its cursor.
+    """Return the range of ids of the page that a cursor begins.
 
     Raises:
-        QueryError: The cursor is of no page of this query.
+        QueryError: The cursor does not belong to this query.
     """
     if request.cursor is None:
         return IdRange()
@@ -152,7 +154,7 @@ def cursor_range(request: QueryRequest, query: str) -> IdRange:
         text = base64.b64decode(request.cursor + padding, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise QueryError("expected cursor to be one that a page gave, got another text") from error
-    seq, _, of = text.partition(".")
-    if of != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
+    seq, _, digest = text.partition(".")
+    if digest != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
         raise QueryError("expected cursor to be of the same filter and order, got one of another")
     return IdRange(high=int(seq) - 1) if request.order == "-ts" else IdRange(low=int(seq) + 1)

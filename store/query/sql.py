@@ -1,6 +1,6 @@
-"""One comparison as SQL: the exact test on a row, and the parts of an index that hold all matches.
+"""SQL of one comparison: the exact test on a row, and the index scans that return all matches.
 
-Row aliases: `i` is `inference`, `d` the index table that drives. Values are always bound.
+Row aliases: `i` is `inference`, `d` the driving index table. Values are always bound.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from quadriga.store.query.syntax import BoundOperator, Compare, Scalar
 from quadriga.store.schema import KeyType
 
 MAX_MERGED_SCANS = 16
-"""Of so many parts of an index, each in order, the first rows in order are found together."""
+"""Maximum number of ordered index scans merged per query."""
 
 EMPTY_RANGE = (1, 0)
 SYMBOLS = {"eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -42,76 +42,78 @@ class Sql(NamedTuple):
     values: tuple[Any, ...] = ()
 
     @classmethod
-    def join(cls, word: str, parts: Iterable["Sql"]) -> "Sql":
-        """Return the parts with a word between."""
-        texts, values = zip(*parts, strict=True)
-        return cls(word.join(texts), tuple(chain.from_iterable(values)))
+    def join(cls, separator: str, queries: Iterable["Sql"]) -> "Sql":
+        """Join queries by an operator or keyword."""
+        texts, values = zip(*queries, strict=True)
+        return cls(separator.join(texts), tuple(chain.from_iterable(values)))
 
-    def wrap(self, form: str, *after: Any) -> "Sql":
-        """Return a form with this in place of its `{}`, and the values bound after it."""
-        return Sql(form.replace("{}", self.text, 1), self.values + after)
+    def wrap(self, template: str, *values: Any) -> "Sql":
+        """Return the template with this query in place of its `{}`, and `values` bound after it."""
+        return Sql(template.replace("{}", self.text, 1), self.values + values)
 
     @classmethod
     def bounded(cls, expression: str, bounds: Iterable[tuple[BoundOperator, Any]]) -> "Sql":
-        """Return that an expression is within all bounds, of which there are some."""
-        parts = [cls(f"{expression} {SYMBOLS[symbol]} ?", (bound,)) for symbol, bound in bounds]
-        return cls.join(" AND ", parts)
+        """Return the condition that an expression satisfies all bounds; at least one is required."""
+        comparisons = [
+            cls(f"{expression} {SYMBOLS[symbol]} ?", (bound,)) for symbol, bound in bounds
+        ]
+        return cls.join(" AND ", comparisons)
 
 
 class Scan(NamedTuple):
-    """A range of an index, as `SELECT d.seq FROM <source> WHERE <condition>`; it gives an id once."""
+    """Index range, as `SELECT d.seq FROM <source> WHERE <condition>`, which returns each id once."""
 
     source: str
     condition: Sql
     ordered: bool
-    """Whether its ids come in order, as where one value is looked for."""
+    """Whether ids are returned in order, as for a single value."""
 
 
 FULL_SCAN = Scan("inference AS d", Sql("1 = 1"), ordered=True)
-"""All inferences."""
+"""Scan of all inferences in order."""
 
 
 class Predicate(NamedTuple):
-    """A comparison as SQL."""
+    """Comparison as SQL, with the index scans that return its candidates."""
 
     sql: Sql
-    """Exact, on row `i`; never NULL."""
+    """Exact condition on row `i`; never NULL."""
     scans: tuple[Scan, ...] | None = None
-    """Together they give every match; `None` where no index does."""
+    """Scans that together return every match; `None` if there is no suitable index."""
     is_exact: bool = False
-    """Whether the scans give nothing else."""
+    """Whether the scans return nothing but matches."""
     is_dense: bool = True
-    """Whether most of what the scans give are matches."""
+    """Whether most candidates of the scans match."""
     is_disjoint: bool = False
-    """Whether no two of the scans give the same id."""
+    """Whether no two scans return the same id."""
     fewer_scans: tuple[Scan, ...] = ()
-    """Scans that are fewer, if there are such, and give the same."""
+    """Alternative with fewer scans that returns the same candidates, if there is one."""
 
 
 TRUE, FALSE = Predicate(Sql("1 = 1")), Predicate(Sql("1 = 0"), (), is_exact=True)
 
 
-def compile_compare(leaf: Compare, catalog: Catalog, words: SqlDialect) -> Predicate:
-    """Translate a comparison of a field that is no metadata."""
+def compile_compare(leaf: Compare, catalog: Catalog, dialect: SqlDialect) -> Predicate:
+    """Compile a comparison of a field that is not metadata."""
     compilers: dict[str, Callable[[Compare, Catalog, SqlDialect], Predicate]] = {
         "id": _seq, "ts": _seq,
         "model": _model, "version": _model, "task": _model,
         "answer": _answer, "geo": _place_exists,
         "ground_truth": _truth, "ground_truth.label": _truth, "feedback": _feedback,
     }  # fmt: skip
-    return compilers.get(leaf.field, _column)(leaf, catalog, words)
+    return compilers.get(leaf.field, _column)(leaf, catalog, dialect)
 
 
 def seq_range(leaf: Compare) -> tuple[int, int]:
-    """Return the smallest and the largest id that a comparison with `id` or `ts` admits."""
+    """Return the smallest and the largest id that a comparison with `id` or `ts` matches."""
     value = leaf.value
     assert isinstance(value, int)
     if leaf.field == "id":
-        first, after = value, value + 1
-    else:  # ids know milliseconds: those from `first` on have reached the moment, `after` passed it
-        first, after = smallest_id_at(-(-value // 1000)), smallest_id_at(value // 1000 + 1)
-    low = {"gt": after, "ge": first, "eq": first}.get(leaf.operator, 0)
-    high = {"lt": first - 1, "le": after - 1, "eq": after - 1}.get(leaf.operator, LARGEST_ID)
+        start_id, stop_id = value, value + 1
+    else:  # ids have milliseconds: from `start_id` on they have reached the moment, from `stop_id` passed it
+        start_id, stop_id = smallest_id_at(-(-value // 1000)), smallest_id_at(value // 1000 + 1)
+    low = {"gt": stop_id, "ge": start_id, "eq": start_id}.get(leaf.operator, 0)
+    high = {"lt": start_id - 1, "le": stop_id - 1, "eq": stop_id - 1}.get(leaf.operator, LARGEST_ID)
     low, high = max(low, 0), min(high, LARGEST_ID)
     return (low, high) if low <= high else EMPTY_RANGE
 
@@ -145,24 +147,24 @@ def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
 def scans_by_value(
     source: str, column: str, values: tuple[Any, ...], *key: Any
 ) -> tuple[Scan, ...]:
-    """Return the parts of an index with these values: one for each, unless they are many."""
-    first = "d.key = ? AND " if key else ""
+    """Return index scans of the given values: one for each value, or a single one if there are many."""
+    key_condition = "d.key = ? AND " if key else ""
     if len(values) <= MAX_MERGED_SCANS:
         return tuple(
-            Scan(source, Sql(f"{first}{column} = ?", (*key, value)), ordered=True)
+            Scan(source, Sql(f"{key_condition}{column} = ?", (*key, value)), ordered=True)
             for value in values
         )
-    condition = Sql(f"{first}{column} IN ({placeholders(values)})", (*key, *values))
+    condition = Sql(f"{key_condition}{column} IN ({placeholders(values)})", (*key, *values))
     return (Scan(source, condition, ordered=False),)
 
 
-def _column(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
+def _column(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     column = _COLUMNS[leaf.field]
     values = tuple(dict.fromkeys(compared_values(leaf)))
     present = f"{column} IS NOT NULL"
     if leaf.operator == "exists":
         return Predicate(Sql(present))
-    comparison = comparison_sql(column, leaf.operator, values, words)
+    comparison = comparison_sql(column, leaf.operator, values, dialect)
     test = Sql(f"({present} AND {comparison.text})", comparison.values)
     if comparison is FALSE.sql:
         return FALSE
@@ -172,29 +174,29 @@ def _column(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
     return Predicate(test, scans_by_value("inference AS d", indexed, values), is_exact=True)
 
 
-def _answer(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
-    text = words.prediction_text.format("answer")
-    test = comparison_sql(text, leaf.operator, compared_values(leaf), words)
+def _answer(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
+    expression = dialect.prediction_text.format("answer")
+    test = comparison_sql(expression, leaf.operator, compared_values(leaf), dialect)
     return Predicate(
-        Sql(f"EXISTS (SELECT 1 FROM {words.predictions} WHERE {test.text})", test.values)
+        Sql(f"EXISTS (SELECT 1 FROM {dialect.predictions} WHERE {test.text})", test.values)
     )
 
 
-def _place_exists(_: Compare, catalog: Catalog, words: SqlDialect) -> Predicate:
+def _place_exists(_: Compare, catalog: Catalog, dialect: SqlDialect) -> Predicate:
     key = catalog.key("", KeyType.CELL)
     if key is None:
         return FALSE
-    test = Sql(f"EXISTS (SELECT 1 FROM {words.place})")
+    test = Sql(f"EXISTS (SELECT 1 FROM {dialect.place})")
     return Predicate(test, (key_scan(KeyType.CELL, key),), is_exact=True)
 
 
-def _truth(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
+def _truth(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     scan = Scan("ground_truth AS d", Sql("1 = 1"), ordered=True)
     if leaf.field == "ground_truth":
         return Predicate(Sql(_TRUTH.format("")), (scan,))
-    test = comparison_sql(words.text, leaf.operator, compared_values(leaf), words)
-    label = f" AND EXISTS (SELECT 1 FROM {words.annotation_labels} AND {test.text})"
-    return Predicate(Sql(_TRUTH.format(label), test.values), (scan,), is_dense=False)
+    test = comparison_sql(dialect.text, leaf.operator, compared_values(leaf), dialect)
+    label_condition = f" AND EXISTS (SELECT 1 FROM {dialect.annotation_labels} AND {test.text})"
+    return Predicate(Sql(_TRUTH.format(label_condition), test.values), (scan,), is_dense=False)
 
 
 def _feedback(*_: object) -> Predicate:
@@ -203,13 +205,13 @@ def _feedback(*_: object) -> Predicate:
 
 
 def comparison_sql(
-    expression: str, operator: str, values: tuple[Scalar, ...], words: SqlDialect
+    expression: str, operator: str, values: tuple[Scalar, ...], dialect: SqlDialect
 ) -> Sql:
-    """Return a test of an expression that may be NULL."""
+    """Return a condition on an expression, which may be NULL."""
     if operator == "exists":
         return Sql(f"{expression} IS NOT NULL")
     if operator == "contains":
-        return Sql(words.contains.format(expression), values)
+        return Sql(dialect.contains.format(expression), values)
     if operator == "in":
         if not values:
             return FALSE.sql
@@ -218,15 +220,15 @@ def comparison_sql(
 
 
 def key_scan(type_: KeyType, key: int) -> Scan:
-    """Return all of a metadata key in its index."""
+    """Return the scan of all values of a metadata key."""
     return Scan(index_table(type_), Sql("d.key = ?", (key,)), ordered=False)
 
 
 def index_table(type_: KeyType) -> str:
-    """Return the index of a type."""
+    """Return the index table of a value type, with its alias."""
     return "meta_str AS d" if type_ is KeyType.STR else "meta_num AS d"
 
 
 def compared_values(leaf: Compare) -> tuple[Scalar, ...]:
-    """Return the values that a field is compared with."""
+    """Return the values that the field is compared with."""
     return leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)

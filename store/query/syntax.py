@@ -1,4 +1,4 @@
-"""The filter as a tree, whatever form it was written in.
+"""Tree of a filter, whatever form it was written in.
 
 Filters are two-valued: a comparison with an absent key, or across types, is false, so its `Not` is true.
 """
@@ -16,53 +16,53 @@ Property = Literal["score", "area", "cx", "cy", "width", "height"]
 
 
 class And(msgspec.Struct, frozen=True):
-    """All of the parts; true of no parts."""
+    """Conjunction of the operands; true if there are none."""
 
     operands: tuple["Filter", ...]
 
 
 class Or(msgspec.Struct, frozen=True):
-    """Any of the parts; false of no parts."""
+    """Disjunction of the operands; false if there are none."""
 
     operands: tuple["Filter", ...]
 
 
 class Not(msgspec.Struct, frozen=True):
-    """Not the part; `ne` is `Not` of `eq`."""
+    """Negation of the operand; `ne` is `Not` of `eq`."""
 
     operand: "Filter"
 
 
 class Compare(msgspec.Struct, frozen=True):
-    """A field compared with a value."""
+    """Comparison of a field with a value."""
 
     field: str
-    """A name in `FIELDS`, or `meta.` or `std.` and a dotted path."""
+    """Name in `FIELDS`, or `meta.` or `std.` and a dotted path."""
     operator: Operator
     value: Scalar | tuple[Scalar, ...]
-    """A tuple for `in`, `True` for `exists`; `id` is an integer, `ts` microseconds since the epoch."""
+    """Tuple for `in`, `True` for `exists`; `id` is an integer, `ts` microseconds since 1970."""
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Bounds of one type on one metadata key, as `conjuncts` makes them: one range of an index."""
+    """Bounds of one type on one metadata key, created by `conjuncts`: one index range."""
 
     field: str
     bounds: tuple[tuple[BoundOperator, Scalar], ...]
 
 
 class PredictionCondition(msgspec.Struct, frozen=True):
-    """Some prediction has one of the labels and properties within all bounds; or so many have."""
+    """Condition that some prediction, or a number of them, has one of the labels and is within all bounds."""
 
     labels: tuple[str, ...] | None
-    """`None` is any label, or none."""
+    """Labels, one of which is required; `None` allows any label, or none."""
     bounds: tuple[tuple[Property, BoundOperator, float], ...] = ()
-    """Lengths in pixels of the image."""
+    """Bounds of properties; lengths in pixels of the image."""
     count: tuple[tuple[BoundOperator, float], ...] = ()
-    """Of the predictions that have all that; no bounds mean at least one."""
+    """Bounds of the number of such predictions; without bounds at least one is required."""
 
 
 class GeoCircle(msgspec.Struct, frozen=True):
-    """Places within a distance on the sphere."""
+    """Circle on the sphere."""
 
     latitude: float
     longitude: float
@@ -70,7 +70,7 @@ class GeoCircle(msgspec.Struct, frozen=True):
 
 
 class GeoBox(msgspec.Struct, frozen=True):
-    """Places between parallels and meridians; from west eastwards to east, across 180 degrees too."""
+    """Area between parallels and meridians; from west eastwards to east, also across 180 degrees."""
 
     south: float
     west: float
@@ -79,7 +79,7 @@ class GeoBox(msgspec.Struct, frozen=True):
 
 
 class GeoPolygon(msgspec.Struct, frozen=True):
-    """Places inside a ring of (latitude, longitude), whose edges are straight on a map of both.
+    """Area inside a ring of (latitude, longitude), whose edges are straight on a map of both.
 
     An edge takes the shorter way around the earth; a ring around a pole holds the pole.
     """
@@ -88,7 +88,7 @@ class GeoPolygon(msgspec.Struct, frozen=True):
 
 
 class PlaceCondition(msgspec.Struct, frozen=True):
-    """The metadata's `latitude` and `longitude` lie in a shape; both ends of all ranges included."""
+    """Condition that the `latitude` and `longitude` of the metadata lie in a shape, bounds included."""
 
     shape: GeoCircle | GeoBox | GeoPolygon
 
@@ -109,7 +109,7 @@ OPERATORS: dict[FieldKind, tuple[str, ...]] = {
     "name": ("eq", "ne", "in", "exists"),
     "presence": ("exists",),
 }
-"""What each kind of field can be asked; `texts` are several, one of which is looked for."""
+"""Operators of each kind of field; `texts` are several texts, one of which must match."""
 
 FIELDS: dict[str, FieldKind] = {
     "id": "id",
@@ -135,45 +135,45 @@ BOUNDS: tuple[BoundOperator, ...] = get_args(BoundOperator)
 
 
 def kind_of(field: str) -> FieldKind | None:
-    """Return what kind of field this is; `None` where it is none that is compared with values."""
+    """Return the kind of a field, or `None` if it cannot be compared with values."""
     if field.startswith(("meta.", "std.")) and not field.endswith("."):
         return "value"
     return FIELDS.get(field)
 
 
-def join_operands(kind: type[And] | type[Or], parts: Sequence[Filter]) -> Filter:
-    """Return the parts under one node; one part needs none."""
-    return parts[0] if len(parts) == 1 else kind(tuple(parts))
+def join_operands(node_type: type[And] | type[Or], operands: Sequence[Filter]) -> Filter:
+    """Return the operands under one node, or the operand itself if there is only one."""
+    return operands[0] if len(operands) == 1 else node_type(tuple(operands))
 
 
 def conjuncts(tree: Filter) -> list[Filter]:
-    """Return what must all hold, the bounds on the same metadata key joined."""
+    """Return the operands of the outermost AND, with bounds on the same metadata key combined."""
     result: list[Filter] = []
     ranges: dict[tuple[str, bool], list[tuple[BoundOperator, Scalar]]] = {}
-    for part in _flat(tree):
+    for operand in _flat(tree):
         if (
-            isinstance(part, Compare)
-            and part.field.startswith(("meta.", "std."))
-            and part.operator in {"gt", "ge", "lt", "le"}
-            and not isinstance(part.value, tuple)
+            isinstance(operand, Compare)
+            and operand.field.startswith(("meta.", "std."))
+            and operand.operator in {"gt", "ge", "lt", "le"}
+            and not isinstance(operand.value, tuple)
         ):
-            bounds = ranges.setdefault((part.field, isinstance(part.value, str)), [])
-            bounds.append((part.operator, part.value))
+            bounds = ranges.setdefault((operand.field, isinstance(operand.value, str)), [])
+            bounds.append((operand.operator, operand.value))
         else:
-            result.append(part)
+            result.append(operand)
     return result + [Range(field, tuple(bounds)) for (field, _), bounds in ranges.items()]
 
 
 def _flat(tree: Filter) -> list[Filter]:
     if isinstance(tree, And):
-        return [leaf for part in tree.operands for leaf in _flat(part)]
+        return [leaf for operand in tree.operands for leaf in _flat(operand)]
     return [tree]
 
 
 def leaves(tree: Filter) -> list[Leaf]:
     """Return all comparisons of a tree."""
     if isinstance(tree, And | Or):
-        return [leaf for part in tree.operands for leaf in leaves(part)]
+        return [leaf for operand in tree.operands for leaf in leaves(operand)]
     if isinstance(tree, Not):
         return leaves(tree.operand)
     return [tree]

@@ -48,9 +48,9 @@ def infer(server: ServerProcess, model: str, image: bytes, **parameters):
 def check_stored(headers, answer) -> str:
     """See that an answer acknowledges one inference; gives its id."""
     assert "quadriga-stored" not in headers
-    found: str = answer["outputs"][0]["parameters"]["inference_id"]
-    assert headers["quadriga-inference-ids"] == found
-    return found
+    inference_id: str = answer["outputs"][0]["parameters"]["inference_id"]
+    assert headers["quadriga-inference-ids"] == inference_id
+    return inference_id
 
 
 def check_shed(status, headers, answer) -> None:
@@ -144,12 +144,12 @@ class NoMoreBytes:
 
 @pytest.fixture(params=["small disk", "no more bytes"])
 def disk(request, data) -> Iterator[SmallDisk | NoMoreBytes]:
-    made: SmallDisk | NoMoreBytes = NoMoreBytes()
+    small_disk: SmallDisk | NoMoreBytes = NoMoreBytes()
     if request.param == "small disk":
         with suppress(OSError, subprocess.CalledProcessError):  # then the limit, once more
-            made = SmallDisk(data)
-    yield made
-    made.remove()
+            small_disk = SmallDisk(data)
+    yield small_disk
+    small_disk.remove()
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
@@ -199,11 +199,13 @@ def test_memory_and_database_are_durabilities_of_a_model(data, tmp_path, shape):
         model = ("memory", "database")[number % 2]
         status, headers, answer = infer(server, model, shape[0])
         assert status == 200, answer
-        found = check_stored(headers, answer)
-        acknowledged.add(found)
+        inference_id = check_stored(headers, answer)
+        acknowledged.add(inference_id)
         if model == "database":  # in the database itself, whatever the journal still holds
-            status, page = server.call("POST", "/api/inferences/query", {"where": {"id": found}})
-            assert [record["id"] for record in page["inferences"]] == [found], (status, page)
+            status, page = server.call(
+                "POST", "/api/inferences/query", {"where": {"id": inference_id}}
+            )
+            assert [record["id"] for record in page["inferences"]] == [inference_id], (status, page)
     assert server.stop() == 0  # an end in order writes what waits in memory
     with server:
         assert {record["id"] for record in server.query({})} == acknowledged
@@ -215,7 +217,7 @@ def test_each_protocol_is_in_the_standard_metadata(data, photo, shape):
     prompt = {"text_input": "What is it?", "image": base64.b64encode(photo).decode()}
     event = {"ce-specversion": "1.0", "ce-source": "/a", "ce-type": "b", "ce-id": "1"}
     model = "/v2/models/shapes-classifier"
-    asked = [
+    requests = [
         ("chariot-v2-kserve", f"{model}/infer", image, {}),
         ("v2-cloudevents", f"{model}/infer", image, event),
         ("v1", "/v1/models/shapes-classifier:predict", {"instances": [{"b64": text}]}, {}),
@@ -224,14 +226,14 @@ def test_each_protocol_is_in_the_standard_metadata(data, photo, shape):
         ("generate", "/v2/models/shapes-image-text/generate_stream", prompt, {}),
     ]
     with ServerProcess(data) as server:
-        for _, path, body, headers in asked:
+        for _, path, body, headers in requests:
             status, _, answer = server.request("POST", path, json.dumps(body), headers)
             assert status == 200, answer
-        found = server.query({}, order="ts")
-    assert [record["standard_metadata"]["protocol"] for record in found] == [
-        protocol for protocol, *_ in asked
+        records = server.query({}, order="ts")
+    assert [record["standard_metadata"]["protocol"] for record in records] == [
+        protocol for protocol, *_ in requests
     ]
-    for record in found:
+    for record in records:
         standard = record["standard_metadata"]
         assert standard.keys() == {"engine", "preprocessing", "protocol", "stages_ms"}
         assert standard["stages_ms"]["infer"] > 0

@@ -43,7 +43,7 @@ def test_images_are_kept_in_s3_and_refused_while_it_is_away(data, shape, photo, 
         body = json.dumps({"inputs": [image_input(photo)]})
         status, headers, refused = server.request("POST", f"/v2/models/{NAME}/infer", body)
         assert (status, headers["retry-after"]) == (503, "1")
-        assert b"expected the object store to keep" in refused
+        assert b"in the object store" in refused
         assert server.call("GET", f"/api/inferences/{inference_id}/input")[0] == 503
         assert server.call("GET", f"/api/inferences/{inference_id}")[0] == 200
         server.infer(NAME, shape[0])  # known to be there

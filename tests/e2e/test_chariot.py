@@ -37,17 +37,17 @@ def overlap(truth, prediction):
 
 
 def test_the_page_s_request_has_the_page_s_answer(server: ServerProcess, photo):
-    asked, promised = (each.text for each in blocks("docs/protocols.md")[:2])
-    body = json.loads(asked.replace("<image, base64>", base64.b64encode(photo).decode()))
+    request, promised = (block.text for block in blocks("docs/protocols.md")[:2])
+    body = json.loads(request.replace("<image, base64>", base64.b64encode(photo).decode()))
     status, answer = server.call("POST", "/v2/models/shapes-detector/infer", body)
     assert status == 200, answer
     expected = json.loads(promised)
     assert answer.keys() == expected.keys()
-    (output,), (wanted,) = answer["outputs"], expected["outputs"]
-    assert output.keys() == wanted.keys()
-    assert output["parameters"].keys() == wanted["parameters"].keys()
-    assert output["data"][0][0].keys() == wanted["data"][0][0].keys()
-    assert (output["name"], output["shape"]) == (wanted["name"], wanted["shape"])
+    (output,), (documented,) = answer["outputs"], expected["outputs"]
+    assert output.keys() == documented.keys()
+    assert output["parameters"].keys() == documented["parameters"].keys()
+    assert output["data"][0][0].keys() == documented["data"][0][0].keys()
+    assert (output["name"], output["shape"]) == (documented["name"], documented["shape"])
 
 
 def test_the_page_s_own_classification_request(server: ServerProcess, shape):
@@ -94,12 +94,12 @@ def test_boxes_are_in_pixels_of_the_image(server: ServerProcess, photo, photo_tr
         "POST", DETECTOR, {"inputs": [image_input(photo, action="detect")]}
     )
     assert status == 200
-    (found,) = answer["outputs"][0]["data"]
-    assert [list(box) for box in found] == [
+    (detections,) = answer["outputs"][0]["data"]
+    assert [list(box) for box in detections] == [
         ["label", "score", "xmin", "ymin", "xmax", "ymax"]
-    ] * len(found)
+    ] * len(detections)
     for truth in photo_truth:
-        same = [box for box in found if box["label"] == truth["class_label"]]
+        same = [box for box in detections if box["label"] == truth["class_label"]]
         assert max(overlap(truth["bbox"], box) for box in same) > 0.8
 
 
@@ -131,8 +131,8 @@ def test_two_images_in_one_input_answer_two_lists(
     assert len(output["parameters"]["inference_id"].split(",")) == 2
     for mine, expected in zip(output["data"], alone, strict=True):
         assert [box["label"] for box in mine] == [box["label"] for box in expected]
-        for one, other in zip(mine, expected, strict=True):
-            assert one["xmin"] == pytest.approx(other["xmin"], abs=1e-2)
+        for predictions, expected_predictions in zip(mine, expected, strict=True):
+            assert predictions["xmin"] == pytest.approx(expected_predictions["xmin"], abs=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_metadata_is_echoed_stored_typed_and_found(server: ServerProcess, photo,
     assert parameters["action"] == "predict"
     inference_id = parameters["inference_id"]
     assert headers["quadriga-inference-ids"] == inference_id
-    where = {
+    filter_ = {
         "id": inference_id,
         "meta.a": {"lt": 2},
         "meta.location.floor": 2,
         "meta.site": "harbour",
     }
-    (record,) = server.query(where)
+    (record,) = server.query(filter_)
     assert record["metadata"] == {
         "a": 1,
         "score_threshold": 0.55,
@@ -347,4 +347,4 @@ def test_ids_of_many_images_never_grow_the_headers_beyond_what_clients_take(
 def test_images_of_one_name_are_all_answered_where_outputs_are_asked_for(server, photo):
     body = {"inputs": [image_input(photo, "camera")] * 2, "outputs": [{"name": "camera"}]}
     status, answer = server.call("POST", DETECTOR, body)
-    assert (status, [each["name"] for each in answer["outputs"]]) == (200, ["camera"] * 2)
+    assert (status, [output["name"] for output in answer["outputs"]]) == (200, ["camera"] * 2)

@@ -23,7 +23,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(server, photo):
+def detections(server, photo):
     body = {"inputs": [image_input(photo)]}
     return server.call("POST", "/v2/models/shapes-detector/infer", body)[1]["outputs"][0]["data"][0]
 
@@ -35,26 +35,30 @@ def line(image, **parameters):
 
 @pytest.mark.parametrize("path", ["/infer", "/infer/", INFER, f"{INFER}/"])
 @pytest.mark.parametrize("kind", [None, *KINDS])
-def test_an_image_is_answered_however_it_comes(alone, photo, found, path, kind):
+def test_an_image_is_answered_however_it_comes(alone, photo, detections, path, kind):
     plain = kind == "image/jpeg"
     headers = {"X-Request-ID": "seven"} | ({} if kind is None else {"Content-Type": kind})
     status, answered, body = alone.request("POST", path, photo if plain else line(photo), headers)
     assert status == 200, body
-    assert json.loads(body) == {"output": found}
+    assert json.loads(body) == {"output": detections}
     assert answered["content-type"] == "application/json"
     (record,) = alone.query({"id": answered["quadriga-inference-ids"]})
     assert record["request_id"] == "seven"
     assert record["input"]["name"] == "input-0"
 
 
-def test_lines_answer_lines_in_their_order(server, photo, found):
+def test_lines_answer_lines_in_their_order(server, photo, detections):
     body = f"{line(photo)}\n\n{line(photo, score_threshold=1.0)}\r\n{line(photo)}\n"
     headers = {"Content-Type": "application/jsonl"}
     status, answered, text = server.request("POST", INFER, body, headers)
     assert status == 200, text
     assert answered["content-type"] == "application/jsonl"
-    lines = [json.loads(part) for part in text.decode().splitlines()]
-    assert [len(part["output"]) for part in lines] == [len(found), 0, len(found)]
+    lines = [json.loads(text_line) for text_line in text.decode().splitlines()]
+    assert [len(text_line["output"]) for text_line in lines] == [
+        len(detections),
+        0,
+        len(detections),
+    ]
     assert len(answered["quadriga-inference-ids"].split(",")) == 3
 
 
@@ -69,17 +73,17 @@ def test_parameters_of_a_plain_image_come_in_a_header(server, photo):
     assert record["id"] == answered["quadriga-inference-ids"]
 
 
-def test_a_request_of_chariot_v2_kserve_is_answered_as_such(server, alone, photo, found):
+def test_a_request_of_chariot_v2_kserve_is_answered_as_such(server, alone, photo, detections):
     body = {"id": "x", "inputs": [image_input(photo)]}
     for running, path in ((server, INFER), (alone, "/infer")):
         status, answer = running.call("POST", path, body)
         assert status == 200
         assert answer["id"] == "x"
-        assert answer["outputs"][0]["data"] == [found]
+        assert answer["outputs"][0]["data"] == [detections]
 
 
 @pytest.mark.parametrize(
-    ("path", "sent", "headers", "status", "said"),
+    ("path", "sent", "headers", "status", "message"),
     [
         ("/infer", '{"input": "aGk="}', {}, 400, "shapes-classifier, shapes-detector"),
         ("/api/serve/serve-model-nobody-pred/infer", "{}", {}, 400, "input to be an image"),
@@ -94,10 +98,10 @@ def test_a_request_of_chariot_v2_kserve_is_answered_as_such(server, alone, photo
         (INFER, '{"input": "a", "parameters": {"action": "x"}}', {}, 400, "predict, detect"),
     ],
 )
-def test_what_is_wrong_is_said(server, path, sent, headers, status, said):  # noqa: PLR0917 - a row
-    found, answered, text = server.request("POST", path, sent, headers)
-    assert (found, answered["content-type"]) == (status, "application/json")
-    assert said in json.loads(text)["error"]
+def test_what_is_wrong_is_said(server, path, sent, headers, status, message):  # noqa: PLR0917 - a row
+    actual_status, answered, text = server.request("POST", path, sent, headers)
+    assert (actual_status, answered["content-type"]) == (status, "application/json")
+    assert message in json.loads(text)["error"]
 
 
 def test_get_is_no_verb_of_it(server):
@@ -106,9 +110,9 @@ def test_get_is_no_verb_of_it(server):
 
 
 @given(
-    st.binary(max_size=200) | st.binary(max_size=50).map(lambda part: b'{"input": "' + part),
+    st.binary(max_size=200) | st.binary(max_size=50).map(lambda suffix: b'{"input": "' + suffix),
     st.sampled_from(KINDS),
-    st.binary(max_size=20).map(lambda part: part.hex()) | st.just('{"top_k": 1}'),
+    st.binary(max_size=20).map(lambda suffix: suffix.hex()) | st.just('{"top_k": 1}'),
 )
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

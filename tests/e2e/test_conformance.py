@@ -35,10 +35,10 @@ def findings(*arguments):
 @pytest.mark.parametrize(("model", "task"), MODELS.items())
 @pytest.mark.parametrize("prefix", ["", "/api/serve/serve-model-x-pred"])
 def test_our_own_server_conforms_in_every_task(server: ServerProcess, model, task, prefix):
-    code, found = findings(f"http://{server.host}{prefix}", f"m-{model}", task)
-    assert [each for each in found if not each["ok"] or each["found"]] == []
+    code, results = findings(f"http://{server.host}{prefix}", f"m-{model}", task)
+    assert [finding for finding in results if not finding["ok"] or finding["found"]] == []
     assert code == 0
-    assert len(found) > 30
+    assert len(results) > 30
 
 
 def test_every_case_has_a_name_of_its_own_and_a_task():
@@ -109,12 +109,12 @@ RIGHT_BY_CHANCE = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_one_answer_to_everything_differs_almost_everywhere(wrong, task):
-    code, found = findings(wrong(output([ODD[task]])), "m", task)
-    right = {each["case"] for each in found if each["ok"]}
+    code, results = findings(wrong(output([ODD[task]])), "m", task)
+    right = {finding["case"] for finding in results if finding["ok"]}
     chance = {"the ranges of a prediction"} if task == "IMAGE_TEXT_TO_TEXT" else set()
     assert right <= RIGHT_BY_CHANCE | chance
     assert code == 1
-    assert all(each["expected"] and each["found"] for each in found if not each["ok"])
+    assert all(finding["expected"] and finding["found"] for finding in results if not finding["ok"])
 
 
 @pytest.mark.parametrize(
@@ -137,22 +137,22 @@ def test_one_answer_to_everything_differs_almost_everywhere(wrong, task):
 )
 @pytest.mark.parametrize("task", TASKS)
 def test_no_answer_is_too_odd_to_be_reported(wrong, task, answer):
-    code, found = findings(wrong(answer), "m", task)
+    code, results = findings(wrong(answer), "m", task)
     assert code == 1
-    assert len(found) == sum(task in case.tasks for case in CASES)
+    assert len(results) == sum(task in case.tasks for case in CASES)
 
 
 def test_a_redirect_is_no_answer(wrong):
-    _, found = findings(wrong(output([ODD["OBJECT_DETECTION"]]), moved=True), "m", "detection")
-    by_name = {each["case"]: each for each in found}
+    _, results = findings(wrong(output([ODD["OBJECT_DETECTION"]]), moved=True), "m", "detection")
+    by_name = {finding["case"]: finding for finding in results}
     assert by_name["/infer"]["ok"]
     assert by_name["/infer/"]["found"].startswith("307")
 
 
 def test_where_no_server_is_every_case_says_so():
-    code, found = findings("http://127.0.0.1:9", "m", "detection")
+    code, results = findings("http://127.0.0.1:9", "m", "detection")
     assert code == 1
-    assert all("Refused" in each["found"] for each in found)
+    assert all("Refused" in finding["found"] for finding in results)
 
 
 def test_the_lines_name_what_differs(server: ServerProcess, wrong):

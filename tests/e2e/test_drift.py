@@ -56,39 +56,46 @@ def moment(server: ServerProcess) -> str:
 
 
 def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
-    status, made = server.call("PUT", BASELINE, {})
-    assert (status, made["state"]) == (200, "building")
-    ended(server, made["job"])
-    (found,) = server.call("GET", BASELINE)[1]["baselines"]
-    assert (found["state"], found["n"], found["task"]) == ("ready", 60, "OBJECT_DETECTION")
+    status, submitted = server.call("PUT", BASELINE, {})
+    assert (status, submitted["state"]) == (200, "building")
+    ended(server, submitted["job"])
+    (baseline,) = server.call("GET", BASELINE)[1]["baselines"]
+    assert (baseline["state"], baseline["n"], baseline["task"]) == ("ready", 60, "OBJECT_DETECTION")
     for light, expected in ((1.0, "ok"), (0.3, "drift")):
         since = moment(server)
         send(server, 40, light, 2)
         until = moment(server)
-        asked = {"model": "shapes-detector", "from": since, "to": until, "signals": SURE}
-        status, job = server.call("POST", "/api/drift", asked)
+        request = {"model": "shapes-detector", "from": since, "to": until, "signals": SURE}
+        status, job = server.call("POST", "/api/drift", request)
         assert status == 202, job
         ended(server, job["id"])
         report = server.call("GET", f"/api/reports/{job['id']}")[1]
         assert (report["kind"], report["status"]) == ("drift", expected)
         assert (report["data"]["baseline"]["n"], report["data"]["current"]["n"]) == (60, 40)
-    alarms = {one["name"] for one in report["signals"] if one["alarm"]}
+    alarms = {signal["name"] for signal in report["signals"] if signal["alarm"]}
     assert "image.brightness" in alarms
     page = server.request("GET", f"/api/reports/{job['id']}/page")[2].decode()
     assert "image.brightness" in page
 
 
-def commands(title: str) -> list[str]:
-    section = (ROOT / "docs" / "drift.md").read_text().partition(f"\n## {title}\n")[2]
+def commands(page: str, title: str) -> list[str]:
+    section = (ROOT / "docs" / page).read_text().partition(f"\n## {title}\n")[2]
     blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     return re.findall(r"^\S(?:.*\n)(?:  .*\n)*", "".join(blocks), re.MULTILINE)
 
 
-@pytest.mark.parametrize("title", ["Baselines", "Drift of what is stored"])
-def test_commands_of_the_page_are_answered(server, title: str) -> None:
-    known = [*commands(title)]
-    assert len(known) >= 3
-    for command in known:
+@pytest.mark.parametrize(
+    ("page", "title", "count"),
+    [
+        ("drift.md", "Compare stored inferences", 2),
+        ("drift-reference.md", "Baselines", 4),
+        ("drift-reference.md", "Drift of stored inferences", 3),
+    ],
+)
+def test_commands_of_the_pages_are_answered(server, page: str, title: str, count: int) -> None:
+    page_commands = commands(page, title)
+    assert len(page_commands) == count
+    for command in page_commands:
         finished = subprocess.run(
             ["bash", "-c", COMMANDS + command.replace("localhost:8080", server.host)],
             capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,

@@ -17,8 +17,10 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
     with ServerProcess(data) as server:
         clients = Clients(server, shape[0])
         for _ in range(3):
-            before = len(clients.acknowledged)
-            server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
+            count_before = len(clients.acknowledged)
+            server.wait_until(
+                lambda count_before=count_before: len(clients.acknowledged) > count_before + 50
+            )
             server.kill_child("writer")
         clients.finish()
         assert clients.failed == []
@@ -33,14 +35,14 @@ def test_nothing_acknowledged_after_the_database_was_deleted_is_lost(data, shape
         server.wait_until(lambda: len(clients.acknowledged) > 100)
         server.wait_until(lambda: len(server.query({})) > 50)
         (data / "store.db").unlink()
-        before = set(clients.acknowledged)
-        server.wait_until(lambda: len(clients.acknowledged) > len(before) + 100)
+        ids_before = set(clients.acknowledged)
+        server.wait_until(lambda: len(clients.acknowledged) > len(ids_before) + 100)
         clients.finish()
-        after = set(clients.acknowledged) - before
+        ids_after = set(clients.acknowledged) - ids_before
         assert clients.failed == []
         # A query is answered with 503 until the new database is there.
         server.wait_until(lambda: server.call("POST", "/api/inferences/query", {})[0] == 200)
-        server.wait_until(lambda: after <= {record["id"] for record in server.query({})})
+        server.wait_until(lambda: ids_after <= {record["id"] for record in server.query({})})
 
 
 def test_a_worker_that_dies_is_started_again(data, shape):

@@ -40,12 +40,12 @@ def report_of(*arguments: object) -> dict:
 
 
 def value(report: dict, kind: str, **parameters: object) -> float:
-    (found,) = [
-        one["value"]
-        for one in report["metrics"]
-        if one["type"] == kind and parameters.items() <= one["parameters"].items()
+    (matching,) = [
+        metric["value"]
+        for metric in report["metrics"]
+        if metric["type"] == kind and parameters.items() <= metric["parameters"].items()
     ]
-    return found
+    return matching
 
 
 def average_precision(report: dict, iou: object, label: str | None = None) -> float:
@@ -62,37 +62,37 @@ def unseen(tmp_path):
 
 
 def test_the_detectors_figures_come_out_again(server, unseen) -> None:
-    folder, known = unseen("shapes-detector"), figures("shapes-detector")
+    folder, measured = unseen("shapes-detector"), figures("shapes-detector")
     options = ("--model", "shapes-detector", "--dataset", folder, "--server", server.host)
     report = report_of(*options, "--parameters", ALL)
-    assert report["data"]["current"]["n"] == known["samples"]
-    assert round(average_precision(report, 0.5), 4) == known["map50"]
-    assert round(average_precision(report, 0.75), 4) == known["map75"]
-    assert round(average_precision(report, "0.50:0.95"), 4) == known["map50_95"]
-    for label, expected in known["ap50_per_class"].items():
+    assert report["data"]["current"]["n"] == measured["samples"]
+    assert round(average_precision(report, 0.5), 4) == measured["map50"]
+    assert round(average_precision(report, 0.75), 4) == measured["map75"]
+    assert round(average_precision(report, "0.50:0.95"), 4) == measured["map50_95"]
+    for label, expected in measured["ap50_per_class"].items():
         assert average_precision(report, 0.5, label) == pytest.approx(expected, abs=LAST_DIGIT)
 
 
 def test_the_oriented_detectors_figures_come_out_again(server, unseen) -> None:
     model = "ships-oriented-detector"
-    folder, known = unseen(model), figures(model)
+    folder, measured = unseen(model), figures(model)
     options = ("--model", model, "--dataset", folder, "--server", server.host)
     report = report_of(*options, "--parameters", ALL)
-    assert round(average_precision(report, 0.5), 4) == known["map50"]
-    assert round(average_precision(report, 0.75), 4) == known["map75"]
-    for label, expected in known["ap50_per_class"].items():
+    assert round(average_precision(report, 0.5), 4) == measured["map50"]
+    assert round(average_precision(report, 0.75), 4) == measured["map75"]
+    for label, expected in measured["ap50_per_class"].items():
         assert average_precision(report, 0.5, label) == pytest.approx(expected, abs=LAST_DIGIT)
     # As with LAST_DIGIT; at high thresholds of overlap a little more.
-    assert average_precision(report, "0.50:0.95") == pytest.approx(known["map50_95"], abs=5e-4)
+    assert average_precision(report, "0.50:0.95") == pytest.approx(measured["map50_95"], abs=5e-4)
 
 
 def test_the_segmenters_figures_come_out_again(server, unseen) -> None:
     model = "shapes-segmenter"
-    folder, known = unseen(model), figures(model)
+    folder, measured = unseen(model), figures(model)
     report = report_of("--model", model, "--dataset", folder, "--server", server.host)
-    assert round(value(report, "mIOU", background=True), 4) == known["miou"]
-    assert round(value(report, "PixelAccuracy"), 4) == known["pixel_accuracy"]
-    for label, expected in known["iou_per_class"].items():
+    assert round(value(report, "mIOU", background=True), 4) == measured["miou"]
+    assert round(value(report, "PixelAccuracy"), 4) == measured["pixel_accuracy"]
+    for label, expected in measured["iou_per_class"].items():
         if label != "background":
             assert round(value(report, "IOU", label=label), 4) == expected
 
@@ -103,48 +103,48 @@ def test_the_classifier_is_as_good_as_measured_without_a_server(server, unseen) 
     samples = (
         (image, labels.index(rows[0]["class_label"])) for image, rows in read_samples(folder)
     )
-    known = measure_classifier(SAMPLE_MODELS / model / "model.onnx", samples, labels)
+    measured = measure_classifier(SAMPLE_MODELS / model / "model.onnx", samples, labels)
     report = report_of("--model", model, "--dataset", folder, "--server", server.host)
-    assert value(report, "Accuracy") == known["accuracy"]
-    for label, expected in known["accuracy_per_class"].items():
+    assert value(report, "Accuracy") == measured["accuracy"]
+    for label, expected in measured["accuracy_per_class"].items():
         assert round(value(report, "Recall", label=label), 4) == expected
 
 
 def test_answers_are_as_good_as_measured_without_a_server(server, unseen) -> None:
     model = "shapes-image-text"
     folder = unseen(model, 60)
-    asked = [
+    questions = [
         (image, {row["context"]: row["generated_text"] for row in rows})
         for image, rows in read_samples(folder)
     ]
-    wordings = {prompt: (prompt,) for _, answers in asked for prompt in answers}
-    known = measure_answers(SAMPLE_MODELS / model, asked, wordings)["exact_match"]
-    prompts = [prompt for _, answers in asked for prompt in answers]
+    wordings = {prompt: (prompt,) for _, answers in questions for prompt in answers}
+    measured = measure_answers(SAMPLE_MODELS / model, questions, wordings)["exact_match"]
+    prompts = [prompt for _, answers in questions for prompt in answers]
     report = report_of("--model", model, "--dataset", folder, "--server", server.host)
-    expected = sum(known[prompt] for prompt in prompts) / len(prompts)
+    expected = sum(measured[prompt] for prompt in prompts) / len(prompts)
     assert value(report, "ExactMatch") == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_run_that_was_ended_goes_on(server, unseen) -> None:
-    folder, where = unseen("shapes-detector", 200), {"meta.dataset_snapshot_id": "ended"}
+    folder, filter_ = unseen("shapes-detector", 200), {"meta.dataset_snapshot_id": "ended"}
     options = ("--model", "shapes-detector", "--dataset", folder, "--server", server.host)
     options += ("--snapshot", "ended", "--threads", 1)
     is_deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as children of a shell's jobs are
-    asked = signal.SIGTERM if is_deaf else signal.SIGINT
-    for ending, stored in ((signal.SIGKILL, 10), (asked, 20)):
+    first_signal = signal.SIGTERM if is_deaf else signal.SIGINT
+    for ending, stored in ((signal.SIGKILL, 10), (first_signal, 20)):
         running = subprocess.Popen(command(*options), cwd=ROOT, stderr=subprocess.DEVNULL)
-        server.wait_until(lambda least=stored: len(server.query(where)) >= least)
+        server.wait_until(lambda least=stored: len(server.query(filter_)) >= least)
         running.send_signal(ending)
         assert running.wait(60) != 0
-    before = len(server.query(where))
-    assert 20 <= before < 200
+    count_before = len(server.query(filter_))
+    assert 20 <= count_before < 200
     done = evaluate(*options, "--json")
-    assert f"{200 - before} images sent, {before} before" in done.stderr
-    records = server.query(where)
-    assert sorted(one["metadata"]["dataset_path"] for one in records) == [
+    assert f"{200 - count_before} images sent, {count_before} before" in done.stderr
+    records = server.query(filter_)
+    assert sorted(record["metadata"]["dataset_path"] for record in records) == [
         f"{at:04d}.png" for at in range(200)
     ]
-    assert all(one["ground_truth"] for one in records)
+    assert all(record["ground_truth"] for record in records)
     assert json.loads(done.stdout)["data"]["current"]["n"] == 200
     assert "0 images sent, 200 before" in evaluate(*options, "--json").stderr
 
@@ -165,7 +165,7 @@ def test_a_folder_for_each_label_with_an_image_that_is_none(server, tmp_path) ->
     assert "12 images in common with shapes-classifier" in done.stdout
     assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
     records = server.query({"meta.dataset_path": {"contains": "val/"}})
-    assert {one["metadata"]["dataset_snapshot_split"] for one in records} == {"val"}
+    assert {record["metadata"]["dataset_snapshot_split"] for record in records} == {"val"}
     assert "expected one of the splits train, val, got x" in evaluate(*options, "--split", "x", code=2).stderr  # fmt: skip
 
 
@@ -207,10 +207,10 @@ def test_a_model_that_is_not_there_is_said(server) -> None:
     options = ("--dataset", IMAGES / "classification", "--server", server.host)
     assert "404" in evaluate("--model", "none", *options, code=2).stderr
     options = ("--model", "shapes-classifier", "--server", server.host)
-    said = evaluate(*options, "--dataset", SAMPLE_MODELS / "shapes-classifier", code=2).stderr
-    assert "expected shapes-classifier to hold annotations.jsonl" in said
-    before = len(server.query({}))
+    message = evaluate(*options, "--dataset", SAMPLE_MODELS / "shapes-classifier", code=2).stderr
+    assert "expected shapes-classifier to hold annotations.jsonl" in message
+    count_before = len(server.query({}))
     options = ("--model", "shapes-detector", "--server", server.host)
-    said = evaluate(*options, "--dataset", IMAGES / "classification", code=2).stderr
-    assert "scene_01.jpg': ground_truth[0]: expected a field `xmin`" in said
-    assert len(server.query({})) == before
+    message = evaluate(*options, "--dataset", IMAGES / "classification", code=2).stderr
+    assert "scene_01.jpg': ground_truth[0]: expected a field `xmin`" in message
+    assert len(server.query({})) == count_before

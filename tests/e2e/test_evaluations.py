@@ -49,13 +49,13 @@ def told(report: dict[str, Any]) -> dict[str, Any]:
 
 def number(report: dict[str, Any], type_: str, **parameters: Any) -> Any:
     """Return the value of a metric."""
-    (found,) = (
+    (matching,) = (
         metric
         for metric in report["metrics"]
         if metric["type"] == type_
         and all(metric["parameters"].get(name) == value for name, value in parameters.items())
     )
-    return found
+    return matching
 
 
 def test_what_was_answered_is_evaluated_against_what_is_true(server) -> None:
@@ -82,14 +82,14 @@ def test_what_was_answered_is_evaluated_against_what_is_true(server) -> None:
     ap = number(report, "AP", iou="0.50:0.95", area="all", label=None)
     assert ap["value"] > 0.8
     assert ap["ci95"][0] <= ap["value"] <= ap["ci95"][1]
-    slices = {(one["by"], one["value"]): one["n"] for one in report["slices"]}
+    slices = {(slice_["by"], slice_["value"]): slice_["n"] for slice_ in report["slices"]}
     assert slices["dark", "true"] == 1
     assert slices["meta.camera.id", "north"] + slices["meta.camera.id", "south"] == n
     (same,) = report["comparisons"]
     assert same["n"] == n
     assert {metric["value"] for metric in same["differences"]} <= {0, None}
     listed = server.call("GET", "/api/reports")[1]["reports"]
-    assert [one["n"] for one in listed if one["id"] == job_id] == [n]
+    assert [slice_["n"] for slice_ in listed if slice_["id"] == job_id] == [n]
     status, headers, page = server.request("GET", f"/api/reports/{job_id}/page")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "sandbox" in headers["content-security-policy"]
@@ -97,7 +97,7 @@ def test_what_was_answered_is_evaluated_against_what_is_true(server) -> None:
 
 
 def test_the_command_of_the_page_submits_a_job(server) -> None:
-    page = (ROOT / "docs" / "evaluation.md").read_text()
+    page = (ROOT / "docs" / "evaluation-reference.md").read_text()
     (block,) = (
         block
         for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
@@ -122,18 +122,18 @@ def test_an_evaluation_outlives_kills_and_tells_the_same(data) -> None:
     journal = Journal(data / "journal", 900)
     seconds = range(1, 4001)
     for first in range(0, len(seconds), 500):
-        journal.append([one for at in seconds[first : first + 500] for one in stored(at)])
+        journal.append([record for at in seconds[first : first + 500] for record in stored(at)])
     journal.close()
     with ServerProcess(data, SAMPLE_MODELS / "shapes-classifier") as server:
         counting = {"where": {"ground_truth": {"exists": True}}}
         path = "/api/inferences/count"
         server.wait_until(lambda: server.call("POST", path, counting)[1].get("count") == 4000)
-        asked = {"model": "old", "by": ["meta.camera"], "resamples": 5, "seed": 7}
-        expected = told(report_of(server, submit(server, **asked)))
+        request = {"model": "old", "by": ["meta.camera"], "resamples": 5, "seed": 7}
+        expected = told(report_of(server, submit(server, **request)))
         assert expected["data"]["current"]["n"] == 4000
-        job_id = submit(server, **asked)
-        made = data / "jobs" / job_id / "shards"
-        server.wait_until(lambda: list(made.glob("whole-*")))
+        job_id = submit(server, **request)
+        shards = data / "jobs" / job_id / "shards"
+        server.wait_until(lambda: list(shards.glob("whole-*")))
         server.kill_child("jobs")
         server.wait_until(
             lambda: "continuing with" in server.call("GET", f"/api/jobs/{job_id}")[1]["log"]

@@ -32,16 +32,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_hour_goes_as_the_page_says(folder: Path) -> None:
     page = blocks("docs/first-hour.md")
     inspect, write, serve, send, find, truth, evaluate, baseline, drift = (
-        each.text for each in page if each.language == "sh"
+        block.text for block in page if block.language == "sh"
     )
-    programs = [each.text for each in page if each.language == "python"]
-    (asked,) = (each.text for each in page if each.language == "text")
-    (stated,) = (each.text for each in page if each.language == "json")
+    programs = [block.text for block in page if block.language == "python"]
+    (message,) = (block.text for block in page if block.language == "text")
+    (stated,) = (block.text for block in page if block.language == "json")
 
-    assert shell(f"{inspect.strip()} 2>&1", folder, code=2) == asked
-    said = shell(write, folder)
-    assert "circle, square, triangle, star, cross" in said
-    assert '"label":"circle"' in said
+    assert shell(f"{inspect.strip()} 2>&1", folder, code=2) == message
+    output = shell(write, folder)
+    assert "circle, square, triangle, star, cross" in output
+    assert '"label":"circle"' in output
     assert (folder / "annotated.png").exists()
 
     _, _, models, *flags = serve.split()
@@ -58,9 +58,9 @@ def test_the_hour_goes_as_the_page_says(folder: Path) -> None:
         assert sent[0].startswith("scene_01.jpg circle 1.0 ")
         server.query({})  # waits until all is stored
         by_url, by_command = find.splitlines()
-        found = json.loads(run(by_url))["inferences"]
-        assert len(found) == 2
-        assert all(one["id"] in run(by_command) for one in found)
+        inferences = json.loads(run(by_url))["inferences"]
+        assert len(inferences) == 2
+        assert all(inference["id"] in run(by_command) for inference in inferences)
         assert run(truth).splitlines()[-1].endswith(stated.strip())
         assert re.search(r"│ north +│ +10 │ +1\.000", run(evaluate))
         assert "ready, 40 images" in run(f"{baseline.strip()} --server {server.host}")

@@ -41,10 +41,10 @@ def events(server, body, path=PATH):
     status, headers, answer = server.request("POST", f"{path}_stream", json.dumps(body))
     assert status == 200, answer
     assert headers["content-type"] == "text/event-stream"
-    *parts, end = answer.decode().split("\n\n")
+    *texts, end = answer.decode().split("\n\n")
     assert end == ""
-    assert all(part.startswith("data: ") for part in parts)
-    return [json.loads(part.removeprefix("data: ")) for part in parts]
+    assert all(text.startswith("data: ") for text in texts)
+    return [json.loads(text.removeprefix("data: ")) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def events(server, body, path=PATH):
 def test_a_text_is_answered_whole_and_as_a_stream(server, body, most):
     status, headers, answer = server.request("POST", PATH, json.dumps(body))
     assert status == 200, answer
-    found = json.loads(answer)
-    assert found.pop("id")
-    assert found == {
+    response = json.loads(answer)
+    assert response.pop("id")
+    assert response == {
         "model_name": "talker",
         "model_version": "1",
         "text_output": by_rule(PROMPT, most),
@@ -109,7 +109,7 @@ def test_what_is_recorded_is_counted_even_if_the_client_leaves_with_the_last_pie
     def counted():
         return server.call("GET", PATH.replace("generate", "stats"))[1]["model_stats"][0]
 
-    before = counted()["inference_count"]
+    count_before = counted()["inference_count"]
     body = json.dumps(asked(parameters={"metadata": {"site": "leaving"}})).encode()
     host, port = server.host.split(":")
     for _ in range(10):
@@ -120,7 +120,7 @@ def test_what_is_recorded_is_counted_even_if_the_client_leaves_with_the_last_pie
             while b"inference_id" not in received:
                 received += connection.recv(4096)
     assert len(server.query({"meta.site": "leaving"})) == 10
-    server.wait_until(lambda: counted()["inference_count"] == before + 10, 5)
+    server.wait_until(lambda: counted()["inference_count"] == count_before + 10, 5)
 
 
 def test_beams_answer_in_one_event(server):
@@ -131,7 +131,7 @@ def test_beams_answer_in_one_event(server):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"{", "a body in JSON"),
         (b"[]", "a JSON object"),
@@ -155,22 +155,22 @@ def test_beams_answer_in_one_event(server):
     ],
 )
 @pytest.mark.parametrize("path", [PATH, f"{PATH}_stream"])
-def test_what_is_wrong_is_a_400_before_any_event(server, path, body, said):
+def test_what_is_wrong_is_a_400_before_any_event(server, path, body, message):
     sent = body if isinstance(body, bytes) else json.dumps(body)
     status, headers, answer = server.request("POST", path, sent)
     assert status == 400, answer
     assert headers["content-type"] == "application/json"
-    assert said in json.loads(answer)["error"]
+    assert message in json.loads(answer)["error"]
 
 
 @pytest.mark.parametrize("path", ["generate", "generate_stream"])
 @pytest.mark.parametrize(
-    ("model", "status", "said"),
+    ("model", "status", "message"),
     [("shapes-classifier", 400, "IMAGE_TEXT_TO_TEXT"), ("nobody", 404, "expected a model among")],
 )
-def test_other_models_say_so(server, path, model, status, said):
-    found, answer = server.call("POST", f"/v2/models/{model}/{path}", asked())
-    assert (found, said in answer["error"]) == (status, True)
+def test_other_models_say_so(server, path, model, status, message):
+    actual_status, answer = server.call("POST", f"/v2/models/{model}/{path}", asked())
+    assert (actual_status, message in answer["error"]) == (status, True)
 
 
 def test_clients_that_go_away_hold_none_of_the_two_threads(server):

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message
+from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message_class
 from tests.onnx_models import doubling
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
 
@@ -47,9 +47,9 @@ class Client:
         """Call an RPC; gives the answer and the call."""
         described = POOL.FindServiceByName(service).methods_by_name.get(method)
         if request is None:
-            request = message(described.input_type)(**fields)
+            request = message_class(described.input_type)(**fields)
         body = request if isinstance(request, bytes) else request.SerializeToString()
-        read = None if described is None else message(described.output_type).FromString
+        read = None if described is None else message_class(described.output_type).FromString
         rpc = self.channel.unary_unary(f"/{service}/{method}", None, read)
         return rpc.with_call(body, timeout=timeout)
 
@@ -57,8 +57,8 @@ class Client:
         """Open ModelStreamInfer."""
         rpc = self.channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
-            message("ModelInferRequest").SerializeToString,
-            message(answer).FromString,
+            message_class("ModelInferRequest").SerializeToString,
+            message_class(answer).FromString,
         )
         return rpc(requests, timeout=60)
 
@@ -94,7 +94,7 @@ def client(speaking) -> Iterator[Client]:
 
 
 def image_request(image, model="shapes-detector", **parameters):
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     tensor = request.inputs.add(name="picture", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(image)
     for name, text in parameters.items():
@@ -103,7 +103,7 @@ def image_request(image, model="shapes-detector", **parameters):
 
 
 def rows_request(array, *, raw=True, model="doubling"):
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     tensor = request.inputs.add(name="x", datatype="FP32", shape=array.shape)
     if raw:
         request.raw_input_contents.append(array.tobytes())
@@ -139,11 +139,11 @@ def test_the_server_and_its_models_are_described(client):
 @pytest.mark.parametrize("service", [SERVICE, REPOSITORY_SERVICE])
 def test_the_repository_is_listed_by_both_services(client, service):
     index = client.call("RepositoryIndex", service=service)
-    states = {found.name: found.state for found in index.models}
+    states = {model.name: model.state for model in index.models}
     assert states["doubling"] == "READY"
     assert states["broken"] == "UNAVAILABLE"
     ready = client.call("RepositoryIndex", service=service, ready=True)
-    assert {found.name for found in ready.models} == states.keys() - {"broken"}
+    assert {model.name for model in ready.models} == states.keys() - {"broken"}
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["typed", "raw"])
@@ -216,10 +216,10 @@ def test_a_tensor_of_32_mib(client):
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "code", "said"),
+    ("method", "request_", "code", "reason"),
     [
         ("ModelInfer", rows_request(ROW, model="absent"), "NOT_FOUND", "absent"),
-        ("ModelMetadata", message("ModelMetadataRequest")(name="é\n" * 9), "NOT_FOUND", "é"),
+        ("ModelMetadata", message_class("ModelMetadataRequest")(name="é\n" * 9), "NOT_FOUND", "é"),
         ("ModelInfer", rows_request(ROW, model="broken"), "UNAVAILABLE", "broken"),
         ("ModelInfer", rows_request(ROW[0]), "INVALID_ARGUMENT", "expected shape [-1, 3]"),
         ("ModelInfer", image_request(b"none"), "INVALID_ARGUMENT", "data[0]"),
@@ -230,11 +230,11 @@ def test_a_tensor_of_32_mib(client):
         ("TraceSetting", b"", "UNIMPLEMENTED", "TraceSetting"),
     ],
 )
-def test_errors_have_a_code_and_a_reason(client, method, request_, code, said):
+def test_errors_have_a_code_and_a_reason(client, method, request_, code, reason):
     with pytest.raises(grpc.RpcError) as refused:
         client.call(method, request_)
     assert refused.value.code().name == code
-    assert said in refused.value.details()
+    assert reason in refused.value.details()
 
 
 def test_an_unknown_output_is_refused(client):
@@ -291,11 +291,11 @@ def test_what_cannot_be_kept_may_be_sent_again(tmp_path, photo):
         blobs = tmp_path / "data" / "blobs"
         shutil.rmtree(blobs, ignore_errors=True)
         blobs.write_bytes(b"no folder")
-        with pytest.raises(grpc.RpcError, match="expected to keep") as refused:
+        with pytest.raises(grpc.RpcError, match="cannot store") as refused:
             client.call("ModelInfer", image_request(photo))
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
         (answer,) = client.stream(iter([image_request(photo)]))
-        assert "expected to keep" in answer.error_message
+        assert "cannot store" in answer.error_message
         body = json.dumps({"inputs": [image_input(photo)]})
         status, headers, _ = server.request("POST", "/v2/models/shapes-detector/infer", body)
         assert (status, headers["retry-after"]) == (503, "1")
@@ -339,16 +339,16 @@ def test_health(client, name, state):
         watch.cancel()
         return
     assert health.Check(request, timeout=10).status == state
-    known = health.List(health_pb2.HealthListRequest(), timeout=10).statuses
-    assert known[name.removeprefix("m-")].status == state
+    statuses = health.List(health_pb2.HealthListRequest(), timeout=10).statuses
+    assert statuses[name.removeprefix("m-")].status == state
 
 
 def test_reflection_describes_every_service(client):
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
 
     def ask(**fields):
-        asked = iter([reflection_pb2.ServerReflectionRequest(**fields)])
-        (answer,) = stub.ServerReflectionInfo(asked, timeout=10)
+        requests = iter([reflection_pb2.ServerReflectionRequest(**fields)])
+        (answer,) = stub.ServerReflectionInfo(requests, timeout=10)
         return answer
 
     services = [s.name for s in ask(list_services="").list_services_response.service]
@@ -361,7 +361,7 @@ def test_reflection_describes_every_service(client):
 
 
 def test_the_program_in_the_documents_runs(speaking, tmp_path):
-    page = (ROOT / "docs" / "protocols.md").read_text().partition("\n## gRPC\n")[2]
+    page = (ROOT / "docs" / "protocols-reference.md").read_text().partition("\n## gRPC\n")[2]
     compile_, program = re.findall(r"```(?:sh|python)\n(.*?)```", page, re.DOTALL)[:2]
     for name in ("proto", "sample_models"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -440,7 +440,7 @@ def test_open_streams_do_not_hold_up_the_end(tmp_path):
         assert not next(stream).error_message
         begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert [told.status for told in watch] == [NOT_SERVING]
+        assert [response.status for response in watch] == [NOT_SERVING]
         with pytest.raises(grpc.RpcError, match="shutting down"):
             next(stream)
         sent.set()
@@ -478,8 +478,8 @@ def test_a_port_in_use_is_refused_even_if_it_could_be_shared(speaking, tmp_path)
         return server.log.read_text()
 
     assert "-1" in said(int(speaking.grpc.split(":")[1]))
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        assert "-1" in said(other.getsockname()[1])
+    with socket.socket() as occupied:
+        occupied.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        assert "-1" in said(occupied.getsockname()[1])

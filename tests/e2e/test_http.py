@@ -43,7 +43,7 @@ def test_an_offer_of_http_2_is_passed_over(server: ServerProcess, photo):
 def test_expect_continue_and_chunks(server: ServerProcess, photo):
     body = json.dumps({"inputs": [image_input(photo)]}).encode()
     chunks = b"".join(
-        b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:10], body[10:5000], body[5000:])
+        b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (body[:10], body[10:5000], body[5000:])
     )
     head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     assert speak(server, head.encode() + chunks + b"0\r\n\r\n").startswith(b"HTTP/1.1 200")
@@ -105,8 +105,8 @@ def test_an_answer_before_the_body_ends_there_whatever_comes_of_the_body(server,
         received = b""
         while chunk := connection.recv(65536):  # much longer than this where the body is waited for
             received += chunk
-        for part in rest:
-            connection.sendall(part)
+        for piece in rest:
+            connection.sendall(piece)
             received += connection.recv(65536)
     assert received.startswith(b"HTTP/1.1 404")
     assert received.count(b"HTTP/1.1") == 1

@@ -45,8 +45,8 @@ def test_an_answer_comes_back_and_is_found(server, white):
     record = server.call("GET", f"/api/inferences/{stored}")[1]
     assert record["predictions"] == output["data"][0]
     assert (record["task"], record["action"]) == ("IMAGE_TEXT_TO_TEXT", "predict")
-    found = server.query({"and": [{"task": "image-text"}, {"meta.camera_id": "north"}]})
-    assert [item["id"] for item in found] == [stored]
+    inferences = server.query({"and": [{"task": "image-text"}, {"meta.camera_id": "north"}]})
+    assert [item["id"] for item in inferences] == [stored]
     printed = quadriga("query", "--data", server.data, env={"COLUMNS": "200", "PATH": ""})
     assert by_rule("one")["answer"].split()[0] in printed.stdout
 
@@ -62,7 +62,7 @@ def test_many_clients_get_their_own_answers(server, white):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({}, "parameters.prompts"),
         ({"prompts": ["?"] * 65}, "a list of 1 to 64 texts"),
@@ -71,10 +71,10 @@ def test_many_clients_get_their_own_answers(server, white):
         ({"prompt": "one", "action": "detect"}, "predict, generate"),
     ],
 )
-def test_a_wrong_request_is_a_400_that_says_why(server, white, parameters, said):
+def test_a_wrong_request_is_a_400_that_says_why(server, white, parameters, message):
     status, answer = ask(server, white, **parameters)
     assert status == 400
-    assert said in answer["error"]
+    assert message in answer["error"]
 
 
 def test_inspect_says_what_was_decided(tmp_path):

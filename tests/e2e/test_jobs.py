@@ -14,24 +14,26 @@ def submit(server: ServerProcess, **parameters: object) -> str:
 
 
 def test_what_one_server_answered_is_imported_beside_another(server, tmp_path, photo) -> None:
-    where = {"meta.exported": True}
+    filter_ = {"meta.exported": True}
     for number in range(3):
         metadata = {"exported": True, "number": number}
         server.infer("shapes-classifier", photo, metadata=metadata)
-    job = server.ended(submit(server, where=where, format="jsonl", images=True))
+    job = server.ended(submit(server, where=filter_, format="jsonl", images=True))
     assert (job["state"], job["progress"]) == ("succeeded", {"done": 3, "total": 3})
     status, _, data = server.request("GET", f"/api/jobs/{job['id']}/result")
     assert (status, len(data)) == (200, job["result"]["bytes"])
     (tmp_path / "all.zip").write_bytes(data)
-    here = tmp_path / "here.jsonl"
-    quadriga("export", json.dumps(where), "--output", here, "--data", server.data)
-    assert list(map(json.loads, here.read_text().splitlines())) == server.query(where, order="ts")
+    exported = tmp_path / "here.jsonl"
+    quadriga("export", json.dumps(filter_), "--output", exported, "--data", server.data)
+    assert list(map(json.loads, exported.read_text().splitlines())) == server.query(
+        filter_, order="ts"
+    )
 
     with ServerProcess(tmp_path / "two", MODEL) as second:
         flags = ("--data", tmp_path / "two")
         assert "3 inferences, 3 images" in quadriga("import", tmp_path / "all.zip", *flags).stdout
         records = second.query({})
-        assert records == server.query(where)
+        assert records == server.query(filter_)
         assert second.request("GET", f"/api/inferences/{records[0]['id']}/input")[2] == photo
         line = {"path": f"{records[0]['id']}.jpg", "annotations": [{"class_label": "circle"}]}
         (tmp_path / "truth.jsonl").write_text(json.dumps(line))

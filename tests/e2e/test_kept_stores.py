@@ -110,33 +110,33 @@ class KeptStore:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def kept(request, tmp_path_factory) -> KeptStore:
+def kept_store(request, tmp_path_factory) -> KeptStore:
     return KeptStore(request.param, tmp_path_factory.mktemp(request.param), request)
 
 
 @pytest.fixture(scope="module")
-def receiver(kept) -> Iterator[Receiver]:
+def receiver(kept_store) -> Iterator[Receiver]:
     receiver = Receiver()
-    kept.send_alerts_to(receiver)
+    kept_store.send_alerts_to(receiver)
     yield receiver
     receiver.close()
 
 
 @pytest.fixture(scope="module")
-def continued(kept, receiver) -> Iterator[ServerProcess]:
+def continued(kept_store, receiver) -> Iterator[ServerProcess]:
     """Serve a kept store, whose waiting jobs are done."""
-    server = ServerProcess(kept.data, MODEL, *FLAGS, *kept.database).start()
-    for job_id in kept.waiting_jobs:
+    server = ServerProcess(kept_store.data, MODEL, *FLAGS, *kept_store.database).start()
+    for job_id in kept_store.waiting_jobs:
         server.ended(job_id)
     yield server
     assert server.stop() == 0
 
 
 @pytest.fixture(scope="module")
-def different(continued, kept) -> list[dict[str, Any]]:
+def different(continued, kept_store) -> list[dict[str, Any]]:
     """Recorded requests that are answered otherwise, asked before any test adds to the store."""
     continued.query({})
-    return [entry for entry in kept.recorded if not is_answered_alike(continued, entry)]
+    return [entry for entry in kept_store.recorded if not is_answered_alike(continued, entry)]
 
 
 def is_answered_alike(server: ServerProcess, entry: dict[str, Any]) -> bool:
@@ -169,11 +169,13 @@ def is_same(first: Any, second: Any) -> bool:
     return first == second
 
 
-def test_waiting_records_arrive(kept, continued) -> None:
-    expected = {record["id"] for record in kept.recorded_inferences()}
+def test_waiting_records_arrive(kept_store, continued) -> None:
+    expected = {record["id"] for record in kept_store.recorded_inferences()}
     assert expected <= {record["id"] for record in continued.query({})}
     waiting = [
-        one for one in kept.recorded_inferences() if one["metadata"].get("note") == "waiting"
+        record_
+        for record_ in kept_store.recorded_inferences()
+        if record_["metadata"].get("note") == "waiting"
     ]
     tasks = {record["task"] for record in waiting}
     assert tasks == {
@@ -184,17 +186,19 @@ def test_waiting_records_arrive(kept, continued) -> None:
         "TENSOR",
     }
     assert {record["status"] for record in waiting} == {200, 500}
-    assert not (kept.data / "dead.jsonl").exists()
-    assert not (kept.data / "dead").exists()
+    assert not (kept_store.data / "dead.jsonl").exists()
+    assert not (kept_store.data / "dead").exists()
 
 
-def test_answers_are_those_of_0_1_0(kept, different) -> None:
-    assert len(kept.recorded) > 100
+def test_answers_are_those_of_0_1_0(kept_store, different) -> None:
+    assert len(kept_store.recorded) > 100
     assert [(entry["path"], entry.get("body")) for entry in different] == []
 
 
-def test_waiting_jobs_are_done(kept, continued) -> None:
-    *done, cancelled = [continued.call("GET", f"/api/jobs/{name}")[1] for name in kept.waiting_jobs]
+def test_waiting_jobs_are_done(kept_store, continued) -> None:
+    *done, cancelled = [
+        continued.call("GET", f"/api/jobs/{name}")[1] for name in kept_store.waiting_jobs
+    ]
     # Their results are among the recorded answers; the drift is told by a kept baseline.
     assert [(job["kind"], job["state"]) for job in done] == [
         ("evaluation", "succeeded"),
@@ -206,10 +210,10 @@ def test_waiting_jobs_are_done(kept, continued) -> None:
     assert cancelled["state"] == "cancelled"
 
 
-def test_saved_reports_open(kept, continued) -> None:
+def test_saved_reports_open(kept_store, continued) -> None:
     listed = {report["id"] for report in continued.call("GET", "/api/reports")[1]["reports"]}
     jobs = continued.call("GET", "/api/jobs")[1]["jobs"]
-    saved = [job["id"] for job in jobs if job["id"] < kept.waiting_jobs[0] and job["state"] == "succeeded"
+    saved = [job["id"] for job in jobs if job["id"] < kept_store.waiting_jobs[0] and job["state"] == "succeeded"
              and job["kind"] in {"drift", "evaluation"}]  # fmt: skip
     assert len(saved) == 5
     assert set(saved) <= listed
@@ -219,8 +223,8 @@ def test_saved_reports_open(kept, continued) -> None:
         assert page.startswith(b"<!DOCTYPE html>")
 
 
-def test_a_schedule_goes_on_with_its_history(kept, continued) -> None:
-    (then,) = (entry for entry in kept.recorded if f"{DETECTOR}/drift?" in entry["path"])
+def test_a_schedule_goes_on_with_its_history(kept_store, continued) -> None:
+    (then,) = (entry for entry in kept_store.recorded if f"{DETECTOR}/drift?" in entry["path"])
     recorded = then["answer"]["windows"]
     assert [window["status"] for window in recorded] == ["ok", "drift"]
     moment = recorded[-1]["to"]
@@ -250,21 +254,21 @@ def test_an_alert_that_waited_is_delivered(continued, receiver) -> None:
     assert continued.call("GET", alert["report"])[1]["status"] == "drift"
 
 
-def test_new_inferences_are_found_among_the_kept(kept, continued, photo) -> None:
-    newest = max(int(record["id"]) for record in kept.recorded_inferences())
+def test_new_inferences_are_found_among_the_kept(kept_store, continued, photo) -> None:
+    newest = max(int(record["id"]) for record in kept_store.recorded_inferences())
     new = continued.infer("shapes-detector", photo, metadata={"batch": "to come", "new": True})
     inference_id = new["parameters"]["inference_id"]
     assert int(inference_id) > newest
-    (found,) = continued.query({"meta.new": True})
-    assert found["id"] == inference_id
-    assert found["ground_truth"] == [{"label": "star"}]  # stated before, of what was to come
-    assert 0 <= found["standard_metadata"]["semantic_score"] <= 1  # by the kept baseline
+    (inference,) = continued.query({"meta.new": True})
+    assert inference["id"] == inference_id
+    assert inference["ground_truth"] == [{"label": "star"}]  # stated before, of what was to come
+    assert 0 <= inference["standard_metadata"]["semantic_score"] <= 1  # by the kept baseline
     batch = [record["id"] for record in continued.query({"meta.batch": "to come"}, order="ts")]
     assert len(batch) == 3
     assert batch[-1] == inference_id
 
 
-def test_retention_removes_kept_inferences(kept, continued) -> None:
+def test_retention_removes_kept_inferences(kept_store, continued) -> None:
     rule = f"{DETECTOR.replace('detector', 'segmenter')}/retention"
     everything = {record["id"]: record["model"]["name"] for record in continued.query({})}
     assert continued.call("PUT", rule, {"inferences_days": 0})[0] == 200
@@ -272,8 +276,8 @@ def test_retention_removes_kept_inferences(kept, continued) -> None:
     continued.start()  # the rules are looked at once it runs
     old = {"model": "shapes-segmenter"}
     continued.wait_until(lambda: not continued.query(old))
-    left = {record["id"] for record in continued.query({})}
-    assert left == {name for name, model in everything.items() if model != "shapes-segmenter"}
+    remaining = {record["id"] for record in continued.query({})}
+    assert remaining == {name for name, model in everything.items() if model != "shapes-segmenter"}
     assert "shapes-segmenter" in everything.values()
 
 

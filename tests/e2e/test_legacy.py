@@ -25,32 +25,32 @@ def ask(server, model, **parameters):
 def test_the_old_shape_says_what_the_new_one_says(server: ServerProcess, model):
     old = ask(server, model, output_format="legacy")
     assert old["shape"] == [1]
-    (found,), (predictions,) = old["data"], ask(server, model)["data"]
+    (legacy,), (predictions,) = old["data"], ask(server, model)["data"]
     assert predictions
     (record,) = server.query({"id": old["parameters"]["inference_id"]})
     assert record["predictions"] == predictions
-    labels = [each["label"] for each in predictions]
+    labels = [prediction["label"] for prediction in predictions]
     if model == "shapes-classifier":
-        assert found == labels[0]
+        assert legacy == labels[0]
     elif model == "shapes-segmenter":
         height, width = cv2.imread(str(first_image("segmentation"))).shape[:2]
-        pixels = np.array(found)
+        pixels = np.array(legacy)
         assert pixels.shape == (height, width)
         assert len(np.unique(pixels[pixels > 0])) == len(set(labels))
     else:
-        assert found["detection_classes"] == labels
-        assert len(found["detection_scores"]) == len(labels)
+        assert legacy["detection_classes"] == labels
+        assert len(legacy["detection_scores"]) == len(labels)
 
 
 def test_probabilities_come_in_the_order_of_the_classes(server: ServerProcess):
     scores = {
-        each["label"]: each["score"]
-        for each in ask(server, "shapes-classifier", action="predict_proba")["data"][0]
+        prediction["label"]: prediction["score"]
+        for prediction in ask(server, "shapes-classifier", action="predict_proba")["data"][0]
     }
     labels = (IMAGES.parent / "shapes-classifier" / "labels.txt").read_text().split()
     parameters = {"action": "predict_proba", "output_format": "legacy"}
-    (found,) = ask(server, "shapes-classifier", **parameters)["data"]
-    assert found == [scores[label] for label in labels]
+    (probabilities,) = ask(server, "shapes-classifier", **parameters)["data"]
+    assert probabilities == [scores[label] for label in labels]
 
 
 def test_chariot_v2_has_it_too(server: ServerProcess, shape):

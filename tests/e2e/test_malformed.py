@@ -302,11 +302,15 @@ def same_answer_afterwards(server: ServerProcess, photo):
     """The server's answers, and its processes, are the same before and after all of this."""
     bodies = [(DETECTOR, {"id": "x", "inputs": [image_input(photo)]})]
     bodies.append((CLASSIFIER, {"id": "x", "inputs": [image_input(photo, action="predict_proba")]}))
-    before = [server.call("POST", path, body)[1]["outputs"][0]["data"] for path, body in bodies]
+    answers_before = [
+        server.call("POST", path, body)[1]["outputs"][0]["data"] for path, body in bodies
+    ]
     pids = server.child_pids()
     yield
-    after = [server.call("POST", path, body)[1]["outputs"][0]["data"] for path, body in bodies]
-    assert after == before
+    answers_after = [
+        server.call("POST", path, body)[1]["outputs"][0]["data"] for path, body in bodies
+    ]
+    assert answers_after == answers_before
     assert server.child_pids() == pids
 
 

@@ -133,11 +133,11 @@ def test_a_page_for_each_band_is_answered_and_kept(server):
     body = {"id": "bands", "inputs": [image_input(pages(bands))]}
     status, answer = server.call("POST", "/v2/models/multispectral/infer", body)
     assert status == 200
-    ((found,),) = answer["outputs"][0]["data"]
-    assert (found["label"], found["score"]) == ("crop", 0.75)
-    assert [found[edge] for edge in ("xmin", "ymin", "xmax", "ymax")] == [12, 8, 20, 16]
+    ((prediction,),) = answer["outputs"][0]["data"]
+    assert (prediction["label"], prediction["score"]) == ("crop", 0.75)
+    assert [prediction[edge] for edge in ("xmin", "ymin", "xmax", "ymax")] == [12, 8, 20, 16]
     (record,) = server.query({"request_id": "bands"})
-    assert [each["label"] for each in record["predictions"]] == ["crop"]
+    assert [prediction_["label"] for prediction_ in record["predictions"]] == ["crop"]
     body["inputs"] = [image_input(png(np.zeros((24, 32, 4), np.uint8)))]
     status, answer = server.call("POST", "/v2/models/multispectral/infer", body)
     assert status == 400
@@ -162,17 +162,17 @@ def test_texts_of_any_codec_come_back(server, data, shape, parameters):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [(["a"], "expected base64"), (["/w=="], "expected texts in UTF-8")]
+    ("data", "message"), [(["a"], "expected base64"), (["/w=="], "expected texts in UTF-8")]
 )
-def test_base64_that_is_none_is_refused(server, data, said):
-    given = {**tensor("text", [1], "BYTES", data), "parameters": {"content_type": "base64"}}
-    status, answer = server.call("POST", "/v2/models/texts/infer", {"inputs": [given]})
+def test_base64_that_is_none_is_refused(server, data, message):
+    tensor_input = {**tensor("text", [1], "BYTES", data), "parameters": {"content_type": "base64"}}
+    status, answer = server.call("POST", "/v2/models/texts/infer", {"inputs": [tensor_input]})
     assert status == 400
-    assert said in answer["error"]
+    assert message in answer["error"]
 
 
 @pytest.mark.parametrize(
-    ("model", "inputs", "outputs", "said"),
+    ("model", "inputs", "outputs", "message"),
     [
         ("double", [tensor("z")], None, "inputs x"),
         ("double", [tensor(), tensor()], None, "twice"),
@@ -184,11 +184,11 @@ def test_base64_that_is_none_is_refused(server, data, said):
         ("double", [tensor()], [{"name": "z"}], "outputs among y, got z"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(server, model, inputs, outputs, said):
+def test_tensors_that_do_not_fit_are_refused(server, model, inputs, outputs, message):
     body = {"inputs": inputs, "outputs": outputs}
     status, answer = server.call("POST", f"/v2/models/{model}/infer", body)
     assert status == 400
-    assert said in answer["error"]
+    assert message in answer["error"]
 
 
 def test_metadata_of_models(server):

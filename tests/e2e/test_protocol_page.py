@@ -1,4 +1,4 @@
-"""The commands of docs/protocols.md run as they stand."""
+"""The commands of docs/protocols.md and docs/protocols-reference.md run as they stand."""
 
 import pytest
 
@@ -13,14 +13,15 @@ def server(tmp_path):
         yield running
 
 
-def test_the_commands_of_the_page_answer_without_errors(server: ServerProcess):
+def test_the_commands_of_the_pages_answer_without_errors(server: ServerProcess):
     commands = [
         text
-        for language, text in blocks("docs/protocols.md")
+        for page in ("docs/protocols.md", "docs/protocols-reference.md")
+        for language, text in blocks(page)
         if language == "sh" and "curl" in text
     ]
     assert commands
     for command in commands:
-        said = shell(command.replace("localhost:8080", server.host))
-        assert said, command
-        assert '"error"' not in said
+        output = shell(command.replace("localhost:8080", server.host))
+        assert output, command
+        assert '"error"' not in output

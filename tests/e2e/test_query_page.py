@@ -21,10 +21,10 @@ def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
         by_url, by_json, by_command = re.split(r"\n(?=curl|quadriga)", block)
         for command in (by_url, by_json):
             page = json.loads(shell(command.replace("localhost:8080", server.host)))
-            assert [one["id"] for one in page["inferences"]] == ids[:1]
+            assert [inference["id"] for inference in page["inferences"]] == ids[:1]
         by_command = by_command.replace("quadriga", f"{sys.executable} -m quadriga.engine.cli")
-        found = shell(f"{by_command.strip()} --data {data}")
-        assert [json.loads(line)["id"] for line in found.splitlines()] == ids[:1]
+        printed = shell(f"{by_command.strip()} --data {data}")
+        assert [json.loads(line)["id"] for line in printed.splitlines()] == ids[:1]
         table = shell(f"{by_command.replace('--json', '').strip()} --data {data}")
         assert ids[0] in table
         assert re.search(r"│ \w+ 0\.\d\d", table)  # in 80 columns there is room for a word

@@ -25,11 +25,11 @@ def test_the_curl_gives_the_answer_and_the_queries_find_it(server: ServerProcess
     expected = json.loads(promised)
     inference_id = answer["outputs"][0]["parameters"].pop("inference_id")
     assert expected["outputs"][0]["parameters"].pop("inference_id").isdigit()
-    found, wanted = (a["outputs"][0].pop("data")[0] for a in (answer, expected))
+    boxes, expected_boxes = (a["outputs"][0].pop("data")[0] for a in (answer, expected))
     assert answer == expected
-    for box, other in zip(found, wanted, strict=True):
-        assert box.pop("label") == other.pop("label")
-        assert box == pytest.approx(other, rel=1e-3)
+    for box, expected_box in zip(boxes, expected_boxes, strict=True):
+        assert box.pop("label") == expected_box.pop("label")
+        assert box == pytest.approx(expected_box, rel=1e-3)
     server.query({})  # waits until all is stored
     found_again = run(queries, server)
     assert inference_id in found_again.splitlines()[0]

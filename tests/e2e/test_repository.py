@@ -83,11 +83,11 @@ def test_a_new_folder_is_loaded(server):
 def test_a_changed_file_is_loaded_under_load_without_a_failed_request(server):
     doubling(server.models / "busy" / "model.onnx")
     assert load(server, "busy")[0] == 200
-    done, found = threading.Event(), []
+    done, responses = threading.Event(), []
 
     def ask():
         while not done.is_set():
-            found.append(infer(server, "busy"))
+            responses.append(infer(server, "busy"))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -101,7 +101,7 @@ def test_a_changed_file_is_loaded_under_load_without_a_failed_request(server):
         done.set()
         for thread in threads:
             thread.join()
-    assert set(found) == {(200, 2), (200, 3)}
+    assert set(responses) == {(200, 2), (200, 3)}
 
 
 def test_a_load_that_fails_keeps_the_old(server):
@@ -142,9 +142,9 @@ def test_a_configuration_stands_until_the_next_load(server):
 
     assert load(server, "colours", config=json.dumps(config))[0] == 200
     assert {label() for _ in range(20)} == {"a"}
-    found = server.call("GET", "/v2/models/colours/config")[1]
-    assert (found["max_batch_size"], found["platform"]) == (3, "onnxruntime_onnx")
-    assert found["input"] == [
+    configuration = server.call("GET", "/v2/models/colours/config")[1]
+    assert (configuration["max_batch_size"], configuration["platform"]) == (3, "onnxruntime_onnx")
+    assert configuration["input"] == [
         {"name": "image", "data_type": "TYPE_STRING", "dims": [1], "reshape": {"shape": []}}
     ]
     status, answer = load(server, "colours", config='{"dynamic_batching": {}}')
@@ -163,8 +163,8 @@ def test_files_sent_are_a_model_until_the_next_load(server, tmp_path):
     assert load(server, "sent")[0] == 404
     assert load(server, "double")[0] == 200
     assert everywhere(server, "double") == {(200, 2)}
-    kept = list((server.data / "run").glob("*/models/*"))
-    assert len(kept) == 1
+    folders = list((server.data / "run").glob("*/models/*"))
+    assert len(folders) == 1
     assert unload(server, "sent")[0] == 200
     assert list((server.data / "run").glob("*/models/*")) == []
 
@@ -195,25 +195,29 @@ def test_statistics_are_exact(server):
         return server.call("GET", f"/v2/models/{model}/stats")[1]["model_stats"][0]
 
     time.sleep(1)  # a worker knows what the others counted a little later
-    found = stats("counted")
-    assert (found["name"], found["version"], found["execution_count"]) == ("counted", "1", 20)
-    assert found["inference_count"] == 50
-    times = found["inference_stats"]
+    statistics = stats("counted")
+    assert (statistics["name"], statistics["version"], statistics["execution_count"]) == (
+        "counted",
+        "1",
+        20,
+    )
+    assert statistics["inference_count"] == 50
+    times = statistics["inference_stats"]
     for phase in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
         assert times[phase]["count"] == 20
         assert times[phase]["ns"] > 0
-    parts = ("queue", "compute_input", "compute_infer", "compute_output")
-    assert sum(times[phase]["ns"] for phase in parts) <= times["success"]["ns"]
+    phases = ("queue", "compute_input", "compute_infer", "compute_output")
+    assert sum(times[phase]["ns"] for phase in phases) <= times["success"]["ns"]
     assert times["fail"]["count"] == 1
-    sizes = [(b["batch_size"], b["compute_infer"]["count"]) for b in found["batch_stats"]]
+    sizes = [(b["batch_size"], b["compute_infer"]["count"]) for b in statistics["batch_stats"]]
     assert sizes == [(1, 10), (4, 10)]
-    found = stats("colours")
-    assert found["inference_count"] == 10
-    assert found["execution_count"] == 2
-    assert [b["batch_size"] for b in found["batch_stats"]] == [2, 8]
-    assert found["inference_stats"]["success"]["count"] == 1
+    statistics = stats("colours")
+    assert statistics["inference_count"] == 10
+    assert statistics["execution_count"] == 2
+    assert [b["batch_size"] for b in statistics["batch_stats"]] == [2, 8]
+    assert statistics["inference_stats"]["success"]["count"] == 1
     _, every = server.call("GET", "/v2/models/stats")
-    assert {"counted", "colours", "double"} <= {each["name"] for each in every["model_stats"]}
+    assert {"counted", "colours", "double"} <= {entry["name"] for entry in every["model_stats"]}
     assert load(server, "counted")[0] == 200
     assert stats("counted")["inference_count"] == 0
 

@@ -17,7 +17,7 @@ import pytest
 
 from quadriga.engine.session import Session
 from quadriga.proto.datatypes import from_raw
-from quadriga.proto.grpc_messages import SERVICE, message
+from quadriga.proto.grpc_messages import SERVICE, message_class
 from tests.server_process import (
     IMAGES,
     MODELS,
@@ -104,9 +104,9 @@ def element_of(received: Mapping[str, str], answer: bytes) -> Predictions:
 
 def v2_binary(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]) -> Predictions:
     raw = struct.pack("<I", len(image)) + image
-    given = {"name": "image", "shape": [1], "datatype": "BYTES"}
-    given["parameters"] = {**parameters, "binary_data_size": len(raw)}
-    text = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES"}
+    tensor["parameters"] = {**parameters, "binary_data_size": len(raw)}
+    text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     return element_of(*post(place, infer_path(model), *behind_json(text, raw)))
 
 
@@ -115,9 +115,9 @@ def v2_binary_in(
 ) -> Predictions:
     """Bytes there, JSON back."""
     raw = struct.pack("<I", len(image)) + image
-    given = {"name": "image", "shape": [1], "datatype": "BYTES"}
-    given["parameters"] = {**parameters, "binary_data_size": len(raw)}
-    text = json.dumps({"inputs": [given]}).encode()
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES"}
+    tensor["parameters"] = {**parameters, "binary_data_size": len(raw)}
+    text = json.dumps({"inputs": [tensor]}).encode()
     received, answer = post(place, infer_path(model), *behind_json(text, raw))
     assert received["content-type"] == "application/json"
     (predictions,) = json.loads(answer)["outputs"][0]["data"]
@@ -160,30 +160,32 @@ def chariot_v2_raw(
 
 def generate(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]) -> Predictions:
     """One prompt a request."""
-    found = []
+    answers = []
     for prompt in parameters["prompts"]:
         body = {"text_input": prompt, "image": base64.b64encode(image).decode()}
         _, answer = post(place, f"/v2/models/{model}/generate", json.dumps(body).encode())
-        found.append({"prompt": prompt, "answer": json.loads(answer)["text_output"]})
-    return found
+        answers.append({"prompt": prompt, "answer": json.loads(answer)["text_output"]})
+    return answers
 
 
 def call_grpc(place: Place, request: Any) -> Any:
     """Send a ModelInferRequest."""
     with grpc.insecure_channel(place.grpc) as channel:
         ask = channel.unary_unary(
-            f"/{SERVICE}/ModelInfer", None, message("ModelInferResponse").FromString
+            f"/{SERVICE}/ModelInfer", None, message_class("ModelInferResponse").FromString
         )
         return ask(request.SerializeToString(), timeout=60)
 
 
 def asked_by_grpc(model: str, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
     """Give a request for one image, and its input; lists and objects travel as JSON."""
-    request = message("ModelInferRequest")(model_name=model)
-    given = request.inputs.add(name="image", datatype="BYTES", shape=[1])
+    request = message_class("ModelInferRequest")(model_name=model)
+    tensor = request.inputs.add(name="image", datatype="BYTES", shape=[1])
     for name, value in parameters.items():
-        given.parameters[name].string_param = value if isinstance(value, str) else json.dumps(value)
-    return request, given
+        tensor.parameters[name].string_param = (
+            value if isinstance(value, str) else json.dumps(value)
+        )
+    return request, tensor
 
 
 def grpc_raw(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]) -> Predictions:
@@ -196,8 +198,8 @@ def grpc_raw(place: Place, model: str, image: bytes, parameters: Mapping[str, An
 def grpc_typed(
     place: Place, model: str, image: bytes, parameters: Mapping[str, Any]
 ) -> Predictions:
-    request, given = asked_by_grpc(model, parameters)
-    given.contents.bytes_contents.append(image)
+    request, tensor = asked_by_grpc(model, parameters)
+    tensor.contents.bytes_contents.append(image)
     answer = call_grpc(place, request)
     assert not answer.raw_output_contents
     return json.loads(answer.outputs[0].contents.bytes_contents[0])
@@ -209,7 +211,7 @@ def grpc_stream(
     request, _ = asked_by_grpc(model, parameters)
     request.raw_input_contents.append(struct.pack("<I", len(image)) + image)
     with grpc.insecure_channel(place.grpc) as channel:
-        read = message("ModelStreamInferResponse").FromString
+        read = message_class("ModelStreamInferResponse").FromString
         stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", None, read)
         (answer,) = stream(iter([request.SerializeToString()]), timeout=60)
     return json.loads(answer.infer_response.raw_output_contents[0][4:])
@@ -283,18 +285,18 @@ def tensors_binary(place: Place, model: str, arrays: Arrays) -> Arrays:
     raw = b"".join(array.tobytes() for array in arrays.values())
     received, answer = post(place, infer_path(model), *behind_json(text, raw))
     length = int(received["inference-header-content-length"])
-    found, position = {}, length
+    outputs, position = {}, length
     for output in json.loads(answer[:length])["outputs"]:
         size = output["parameters"]["binary_data_size"]
-        part = memoryview(answer)[position : position + size]
-        found[output["name"]], _ = from_raw(part, output["datatype"], output["shape"], "output")
+        chunk = memoryview(answer)[position : position + size]
+        outputs[output["name"]], _ = from_raw(chunk, output["datatype"], output["shape"], "output")
         position += size
     assert position == len(answer)
-    return found
+    return outputs
 
 
 def tensors_grpc(place: Place, model: str, arrays: Arrays) -> Arrays:
-    request = message("ModelInferRequest")(model_name=model)
+    request = message_class("ModelInferRequest")(model_name=model)
     request.parameters["content_type"].string_param = "raw"
     for name, array in arrays.items():
         request.inputs.add(name=name, datatype="FP32", shape=array.shape)
@@ -323,8 +325,8 @@ def test_tensors_are_answered_as_the_graph_itself_does(place, way, model):
         for info in session.inputs
     }
     expected = session.run(arrays)
-    found = TENSOR_WAYS[way](place, model, arrays)
-    assert list(found) == list(expected)
+    outputs = TENSOR_WAYS[way](place, model, arrays)
+    assert list(outputs) == list(expected)
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert outputs[name].dtype == array.dtype
+        np.testing.assert_array_equal(outputs[name], array)

@@ -55,7 +55,9 @@ def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, mon
     stored.append(moved.store("m-shapes-detector", photo))
     for inference_id in stored:
         moved.wait_until(
-            lambda each=inference_id: moved.request("GET", f"/api/inferences/{each}")[0] == 200
+            lambda inference_id_=inference_id: (
+                moved.request("GET", f"/api/inferences/{inference_id_}")[0] == 200
+            )
         )
         status, _, image = moved.request("GET", f"/api/inferences/{inference_id}/input")
         assert (status, image) == (200, photo)
@@ -72,20 +74,20 @@ def test_what_is_stored_is_sent_to_clickhouse_too(
         "http://default@clickhouse:8123/quadriga": clickhouse.url(database),
     }
     server = ServerProcess(data).start()
-    before = server.store("m-shapes-detector", photo)
+    first_id = server.store("m-shapes-detector", photo)
     assert server.stop() == 0
     server = ServerProcess(
         data, ROOT / "sample_models", "--clickhouse", clickhouse.url(database)
     ).start()
-    after = server.store("m-shapes-detector", photo)
+    second_id = server.store("m-shapes-detector", photo)
     assert server.stop() == 0
     seqs = "SELECT toString(seq) AS seq FROM inference ORDER BY seq"
-    assert [row["seq"] for row in clickhouse.query(database, seqs)] == [after]
+    assert [row["seq"] for row in clickhouse.query(database, seqs)] == [second_id]
     assert not list((data / "journal").glob("*.journal"))
     (copy,) = (command for command in COMMANDS if "clickhouse" in command)
     run(copy, urls, tmp_path)
     clickhouse.query(database, "OPTIMIZE TABLE inference FINAL")
-    assert [row["seq"] for row in clickhouse.query(database, seqs)] == [before, after]
+    assert [row["seq"] for row in clickhouse.query(database, seqs)] == [first_id, second_id]
 
 
 def test_the_archive_is_exported(data, tmp_path, photo, monkeypatch) -> None:

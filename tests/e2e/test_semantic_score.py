@@ -8,7 +8,7 @@ import pytest
 
 from quadriga.engine.model import Model
 from quadriga.monitor.drift.similarity import References, write_references
-from quadriga.proto.grpc_messages import message
+from quadriga.proto.grpc_messages import message_class
 from quadriga.tasks.image import decode
 from tests.e2e.test_grpc import Client
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
@@ -22,23 +22,23 @@ def test_every_protocol_tells_the_score_that_is_stored(data, shape):
     path = data / "baselines" / NAME / "default.similarity"
     path.parent.mkdir(parents=True)
     usual = [
-        model.embed(decode(each.read_bytes()))
-        for each in sorted((IMAGES / "classification").glob("*.jpg"))
+        model.embed(decode(image_path.read_bytes()))
+        for image_path in sorted((IMAGES / "classification").glob("*.jpg"))
     ]
     rng = np.random.default_rng(0)
-    like = np.concatenate([one + rng.normal(0, 0.1, (120, len(one))) for one in usual])
+    like = np.concatenate([vector + rng.normal(0, 0.1, (120, len(vector))) for vector in usual])
     write_references(path, like, np.arange(len(like)), model.embedding_space)
     image = shape[0]
     score = round(References.read(path).score(model.embed(decode(image))), 6)
-    asked = {"inputs": [image_input(image, semantic_score=True)]}
+    request = {"inputs": [image_input(image, semantic_score=True)]}
     instances = {"instances": [{"b64": base64.b64encode(image).decode()}]}
     flags = ("--grpc-port", "0")
     with ServerProcess(data, SAMPLE_MODELS / NAME, *flags) as server:
         url = f"/v2/models/{NAME}/infer"
         server.wait_until(
-            lambda: HEADER in server.request("POST", url, json.dumps(asked))[1], timeout_s=20
+            lambda: HEADER in server.request("POST", url, json.dumps(request))[1], timeout_s=20
         )
-        status, headers, answer = server.request("POST", url, json.dumps(asked))
+        status, headers, answer = server.request("POST", url, json.dumps(request))
         assert (status, float(headers[HEADER])) == (200, score)
         (output,) = json.loads(answer)["outputs"]
         assert output["parameters"]["semantic_score"] == score
@@ -62,7 +62,7 @@ def test_every_protocol_tells_the_score_that_is_stored(data, shape):
 
 
 def tell_over_grpc(address: str, image: bytes, score: float) -> None:
-    request = message("ModelInferRequest")(model_name=NAME)
+    request = message_class("ModelInferRequest")(model_name=NAME)
     tensor = request.inputs.add(name="image", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(image)
     tensor.parameters["semantic_score"].bool_param = True

@@ -13,11 +13,11 @@ MODEL = "shapes-classifier"
 
 
 def send(server: ServerProcess, *images: bytes, **parameters) -> list[int]:
-    inputs = [image_input(each, f"image-{n}", **parameters) for n, each in enumerate(images)]
+    inputs = [image_input(ids, f"image-{n}", **parameters) for n, ids in enumerate(images)]
     status, answer = server.call("POST", f"/v2/models/{MODEL}/infer", {"inputs": inputs})
     assert status == 200, answer
-    found = [output.get("parameters", {}).get("inference_id") for output in answer["outputs"]]
-    return [int(each) for each in found if each]
+    id_lists = [output.get("parameters", {}).get("inference_id") for output in answer["outputs"]]
+    return [int(ids) for ids in id_lists if ids]
 
 
 def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Path) -> None:
@@ -33,17 +33,22 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         assert send(server, images[0], store=False) == []
         server.wait_until(lambda: len(inferences.signals(sent)) == 5)
         stored = inferences.signals(sent)
-        assert {(len(one.embedding), len(one.space)) for one in stored.values()} == {(128, 16)}
-        found = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
-        assert all(len(each) == len(IMAGE_STATISTICS) and np.isfinite(each).all() for each in found)
-        assert (found[0] == found[4]).all()
-        assert (found[0] != found[1]).any()
+        assert {(len(signal.embedding), len(signal.space)) for signal in stored.values()} == {
+            (128, 16)
+        }
+        pictures = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
+        assert all(
+            len(picture) == len(IMAGE_STATISTICS) and np.isfinite(picture).all()
+            for picture in pictures
+        )
+        assert (pictures[0] == pictures[4]).all()
+        assert (pictures[0] != pictures[1]).any()
         counted = b"quadriga_store_signals_total 5.0"
         server.wait_until(lambda: counted in server.request("GET", "/metrics")[2])
         late = [seq for _ in range(5) for seq in send(server, *images)]
         server.kill_child("worker")
         server.wait_until(
-            lambda: {*sent, *late} <= {seq for some in inferences.matching_ids({}) for seq in some}
+            lambda: {*sent, *late} <= {seq for page in inferences.matching_ids({}) for seq in page}
         )
     assert set(inferences.signals(late)) <= set(late)
     inferences.close()

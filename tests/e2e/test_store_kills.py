@@ -71,16 +71,16 @@ class Stored:
 
     def check(self, acknowledged: Collection[int]) -> int:
         """Check that everything acknowledged is there once, and tell how much is there."""
-        found = self._rows("SELECT seq, meta FROM inference")
-        assert set(acknowledged) <= {seq for seq, _ in found}, "an acknowledged inference is lost"
-        assert len({meta for _, meta in found}) == len(found), "an inference is stored twice"
+        rows = self._rows("SELECT seq, meta FROM inference")
+        assert set(acknowledged) <= {seq for seq, _ in rows}, "an acknowledged inference is lost"
+        assert len({meta for _, meta in rows}) == len(rows), "an inference is stored twice"
         ((counted,),) = self._rows("SELECT sum(n) FROM rollup")
-        assert int(counted) == len(found), "an inference is counted twice, or not"
+        assert int(counted) == len(rows), "an inference is counted twice, or not"
         indexed = self._rows(
             "SELECT d.seq FROM meta_str AS d JOIN meta_key AS k ON k.id = d.key WHERE k.path = 'run'"
         )
-        assert sorted(indexed) == sorted((seq,) for seq, _ in found), "rows and their index differ"
-        return len(found)
+        assert sorted(indexed) == sorted((seq,) for seq, _ in rows), "rows and their index differ"
+        return len(rows)
 
     def close(self) -> None:
         """Close the connection."""
@@ -95,8 +95,8 @@ def on_each(urls: dict[str, str], story: Callable[[str, str, Stored], None]) -> 
             story(kind, url, stored)
 
     with ThreadPoolExecutor(len(urls)) as pool:
-        for told in [pool.submit(tell, kind, url) for kind, url in urls.items()]:
-            told.result()
+        for future in [pool.submit(tell, kind, url) for kind, url in urls.items()]:
+            future.result()
 
 
 @pytest.mark.timeout(400)
@@ -176,11 +176,11 @@ def start_writer(settings: Settings) -> subprocess.Popen[bytes]:
     return writer
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float, description: str) -> None:
     """Wait until a condition holds."""
     until = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < until, f"expected {what} within {timeout_s:g} s"
+        assert time.monotonic() < until, f"expected {description} within {timeout_s:g} s"
         time.sleep(0.05)
 
 
@@ -193,12 +193,12 @@ def test_every_acknowledged_inference_survives_kills_of_the_writer_once(urls, tm
         appender = Appender(settings.journal_directory)
         try:
             for number in range(kills):
-                before = len(stored.ids())
+                count_before = len(stored.ids())
                 writer = start_writer(settings)
                 try:
                     if number % 5:  # at work; else, as it starts
                         wait_until(
-                            lambda to=before: len(stored.ids()) > to, 60, "the writer to work"
+                            lambda to=count_before: len(stored.ids()) > to, 60, "the writer to work"
                         )
                     time.sleep(chance.uniform(0, 0.2))
                 finally:
@@ -236,7 +236,11 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
             postgres.start()
             begun = time.monotonic()
             waiting = set(map(int, clients.acknowledged))
-            wait_until(lambda of=waiting: of <= stored.ids(), 10, "all rows to be there")
+            wait_until(
+                lambda expected_ids=waiting: expected_ids <= stored.ids(),
+                10,
+                "all rows to be there",
+            )
             delays_s.append(time.monotonic() - begun)
             time.sleep(chance.uniform(0, 0.2))
             if number < outages - 1:

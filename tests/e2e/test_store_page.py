@@ -17,14 +17,14 @@ ID = "249612889206292480"
 def kinds(value: Any) -> Any:
     """Give the shape of a JSON value: names of keys, and of lists the first element."""
     if isinstance(value, dict):
-        return {name: kinds(each) for name, each in value.items()}
+        return {name: kinds(item) for name, item in value.items()}
     return [kinds(value[0])] if isinstance(value, list) and value else type(value).__name__
 
 
 def documented(*keys: str) -> Any:
     """Return the answer of the page that has these keys."""
-    answers = [json.loads(each.text) for each in PAGE if each.language == "json"]
-    (answer,) = (each for each in answers if set(keys) <= each.keys())
+    answers = [json.loads(block.text) for block in PAGE if block.language == "json"]
+    (answer,) = (block for block in answers if set(keys) <= block.keys())
     return answer
 
 
@@ -34,41 +34,41 @@ def test_the_commands_of_the_page_do_what_it_says(
     image = (IMAGES / "detection" / "scene_05.jpg").read_bytes()
     metadata = json.dumps({"camera_id": "north", "altitude": 120.5, "note": "dusk"})
     (tmp_path / "annotations.jsonl").symlink_to(IMAGES / "detection" / "annotations.jsonl")
-    commands = [each.text for each in PAGE if each.language == "sh"]
-    *asked, rebuild, migrate = commands
+    commands = [block.text for block in PAGE if block.language == "sh"]
+    *queries, rebuild, migrate = commands
     data = tmp_path / "data"
     with ServerProcess(data, SAMPLE_MODELS / "shapes-detector") as server:
-        made = server.store("shapes-detector", image, metadata=metadata)
+        inference_id = server.store("shapes-detector", image, metadata=metadata)
         (record,) = server.query({})
         described = documented("request_id", "image_no")
         assert described.keys() <= record.keys()
         for name in ("model", "input"):
             assert kinds(described[name]) == kinds(record[name]), name
         answers = []
-        for command in asked:
-            here = command.replace("localhost:8080", server.host).replace(ID, made)
-            answers.append(json.loads(shell(here, tmp_path)))
+        for command in queries:
+            local_command = command.replace("localhost:8080", server.host).replace(ID, inference_id)
+            answers.append(json.loads(shell(local_command, tmp_path)))
         changed, truth, stated, by_path, feedback, deleted, counted, rule = answers
         assert changed["metadata"] == {"camera_id": "north", "altitude": 121, "operator": "amy"}
-        history = server.call("GET", f"/api/inferences/{made}/metadata/history")[1]
+        history = server.call("GET", f"/api/inferences/{inference_id}/metadata/history")[1]
         assert kinds(history) == kinds(documented("history"))
         assert history["history"][0]["set"] == documented("history")["history"][0]["set"]
-        assert [one["label"] for one in truth["ground_truth"]] == ["star"]
+        assert [annotation["label"] for annotation in truth["ground_truth"]] == ["star"]
         assert stated == {"stated": 2, "matched": 0}
         assert by_path == {"stated": 24, "matched": 0}
-        assert [one["comment"] for one in feedback["feedback"]] == ["well seen"]
+        assert [annotation["comment"] for annotation in feedback["feedback"]] == ["well seen"]
         assert deleted == {"count": 0, "ids": [], "more": False}
         assert counted["groups"][0].keys() == documented("groups")["groups"][0].keys()
         assert counted["source"] == documented("groups")["source"]
         assert rule["inferences_days"] == 90
         job = server.call("POST", "/api/exports", {"format": "jsonl"})[1]
         assert job.keys() == documented("kind").keys()
-        listed = {each.name for each in data.iterdir()}
+        listed = {block.name for block in data.iterdir()}
     monkeypatch.chdir(tmp_path)
-    (tree,) = (each.text for each in PAGE if each.text.startswith("DATA/"))
+    (tree,) = (block.text for block in PAGE if block.text.startswith("DATA/"))
     names = [line.split()[0].rstrip("/") for line in tree.splitlines()[1:]]
     assert {"journal", "journal.offsets", "store.db", "blobs", "jobs"} <= listed & set(names)
-    (files,) = (each.text for each in PAGE if each.text.startswith("quadriga export"))
+    (files,) = (block.text for block in PAGE if block.text.startswith("quadriga export"))
     export, bring, correct = files.splitlines()
     replaced = {
         '"label": "circle"': '"label": "star"',
@@ -76,8 +76,8 @@ def test_the_commands_of_the_page_do_what_it_says(
         "postgresql://user@host/quadriga": f"sqlite:///{tmp_path}/other.db",
     }
     for command in (f"{export} --data {data}", bring, rebuild, migrate):
-        here = command
+        local_command = command
         for old, new in replaced.items():
-            here = here.replace(old, new, 1)
-        assert invoke(here)
+            local_command = local_command.replace(old, new, 1)
+        assert invoke(local_command)
     assert correct.endswith("--as ground-truth")

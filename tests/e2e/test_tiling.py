@@ -28,9 +28,11 @@ def mosaic(task):
     folder = IMAGES / task
     lines = [json.loads(line) for line in (folder / "annotations.jsonl").read_text().splitlines()]
     lines = [line for line in lines if line["path"].endswith(".jpg")][:9]
-    parts = [cv2.resize(cv2.imread(str(folder / line["path"])), (480, 480)) for line in lines]
-    labels = sorted(each["class_label"] for line in lines for each in line["annotations"])
-    rows = [np.concatenate(parts[start : start + 3], axis=1) for start in (0, 3, 6)]
+    images = [cv2.resize(cv2.imread(str(folder / line["path"])), (480, 480)) for line in lines]
+    labels = sorted(
+        annotation["class_label"] for line in lines for annotation in line["annotations"]
+    )
+    rows = [np.concatenate(images[start : start + 3], axis=1) for start in (0, 3, 6)]
     return np.concatenate(rows), labels
 
 
@@ -38,27 +40,29 @@ def mosaic(task):
 def test_tiles_find_what_is_too_small_for_the_whole(task):
     image, labels = mosaic(task)
     tiling = {"size": [480, 480], "overlap": 0.25}
-    whole, tiled = (
+    untiled, tiled = (
         answers(task, image, score_threshold=0.6),
         answers(task, image, score_threshold=0.6, tiling=tiling),
     )
-    found = sorted(each.label for each in tiled)
-    missed = sum(max(0, labels.count(name) - found.count(name)) for name in set(labels))
+    tiled_labels = sorted(detection.label for detection in tiled)
+    missed = sum(max(0, labels.count(name) - tiled_labels.count(name)) for name in set(labels))
     assert missed <= len(labels) * 0.1
-    assert abs(len(found) - len(labels)) <= len(labels) * 0.25
-    assert len(whole) < len(labels) * 0.9
+    assert abs(len(tiled_labels) - len(labels)) <= len(labels) * 0.25
+    assert len(untiled) < len(labels) * 0.9
 
 
 def test_an_object_over_a_border_is_one():
     image = cv2.imread(str(IMAGES / "detection" / "scene_05.jpg"))
-    whole = answers("detection", image, score_threshold=0.85)
+    untiled = answers("detection", image, score_threshold=0.85)
     tiling = {"size": [400, 300], "overlap": 0.5}
     tiled = answers("detection", image, score_threshold=0.85, tiling=tiling)
-    assert sorted(each.label for each in tiled) == sorted(each.label for each in whole)
+    assert sorted(detection.label for detection in tiled) == sorted(
+        detection.label for detection in untiled
+    )
 
 
 @pytest.mark.parametrize(
-    ("tiling", "said"),
+    ("tiling", "message"),
     [
         (True, "false or an object"),
         ({}, "size"),
@@ -68,20 +72,24 @@ def test_an_object_over_a_border_is_one():
         ({"size": [100, 100], "overlaps": 0.1}, "overlaps"),
     ],
 )
-def test_a_wrong_tiling_is_refused(tiling, said):
+def test_a_wrong_tiling_is_refused(tiling, message):
     with pytest.raises(InvalidRequest) as caught:
         answers("detection", np.zeros((50, 50, 3), np.uint8), tiling=tiling)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_contours_in_tiles_are_those_of_their_objects():
     image = cv2.imread(str(IMAGES / "segmentation" / "scene_02.jpg"))
     four = np.concatenate([np.concatenate([image, image], axis=1)] * 2)
-    asked = {"min_area": 500, "score_threshold": 0.5}
+    parameters = {"min_area": 500, "score_threshold": 0.5}
     height, width = image.shape[:2]
-    whole = answers("segmentation", image, **asked)
-    tiled = answers("segmentation", four, tiling={"size": [width, height], "overlap": 0}, **asked)
-    assert sorted(each.label for each in tiled) == sorted(each.label for each in whole * 4)
+    untiled = answers("segmentation", image, **parameters)
+    tiled = answers(
+        "segmentation", four, tiling={"size": [width, height], "overlap": 0}, **parameters
+    )
+    assert sorted(region.label for region in tiled) == sorted(
+        region.label for region in untiled * 4
+    )
 
 
 def test_a_classifier_takes_no_tiles():

@@ -9,8 +9,8 @@ def test_what_was_served_is_counted_and_images_go_beyond_a_size(data, shape, pho
     with ServerProcess(data, MODEL, "--max-input-bytes", "1") as server:
         ids = [server.store("shapes-classifier", image) for image in (shape[0], photo)]
         server.query({}, consistency="journal")
-        asked = {"where": {"model": "shapes-classifier"}, "group": ["model"]}
-        status, answer = server.call("POST", "/api/inferences/aggregate", asked)
+        request = {"where": {"model": "shapes-classifier"}, "group": ["model"]}
+        status, answer = server.call("POST", "/api/inferences/aggregate", request)
         (group,) = answer["groups"]
         assert (status, answer["source"]) == (200, "rollups")
         assert (group["model"], group["count"], group["error_rate"]) == ("shapes-classifier", 2, 0)
@@ -22,4 +22,4 @@ def test_what_was_served_is_counted_and_images_go_beyond_a_size(data, shape, pho
         server.wait_until(lambda: not server.call("GET", oldest)[1]["input"]["kept"], timeout_s=40)
         assert server.call("GET", f"{oldest}/input")[0] == 404
         assert quadriga("store", "rebuild", "--data", data).stdout == "rebuilt\n"
-        assert server.call("POST", "/api/inferences/aggregate", asked)[1]["groups"] == [group]
+        assert server.call("POST", "/api/inferences/aggregate", request)[1]["groups"] == [group]

@@ -81,7 +81,8 @@ def test_a_box_at_45_degrees_in_a_16_to_9_image_survives_the_wire():
     _, (answered,) = infer_images(images, InferRequest(name, None, "", [tensor]))
     assert answered.width / answered.height == pytest.approx(16 / 9, abs=0.01)
     assert any(
-        abs(each["oriented_bbox"]["r"] - np.pi / 4) < 0.01 for each in truth[1]["annotations"]
+        abs(annotation["oriented_bbox"]["r"] - np.pi / 4) < 0.01
+        for annotation in truth[1]["annotations"]
     )
     for box in answered.predictions:
         centre = np.array([box.cx * answered.width, box.cy * answered.height])
@@ -90,6 +91,8 @@ def test_a_box_at_45_degrees_in_a_16_to_9_image_survives_the_wire():
         corners = {
             tuple(np.round(centre + a * along + b * across, 2)) for a in (-1, 1) for b in (-1, 1)
         }
-        given = {tuple(np.round(corner, 2)) for corner in box.corners}
+        rounded_corners = {tuple(np.round(corner, 2)) for corner in box.corners}
         for corner in corners:
-            assert min(np.hypot(*(np.array(corner) - other)) for other in given) < 0.05
+            assert (
+                min(np.hypot(*(np.array(corner) - corner_)) for corner_ in rounded_corners) < 0.05
+            )

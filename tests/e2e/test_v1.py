@@ -134,18 +134,18 @@ def test_images_are_answered_as_by_v2(server: ServerProcess, photo, shape, model
     images, parameters = [photo, shape[0]], {"metadata": {"site": "v1"}}
     inputs = [image_input(image, **parameters) for image in images]
     _, expected = server.call("POST", f"/v2/models/{model}/infer", {"inputs": inputs})
-    wanted = [output["data"][0] for output in expected["outputs"]]
+    expected_predictions = [output["data"][0] for output in expected["outputs"]]
     texts = [base64_text(image) for image in images]
     for instances in (texts, [{"b64": text} for text in texts]):
         body = json.dumps({"instances": instances, "parameters": parameters})
         status, headers, answer = server.request("POST", f"/v1/models/{model}:predict", body)
         assert status == 200
-        assert json.loads(answer) == {"predictions": wanted}
+        assert json.loads(answer) == {"predictions": expected_predictions}
         ids = headers["quadriga-inference-ids"].split(",")
-        found = server.query({"meta.site": "v1"})
-        assert set(ids) < {record["id"] for record in found}
+        records = server.query({"meta.site": "v1"})
+        assert set(ids) < {record["id"] for record in records}
     _, answer = server.call("POST", f"/v1/models/{model}:predict", {"inputs": {"image": texts}})
-    assert answer == {"outputs": wanted}
+    assert answer == {"outputs": expected_predictions}
 
 
 def test_an_instance_has_parameters_of_its_own(server: ServerProcess, photo):
@@ -240,11 +240,11 @@ NOT_EXPLAINED = [
 
 @pytest.mark.parametrize("number", range(len(NOT_EXPLAINED)))
 def test_what_is_not_explained(server: ServerProcess, photo, number):
-    model, parameters, status, said = NOT_EXPLAINED[number]
+    model, parameters, status, message = NOT_EXPLAINED[number]
     body = {"instances": [base64_text(photo)], "parameters": parameters}
-    found, answer = server.call("POST", f"/v1/models/{model}:explain", body)
-    assert found == status
-    assert said in answer["error"]
+    actual_status, answer = server.call("POST", f"/v1/models/{model}:explain", body)
+    assert actual_status == status
+    assert message in answer["error"]
 
 
 def test_explanations_are_bounded_and_nothing_has_none(server: ServerProcess, photo):
@@ -281,10 +281,10 @@ def test_events_of_both_protocols(server: ServerProcess, photo):
 
 
 def without_ids(answer: bytes | str):
-    found = json.loads(answer)
-    for output in found.get("outputs", []):
+    document = json.loads(answer)
+    for output in document.get("outputs", []):
         output["parameters"].pop("inference_id")
-    return found
+    return document
 
 
 def test_an_image_model_without_images_is_refused(server: ServerProcess):
@@ -295,7 +295,7 @@ def test_an_image_model_without_images_is_refused(server: ServerProcess):
 
 def test_the_page_s_lines_run(server: ServerProcess):
     page = (
-        (ROOT / "docs" / "protocols.md")
+        (ROOT / "docs" / "protocols-reference.md")
         .read_text()
         .partition("\n## Under /v1")[2]
         .partition("\n## ")[0]
@@ -309,8 +309,11 @@ def test_the_page_s_lines_run(server: ServerProcess):
         answers.append(json.loads(done.stdout))
     (promised,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     predicted, explained, event = answers
-    (wanted,), (found,) = json.loads(promised)["predictions"], predicted["predictions"]
-    for box, expected in zip(found, wanted, strict=True):
+    (documented,), (predicted_boxes,) = (
+        json.loads(promised)["predictions"],
+        predicted["predictions"],
+    )
+    for box, expected in zip(predicted_boxes, documented, strict=True):
         assert box.pop("label") == expected.pop("label")
         assert box == pytest.approx(expected, abs=0.06)
     assert np.array(explained["explanations"][0]["saliency"]).shape == (4, 4)

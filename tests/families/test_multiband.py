@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.inspection import in_words
+from quadriga.engine.inspection import describe_input
 from quadriga.engine.repository import Model
 from quadriga.engine.session import LoadError
 from quadriga.engine.validation import validate
@@ -194,7 +194,7 @@ def test_inspect_says_values_and_bands(tmp_path):
     path = echo(tmp_path / "model.onnx", NCHW[10], FLOAT)
     (tmp_path / "model.toml").write_text(TOML + "bit_depth = 12")
     model = Model("model", "1", path)
-    assert "10 bands, values from 0 to 4095 times 0.0002442, as float32" in in_words(
+    assert "10 bands, values from 0 to 4095 times 0.0002442, as float32" in describe_input(
         model.spec.input
     )
     decided = {prediction.field: prediction.reason for prediction in model.recognition.decisions}

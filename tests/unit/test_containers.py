@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from quadriga.engine import settings
-from quadriga.engine.metrics import metrics_route
+from quadriga.engine.api.metrics import metrics_route
 from quadriga.proto import table
-from quadriga.proto.operations import Options, plain_paths
+from quadriga.proto.operations import WireOptions, expand_path
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
@@ -91,8 +91,8 @@ def test_the_image_is_healthy_while_its_server_lives() -> None:
     path = re.search(r"http://127\.0\.0\.1:8080(/[\w/]+)", command[2])[1]
     offered = {
         plain
-        for operation in table.operations(None, Options(server_version=""))
-        for plain in plain_paths(operation.path)
+        for operation in table.all_operations(None, WireOptions(server_version=""))
+        for plain in expand_path(operation.path)
         if operation.method == "GET"
     }
     assert path in offered

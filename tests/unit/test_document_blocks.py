@@ -31,14 +31,14 @@ TRAINING = f"sh {HERE}commands_of_the_training_are_there"
 FIRST_HOUR = "tests/e2e/test_first_hour.py::test_the_hour_goes_as_the_page_says"
 STORE = "tests/e2e/test_store_page.py::test_the_commands_of_the_page_do_what_it_says"
 README = "tests/e2e/test_readme.py::test_the_curl_gives_the_answer_and_the_queries_find_it"
-PROTOCOLS = "tests/e2e/test_protocol_page.py::test_the_commands_of_the_page_answer_without_errors"
+PROTOCOLS = "tests/e2e/test_protocol_page.py::test_the_commands_of_the_pages_answer_without_errors"
 ENVELOPE = "tests/e2e/test_chariot.py::test_the_page_s_request_has_the_page_s_answer"
 GRPC = "tests/e2e/test_grpc.py::test_the_program_in_the_documents_runs"
 V1 = "tests/e2e/test_v1.py::test_the_page_s_lines_run"
 MOVE = "tests/e2e/test_scaling_page.py::test_a_store_in_use_moves_to_postgresql"
 CLICKHOUSE = "tests/e2e/test_scaling_page.py::test_what_is_stored_is_sent_to_clickhouse_too"
 STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_page_do_what_it_says"
-PAGES = "tests/e2e/test_drift.py::test_commands_of_the_page_are_answered"
+PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 EVALUATION = "tests/unit/monitor/evaluation/"
 RUN_BY = {
     "README.md": [
@@ -55,17 +55,25 @@ RUN_BY = {
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
     "docs/drift.md": [
-        f"sh {PAGES}",
-        f"sh {HERE}files_are_compared_as_the_page_says",
         f"csv {HERE}files_are_compared_as_the_page_says",
+        f"sh {HERE}files_are_compared_as_the_page_says",
         f"sh {PAGES}",
         f"sh {PAGES}",
         "sh tests/unit/monitor/drift/test_schedules.py::test_the_example_of_the_document_is_a_schedule",
         f"text {HERE}an_alarm_is_logged_as_the_page_shows",
+    ],
+    "docs/drift-reference.md": [
+        *[f"sh {PAGES}"] * 3,
         "json tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
         "python tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
     ],
     "docs/evaluation.md": [
+        "sh tests/e2e/test_evaluate_command.py::test_the_command_of_the_page_is_answered",
+        f"sh {HERE}commands_have_the_options_that_are_written",
+        f"sh {HERE}files_are_evaluated_as_the_page_says",
+        f"json {EVALUATION}test_files.py::test_the_record_of_the_document_is_one",
+    ],
+    "docs/evaluation-reference.md": [
         f"json {EVALUATION}test_detection.py::test_the_example_of_the_document_gives_its_numbers",
         f"json {EVALUATION}test_instances.py::test_the_documented_squares_overlap_by_a_third",
         f"json {EVALUATION}test_evaluation_examples.py::test_examples_give_their_numbers",
@@ -73,9 +81,6 @@ RUN_BY = {
         f"json {EVALUATION}test_evaluation_documents.py::test_examples_have_the_numbers_that_are_said",
         f"json {EVALUATION}test_evaluation_examples.py::test_examples_give_their_numbers",
         "sh tests/e2e/test_evaluations.py::test_the_command_of_the_page_submits_a_job",
-        "sh tests/e2e/test_evaluate_command.py::test_the_command_of_the_page_is_answered",
-        f"sh {HERE}files_are_evaluated_as_the_page_says",
-        f"json {EVALUATION}test_files.py::test_the_record_of_the_document_is_one",
         "python tests/unit/monitor/report/test_page.py::test_documented_lines_write_a_page",
         f"sh {HERE}commands_have_the_options_that_are_written",
     ],
@@ -92,7 +97,11 @@ RUN_BY = {
     "docs/protocols.md": [
         f"json {ENVELOPE}",
         f"json {ENVELOPE}",
-        *[f"sh {PROTOCOLS}"] * 5,
+        f"sh {PROTOCOLS}",
+        f"sh {PROTOCOLS}",
+    ],
+    "docs/protocols-reference.md": [
+        *[f"sh {PROTOCOLS}"] * 3,
         f"sh {GRPC}",
         f"python {GRPC}",
         f"sh {V1}",
@@ -249,7 +258,7 @@ def test_the_embedding_is_named_as_the_page_shows() -> None:
 
 
 def test_findings_of_the_conformance_are_of_its_cases() -> None:
-    (shown,) = texts("docs/protocols.md", "ok ")
+    (shown,) = texts("docs/protocols-reference.md", "ok ")
     found = re.findall(r"^(?:ok     |differs)  (must|should) +(\S.*)$", shown, re.MULTILINE)
     assert len(found) == 2
     assert set(found) <= {(case.severity, case.name) for case in CASES}

@@ -18,12 +18,12 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.metrics import Metrics
+from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.operations import Options, plain_paths
+from quadriga.proto.operations import WireOptions, expand_path
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
@@ -113,7 +113,7 @@ def test_every_parameter_of_prompts_is_described():
 def check_row(row, task):
     noting = Noting()
     task.options(noting)
-    text = (ROOT / "docs" / "protocols.md").read_text()
+    text = (ROOT / "docs" / "protocols-reference.md").read_text()
     (known,) = re.findall(rf"^\| {row} \| .* \| (.*) \|$", text, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", known)) | {"action"}
     if row == "oriented detection":
@@ -125,8 +125,8 @@ def check_row(row, task):
 
 
 def first_column(heading):
-    """Give what stands in code marks in the first cells of the tables of protocols.md under a heading."""
-    text = (ROOT / "docs" / "protocols.md").read_text().replace(r"\|", "\0")
+    """Give what stands in code marks in the first cells of the tables of protocols-reference.md under a heading."""
+    text = (ROOT / "docs" / "protocols-reference.md").read_text().replace(r"\|", "\0")
     rows = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     cells = re.findall(r"^\|([^|]*)\|", "".join(rows), re.MULTILINE)
     return [name.replace("\0", "|") for cell in cells for name in re.findall("`([^`]+)`", cell)]
@@ -137,11 +137,11 @@ def test_every_endpoint_stands_in_a_table_once():
         (verb, path)
         for endpoint in first_column("endpoint")
         for verb in endpoint.rpartition(" ")[0].split(", ")
-        for path in plain_paths(endpoint.rpartition(" ")[2])
+        for path in expand_path(endpoint.rpartition(" ")[2])
     ]
-    operations = table.operations(None, Options(server_version=""))
+    operations = table.all_operations(None, WireOptions(server_version=""))
     offered = [
-        (operation.method, path) for operation in operations for path in plain_paths(operation.path)
+        (operation.method, path) for operation in operations for path in expand_path(operation.path)
     ]
     offered += [
         (verb, path.replace(":str", ""))
@@ -152,7 +152,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *evaluation_routes(None),
             *drift_routes(None),
             *schedule_routes(ROOT),
-            metrics_route(Metrics(None, "", dict)),
+            metrics_route(PrometheusMetrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths
@@ -201,6 +201,20 @@ def test_every_field_and_operator_of_a_query_is_described():
     assert numbers in text.replace("\n", " ")
     assert f"3 to {MAX_CORNERS} corners" in text
     assert f"{Budget().unbounded_rows:,} inferences" in text.replace("\n", " ")
+
+
+def test_messages_of_the_first_hour_are_those_of_the_code():
+    text = (ROOT / "docs" / "first-hour.md").read_text().partition("## When it does not work")[2]
+    code = "".join(
+        path.read_text()
+        for package in ("engine", "monitor", "proto", "store", "tasks")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    first_cells = "".join(re.findall(r"^\|([^|]*)\|", text, re.MULTILINE))
+    for message in re.findall("`([^`]+)`", first_cells):
+        own_text = message.removesuffix(": Address already in use")  # the system says so
+        for part in own_text.split("…"):
+            assert part.strip(" ,.:") in code, message
 
 
 def anchors(page: Path) -> set[str]:

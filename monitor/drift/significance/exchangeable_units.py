@@ -1,6 +1,6 @@
 """Exchangeable units for permutation tests: rows, blocks of neighbouring rows, or sources.
 
-Rows that resemble each other cannot be permuted one by one; docs/drift.md explains how units are chosen.
+Rows that resemble each other cannot be permuted one by one; docs/drift-reference.md explains how units are chosen.
 """
 
 from functools import partial

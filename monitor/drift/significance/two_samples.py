@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.report.schema import Reference
+from quadriga.monitor.report.schema import Divergence
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 MIN_EXPECTED = 5.0
@@ -106,14 +106,14 @@ def total_variation(table: Float64Array) -> float:
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
-def psi(table: Float64Array) -> Reference:
+def psi(table: Float64Array) -> Divergence:
     """Return the population stability index of counts (2, C); by chance alone it is (C - 1)(1/n + 1/m) on average."""
     shares = np.maximum(table / table.sum(axis=1, keepdims=True), _MIN_SHARE)
     value = float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
-    return Reference(value, _expected_psi(table))
+    return Divergence(value, _expected_psi(table))
 
 
-def jensen_shannon(table: Float64Array) -> Reference:
+def jensen_shannon(table: Float64Array) -> Divergence:
     """Return the Jensen-Shannon distance (natural logarithm) of counts (2, C).
 
     By chance alone it is about the root of an eighth of what PSI is.
@@ -124,7 +124,7 @@ def jensen_shannon(table: Float64Array) -> Reference:
     middle = shares.mean(axis=0)
     ratio = np.divide(shares, middle, out=np.ones_like(shares), where=shares > 0)
     value = float((shares * np.log(ratio)).sum() / 2)
-    return Reference(max(value, 0.0) ** 0.5, (_expected_psi(table) / 8) ** 0.5)
+    return Divergence(max(value, 0.0) ** 0.5, (_expected_psi(table) / 8) ** 0.5)
 
 
 def _expected_psi(table: Float64Array) -> float:

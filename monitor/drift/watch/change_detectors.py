@@ -1,6 +1,6 @@
 """Change detectors for series with one value per window: ADWIN and Page-Hinkley.
 
-Their false alarms are measured in docs/drift.md. They never raise an alarm of a report.
+Their false alarms are measured in docs/drift-reference.md. They never raise an alarm of a report.
 """
 
 import math

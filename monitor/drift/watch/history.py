@@ -22,8 +22,8 @@ from quadriga.monitor.report.schema import (
     PastWindow,
     Report,
     Signal,
-    by_effect,
-    times_least,
+    effect_ratio,
+    sorted_by_effect,
 )
 from quadriga.store.disk import write_atomically
 from quadriga.store.query.moments import parse_moment_us
@@ -127,10 +127,10 @@ def record_window(directory: Path, report: Report, parameters: DriftParameters) 
             followed = watch.followed.setdefault(
                 signal.name, SignalSeries(Series(min_unit=MIN_UNIT))
             )
-            for name in followed.series.update(times_least(signal)):
+            for name in followed.series.update(effect_ratio(signal)):
                 ends = [*followed.changes.get(name, []), entry.end or ""]
                 followed.changes[name] = ends[-MAX_CHANGES:]
-    alarms = [signal for signal in by_effect(report.signals) if signal.alarm]
+    alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     if alarms:
         _log_alarms(model, entry, alarms)
     event, event_signals = _alert_event(watch, report.signals, alarms)

@@ -131,7 +131,7 @@ class ScheduleStore:
         since_s = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
             since_s = self.get(model).since_s
-        with translate_disk_errors("keep the schedule"):
+        with translate_disk_errors("store the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
             write_model_file(
                 model_file_path(self.directory, model, SCHEDULE_SUFFIX),

@@ -1,4 +1,4 @@
-"""COCO's files, of what is true and of what a model found, as a state."""
+"""Reads COCO's files, instances and results, into an evaluation state."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import end_to_end, within
-from quadriga.monitor.evaluation.evaluators import decode
-from quadriga.monitor.evaluation.item_tables import Listed
+from quadriga.monitor.evaluation.arrays import concat_tables, index_within_runs
+from quadriga.monitor.evaluation.evaluators import decode_json
+from quadriga.monitor.evaluation.item_tables import ItemTable
 from quadriga.monitor.evaluation.objects.detection import box_tables
 from quadriga.monitor.evaluation.pixels.instances import mask_tables
-from quadriga.monitor.evaluation.pixels.run_lengths import masks_of
+from quadriga.monitor.evaluation.pixels.run_lengths import masks_from_segmentations
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    State,
+    EvaluationState,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.store.exchange.coco import (
     CocoAnnotation,
@@ -33,162 +33,181 @@ from quadriga.tasks import full_name
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
-"""Of the images of the masks that are held at once, an image counting as so many at least; the masks
-themselves take far less."""
+"""Maximum number of pixels of images whose masks are in memory at once, and the minimum counted per image; the
+masks themselves take far less."""
 
 _LONGEST = 1 << 19
-"""Pixels of a side of an image."""
+"""Maximum side of an image, in pixels."""
 
 
 def read_instances(data: bytes, name: str) -> tuple[CocoInstances, list[CocoImage]]:
-    """Read a file of instances; also gives its images."""
-    instances: CocoInstances = decode(CocoInstances, data, name)
+    """Decode a file of instances, and its images."""
+    instances: CocoInstances = decode_json(CocoInstances, data, name)
     images = [
-        decode(CocoImage, image, f"{name}: images[{position}]")
+        decode_json(CocoImage, image, f"{name}: images[{position}]")
         for position, image in enumerate(instances.images)
     ]
     return instances, images
 
 
-def state_of_coco(
+def coco_state(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
-) -> tuple[str, State]:
-    """Turn a file of instances and one of results into the full name of the task and a state for `merge`.
+) -> tuple[str, EvaluationState]:
+    """Read a file of instances and a file of results; return the full name of the task and a state to merge.
 
     Every image of the file of instances counts, with annotations or without. As in pycocotools, `iscrowd`
     makes a crowd, `area` decides about the size of an annotation, and `ignore` means nothing.
 
     Args:
-        truth: Instances: `images`, `categories`, `annotations`.
-        predictions: A list of results, with `bbox` or with `segmentation`: run lengths or polygons.
-        by: What is to be sliced by: `meta.<key of an image>`.
-        task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; without it masks if results have them, else boxes.
+        truth: File of instances: `images`, `categories`, `annotations`.
+        predictions: File with a list of results, with `bbox` or with `segmentation`: run lengths or polygons.
+        by: Keys to slice by: `meta.<key of an image>`.
+        task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; None for masks if results have them, else boxes.
 
     Raises:
-        EvaluationError: A file is none of COCO's, or results are not of these images and categories.
+        EvaluationError: A file is not in COCO's format, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known, images = read_instances(truth.read_bytes(), truth.name)
-    answers: list[CocoResult] = decode(list[CocoResult], predictions.read_bytes(), predictions.name)
-    has_masks = any(one.segmentation is not None for one in answers)
+    instances, images = read_instances(truth.read_bytes(), truth.name)
+    results: list[CocoResult] = decode_json(
+        list[CocoResult], predictions.read_bytes(), predictions.name
+    )
+    has_masks = any(item.segmentation is not None for item in results)
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
-    labels = [one.label for one in known.categories]
-    image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")
-    label_at = _numbered([one.id for one in known.categories], f"{truth.name}: categories: id")
+    labels = [item.label for item in instances.categories]
+    image_at = _numbered([item.id for item in images], f"{truth.name}: images: id")
+    label_at = _numbered(
+        [item.id for item in instances.categories], f"{truth.name}: categories: id"
+    )
     _numbered(labels, f"{truth.name}: categories: name")
-    found = _listed(predictions.name, answers, image_at, label_at)
-    there = _listed(f"{truth.name}: annotations", known.annotations, image_at, label_at)
-    if len(found.rows) < len(answers):
-        raise EvaluationError(_stray(predictions.name, answers, image_at, label_at))
-    sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.int64).reshape(-1, 2)
-    ids = [str(one.id) for one in images]
-    names = [one.file_name for one in images if one.file_name]
-    return task, State(
-        ids,
-        names if len(set(names)) == len(ids) else ids,
-        sizes,
-        {name: _values(known.images, name) for name in by},
-        labels,
-        _TABLES[task](found, there, sizes),
-        counted(unlisted_annotation=len(known.annotations) - len(there.rows)),
+    prediction_table = _table(predictions.name, results, image_at, label_at)
+    annotation_table = _table(
+        f"{truth.name}: annotations", instances.annotations, image_at, label_at
+    )
+    if len(prediction_table.rows) < len(results):
+        raise EvaluationError(_unlisted_message(predictions.name, results, image_at, label_at))
+    sizes = np.array([(item.width or 0, item.height or 0) for item in images], np.int64).reshape(
+        -1, 2
+    )
+    ids = [str(item.id) for item in images]
+    names = [item.file_name for item in images if item.file_name]
+    return task, EvaluationState(
+        ids=ids,
+        images=names if len(set(names)) == len(ids) else ids,
+        sizes=sizes,
+        slices={name: _values(instances.images, name) for name in by},
+        labels=labels,
+        tables=_TABLES[task](prediction_table, annotation_table, sizes),
+        excluded=nonzero_counts(
+            unlisted_annotation=len(instances.annotations) - len(annotation_table.rows)
+        ),
     )
 
 
-def _numbered(names: Sequence[ImageId], place: str) -> dict[ImageId, int]:
-    """Return the position of each name."""
-    numbers = {name: at for at, name in enumerate(names)}
+def _numbered(names: Sequence[ImageId], location: str) -> dict[ImageId, int]:
+    """Return the position of each name; names are distinct."""
+    numbers = {name: index for index, name in enumerate(names)}
     if len(numbers) < len(names):
-        twice = next(name for at, name in enumerate(names) if numbers[name] != at)
-        raise EvaluationError(f"{place}: expected each once, got {twice!r:.80} twice")
+        repeated = next(name for index, name in enumerate(names) if numbers[name] != index)
+        raise EvaluationError(f"{location}: expected each once, got {repeated!r:.80} twice")
     return numbers
 
 
-def _listed(
+def _table(
     name: str,
     rows: Sequence[CocoAnnotation | CocoResult],
     images: Mapping[ImageId, int],
     labels: Mapping[ImageId, int],
-) -> Listed:
-    """Sort annotations or results by image, without those of other images and categories."""
+) -> ItemTable:
+    """Build a table of annotations or results, sorted by image, without those of unlisted images and categories."""
     count = len(rows)
     image = np.fromiter((images.get(row.image_id, -1) for row in rows), np.int64, count)
     label = np.fromiter((labels.get(row.category_id, -1) for row in rows), np.int64, count)
     order = np.argsort(image, kind="stable")
     order = order[(image[order] >= 0) & (label[order] >= 0)]
     image = image[order]
-    return Listed(
+    return ItemTable(
         [rows[at] for at in order.tolist()],
-        {"image": image, "label": label[order], "number": within(image)},
+        {"image": image, "label": label[order], "number": index_within_runs(image)},
         lambda at: f"{name}[{order[at]}]",
     )
 
 
-def _stray(
+def _unlisted_message(
     name: str,
-    answers: list[CocoResult],
+    results: list[CocoResult],
     images: Mapping[ImageId, int],
     labels: Mapping[ImageId, int],
 ) -> str:
-    """Tell which result is of none of the images or categories."""
-    for at, one in enumerate(answers):
-        if one.image_id not in images:
-            return f"{name}[{at}]: expected image_id to be one of the images, got {one.image_id!r}"
-        if one.category_id not in labels:
+    """Return the error message for the first result of an unlisted image or category."""
+    for index, result in enumerate(results):
+        if result.image_id not in images:
+            return f"{name}[{index}]: expected image_id to be one of the images, got {result.image_id!r}"
+        if result.category_id not in labels:
             break
-    return f"{name}[{at}]: expected category_id to be one of the categories, got {one.category_id}"
+    return f"{name}[{index}]: expected category_id to be one of the categories, got {result.category_id}"
 
 
 def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
-    """Return the value that each image is sliced by."""
+    """Return the value of the slice key of each image."""
     path = f"{by.removeprefix('meta.')}."
-    known = []
+    fields_only = []
     for image in images:
         fields: dict[str, Any] = msgspec.json.decode(image)
         searched = {key: value for key, value in fields.items() if path.startswith(f"{key}.")}
-        known.append(EvaluatedImage("", metadata=searched))
-    return slice_values(known, by)
+        fields_only.append(EvaluatedImage("", metadata=searched))
+    return slice_values(fields_only, by)
 
 
-def _boxes(found: Listed, there: Listed, _: Int64Array) -> dict[str, Table]:
-    def boxes(listed: Listed) -> Float64Array:
-        none = 0, 0, -1, -1
-        found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
+def _boxes(predictions: ItemTable, annotations: ItemTable, _: Int64Array) -> dict[str, Table]:
+    def boxes(table: ItemTable) -> Float64Array:
+        missing = 0, 0, -1, -1
+        boxes = np.array([row.bbox or missing for row in table.rows], np.float64).reshape(-1, 4)
         expected = "bbox to be x, y, width and height"
-        listed.check(found[:, 2:].min(axis=1) >= 0, expected, lambda at: str(listed.rows[at].bbox))
-        return found
+        table.check(boxes[:, 2:].min(axis=1) >= 0, expected, lambda at: str(table.rows[at].bbox))
+        return boxes
 
-    return box_tables(found, boxes(found), there, boxes(there))
+    return box_tables(predictions, boxes(predictions), annotations, boxes(annotations))
 
 
-def _instances(found: Listed, there: Listed, sizes: Int64Array) -> dict[str, Table]:
-    """Return the tables of masks, as `quadriga.monitor.evaluation.pixels.instances` has them."""
-    both = found, there
-    images = np.concatenate([one.table["image"] for one in both])
+def _instances(
+    predictions: ItemTable, annotations: ItemTable, sizes: Int64Array
+) -> dict[str, Table]:
+    """Return the tables of masks; see `quadriga.monitor.evaluation.pixels.instances`."""
+    item_tables = predictions, annotations
+    images = np.concatenate([table.table["image"] for table in item_tables])
     objects = np.bincount(images, minlength=len(sizes))
-    parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
-    bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(sizes)]
+    chunk_index = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
+    bounds = [0, *(np.flatnonzero(np.diff(chunk_index)) + 1).tolist(), len(sizes)]
     tables = []
     for span in pairwise(bounds):
-        some = [one.of(np.arange(*np.searchsorted(one.table["image"], span))) for one in both]
+        chunk_tables = [
+            table.take(np.arange(*np.searchsorted(table.table["image"], span)))
+            for table in item_tables
+        ]
         masks = (
-            masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
-            for one in some
+            masks_from_segmentations(
+                [row.segmentation for row in table.rows], _sizes(table, sizes), table.locate
+            )
+            for table in chunk_tables
         )
-        tables.append(mask_tables(*zip(some, masks, strict=True)))
-    return end_to_end(tables)
+        tables.append(mask_tables(*zip(chunk_tables, masks, strict=True)))
+    return concat_tables(tables)
 
 
-def _sizes(listed: Listed, sizes: Int64Array) -> Int64Array:
-    """Return (N, 2) the size of the image of each object."""
-    of = sizes[listed.table["image"]]
-    for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():
+def _sizes(table: ItemTable, sizes: Int64Array) -> Int64Array:
+    """Return the width and height of the image of each object, (N, 2)."""
+    item_sizes = sizes[table.table["image"]]
+    for row in np.flatnonzero(
+        (item_sizes <= 0).any(axis=1) | (item_sizes > _LONGEST).any(axis=1)
+    ).tolist():
         raise EvaluationError(
-            f"image {listed.rows[at].image_id!r}: expected width and height of 1 to {_LONGEST},"
-            f" got {of[at, 0]} and {of[at, 1]}"
+            f"image {table.rows[row].image_id!r}: expected width and height of 1 to {_LONGEST},"
+            f" got {item_sizes[row, 0]} and {item_sizes[row, 1]}"
         )
-    return of
+    return item_sizes
 
 
 _TABLES = {"OBJECT_DETECTION": _boxes, "IMAGE_SEGMENTATION": _instances}

@@ -1,4 +1,4 @@
-"""A dataset: what its layout is, and its images with what is true of them.
+"""Reads datasets of several layouts: their images with annotations.
 
 Source: Chariot, dataset archives; COCO, "Data format"; torchvision, ImageFolder.
 """
@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
@@ -21,24 +21,24 @@ from quadriga.store.exchange.datasets import GPS, OWN
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
-"""Names of folders that hold a folder for each label."""
+"""Names of folders of splits, which hold a folder for each label."""
 
 _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 
 
-class Files(NamedTuple):
-    """Names with `/`, relative to the folder, in order; read from several threads."""
+class DatasetFiles(NamedTuple):
+    """Files of a folder or a zip, names sorted, relative, with `/`; they may be read from several threads."""
 
     names: list[str]
     place: Path
     archive: ZipFile | None = None
 
     def read(self, name: str) -> bytes:
-        """Read one.
+        """Read a file.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         if self.archive is None:
             return (self.place / name).read_bytes()
@@ -48,31 +48,33 @@ class Files(NamedTuple):
             raise OSError(f"expected {name} in {self.place.name}, got: {error}") from error
 
 
-def open_files(place: Path) -> Files:
+def open_dataset_files(location: Path) -> DatasetFiles:
     """List the files of a dataset."""
-    if place.is_dir():
-        found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
-        return Files(sorted(path.as_posix() for path in found), place)
+    if location.is_dir():
+        files = (path.relative_to(location) for path in location.rglob("*") if path.is_file())
+        return DatasetFiles(sorted(path.as_posix() for path in files), location)
     try:
-        archive = ZipFile(place)
+        archive = ZipFile(location)
     except BadZipFile as error:
         raise EvaluationError(
-            f"expected {place.name} to be a folder or a zip, got: {error}"
+            f"expected {location.name} to be a folder or a zip, got: {error}"
         ) from error
-    return Files(sorted(one for one in archive.namelist() if one[-1:] != "/"), place, archive)
+    return DatasetFiles(
+        sorted(name for name in archive.namelist() if name[-1:] != "/"), location, archive
+    )
 
 
 class DatasetImage(NamedTuple):
-    """One image."""
+    """An image of a dataset."""
 
     path: str
-    """In the dataset."""
+    """Path within the dataset."""
     read: Callable[[], bytes]
-    """Raises an `OSError` where it cannot."""
-    truth: list[dict[str, Any]] | None
-    """In the form of the wire; None where it is not known."""
+    """Returns the file of the image; raises `OSError` if it cannot be read."""
+    annotations: list[dict[str, Any]] | None
+    """Annotations in the form of the wire; None without ground truth."""
     split: str | None = None
-    metadata: dict[str, Any] = {}  # noqa: RUF012 - of a tuple, nobody changes it
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - default of a tuple, never changed
 
 
 class _Row(msgspec.Struct):
@@ -83,90 +85,106 @@ class _Row(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-def read_dataset(place: Path, task: str) -> list[DatasetImage]:
-    """Read what is there, without the images themselves.
+def read_dataset(location: Path, task: str) -> list[DatasetImage]:
+    """List the images of a dataset with their annotations, without reading the images themselves.
 
-    The place is a folder or a zip: of Chariot's layout, with COCO's instances, or with a folder a label. The
-    task, its full name, says which shape of COCO's annotations counts.
+    The location is a folder or a zip: in Chariot's layout, with COCO's instances, or with a folder per label. The
+    task, its full name, decides which shape of COCO's annotations counts.
 
     Raises:
-        EvaluationError: It is none of these, or a part of it means nothing; the message names the place.
-        OSError: It cannot be read.
+        EvaluationError: The layout is none of these, or a file is invalid; the message names it.
+        OSError: A file cannot be read.
     """
-    files = open_files(place)
+    files = open_dataset_files(location)
     rows = _highest(files, lambda name: name == "annotations.jsonl")
     instances = _highest(files, lambda name: _INSTANCES.fullmatch(name) is not None)
     try:
         if rows:
-            found = _chariot(files, rows[0])
+            images = _chariot(files, rows[0])
         elif instances:
-            found = [image for name in instances for image in _coco(files, name, task)]
+            images = [image for name in instances for image in _coco(files, name, task)]
         else:
-            found = list(_by_folder(files))
+            images = list(_by_folder(files))
     except ChangeError as error:
         raise EvaluationError(str(error)) from error
-    if not found:
+    if not images:
         raise EvaluationError(
-            f"expected {place.name or place} to hold annotations.jsonl, COCO's instances*.json or"
+            f"expected {location.name or location} to hold annotations.jsonl, COCO's instances*.json or"
             " annotations*.json, or a folder of images for each label, got none"
         )
-    return found
+    return images
 
 
-def _highest(files: Files, is_one: Callable[[str], bool]) -> list[str]:
-    """Return the files of such a name that lie highest."""
-    found = [PurePosixPath(name) for name in files.names if is_one(PurePosixPath(name).name)]
-    depth = min((len(path.parts) for path in found), default=0)
-    return [str(path) for path in found if len(path.parts) == depth]
+def _highest(files: DatasetFiles, is_match: Callable[[str], bool]) -> list[str]:
+    """Return the files with matching names that are nearest to the root."""
+    paths = [PurePosixPath(name) for name in files.names if is_match(PurePosixPath(name).name)]
+    depth = min((len(path.parts) for path in paths), default=0)
+    return [str(path) for path in paths if len(path.parts) == depth]
 
 
-def _chariot(files: Files, name: str) -> list[DatasetImage]:
+def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     folder = PurePosixPath(name).parent
-    whole = set(files.names)
-    described: dict[str, dict[str, Any]] = {}
-    beside = str(folder / "metadata.jsonl")
-    if beside in whole:
-        for row, _ in _rows(files, beside):
-            described[row.path or row.datum_id or ""] = row.metadata
-    by_stem = {one.rpartition(".")[0]: one for one in files.names}
-    found = []
-    for row, where in _rows(files, name):
+    names = set(files.names)
+    metadata_by_path: dict[str, dict[str, Any]] = {}
+    metadata_name = str(folder / "metadata.jsonl")
+    if metadata_name in names:
+        for row, _ in _rows(files, metadata_name):
+            metadata_by_path[row.path or row.datum_id or ""] = row.metadata
+    by_stem = {file_name.rpartition(".")[0]: file_name for file_name in files.names}
+    images = []
+    for row, location in _rows(files, name):
         path = row.path or row.datum_id
         if not path:
-            raise EvaluationError(f"{where}: expected a path or a datum_id, got none")
-        about = described.get(path, {}) | row.metadata
-        is_truth = about.get("annotations_from") != "predictions" and row.annotations is not None
-        truth = parse_annotations(row.annotations, f"{where}: annotations") if is_truth else None
+            raise EvaluationError(f"{location}: expected a path or a datum_id, got none")
+        metadata_fields = metadata_by_path.get(path, {}) | row.metadata
+        has_annotations = (
+            metadata_fields.get("annotations_from") != "predictions" and row.annotations is not None
+        )
+        annotations = (
+            parse_annotations(row.annotations, f"{location}: annotations")
+            if has_annotations
+            else None
+        )
         image = str(folder / path)
-        image = image if image in whole else by_stem.get(image, image)
-        metadata = {key: value for key, value in about.items() if key not in _NOT_METADATA}
-        metadata |= {ours: about[theirs] for ours, theirs in GPS.items() if theirs in about}
-        found.append(DatasetImage(path, partial(files.read, image), truth, row.split, metadata))
-    return found
+        image = image if image in names else by_stem.get(image, image)
+        metadata = {
+            key: value for key, value in metadata_fields.items() if key not in _NOT_METADATA
+        }
+        metadata |= {
+            standard_key: metadata_fields[dataset_key]
+            for standard_key, dataset_key in GPS.items()
+            if dataset_key in metadata_fields
+        }
+        images.append(
+            DatasetImage(
+                path, partial(files.read, image), annotations, split=row.split, metadata=metadata
+            )
+        )
+    return images
 
 
-def _rows(files: Files, name: str) -> Iterator[tuple[_Row, str]]:
+def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[_Row, str]]:
     for number, line in enumerate(files.read(name).splitlines(), 1):
         if line.strip():
-            where = f"{name}:{number}"
-            yield decode(_Row, line, where), where
+            location = f"{name}:{number}"
+            yield decode_json(_Row, line, location), location
 
 
-def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:
+def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
     matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
-    places = _places(files, name, split)
-    for file_name, truth in annotated_images(files.read(name), name, task):
-        path = places(file_name)
-        yield DatasetImage(path, partial(files.read, path), truth, split)
+    find_image = _image_finder(files, name, split)
+    for file_name, annotations in annotated_images(files.read(name), name, task):
+        path = find_image(file_name)
+        yield DatasetImage(path, partial(files.read, path), annotations, split)
 
 
-def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
-    """Return what finds an image of COCO: beside its file, or in one of the usual folders."""
-    whole = set(files.names)
+def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:
+    """Return a function that finds an image of COCO's file: beside that file, or in one of the usual folders."""
+    names = set(files.names)
     by_name: dict[str, list[str]] = {}
-    for one in files.names:
-        by_name.setdefault(PurePosixPath(one).name, []).append(one)
+    for other_path in files.names:
+        by_name.setdefault(PurePosixPath(other_path).name, []).append(other_path)
     parent = PurePosixPath(name).parent
     folders = [
         above / below
@@ -175,15 +193,19 @@ def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
     ]
 
     def find(file_name: str) -> str:
-        same = by_name.get(PurePosixPath(file_name).name, [])
-        likely = (path for path in (str(one / file_name) for one in folders) if path in whole)
-        return next(likely, same[0] if len(same) == 1 else file_name)
+        same_name = by_name.get(PurePosixPath(file_name).name, [])
+        candidates = (
+            path
+            for path in (str(other_path / file_name) for other_path in folders)
+            if path in names
+        )
+        return next(candidates, same_name[0] if len(same_name) == 1 else file_name)
 
     return find
 
 
-def _by_folder(files: Files) -> Iterator[DatasetImage]:
-    """Read a folder for each label, maybe below one for each split."""
+def _by_folder(files: DatasetFiles) -> Iterator[DatasetImage]:
+    """List the images of folders per label, optionally within folders per split."""
     paths = [PurePosixPath(name) for name in files.names]
     paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]
     has_splits = {path.parts[0].lower() for path in paths} <= SPLITS

@@ -1,6 +1,6 @@
-"""Evaluation of files: JSON lines, each an `EvaluatedImage` in the wire's own JSON, Parquet, and COCO's files.
+"""Evaluation of files: JSON lines, each an `EvaluatedImage` in the wire's JSON, Parquet, and COCO's files.
 
-Lines are read in shards, so that what is held at once is the state and one shard.
+Lines are read in shards, so that only the state and one shard are in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,29 +12,39 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import decode, evaluator, state_of, unreadable
-from quadriga.monitor.evaluation.files.coco import state_of_coco
-from quadriga.monitor.evaluation.files.coco_wire import images_of_coco
-from quadriga.monitor.evaluation.reporting import USUAL, Asked, evaluate, with_pictures
+from quadriga.monitor.evaluation.evaluators import (
+    build_state,
+    decode_json,
+    find_unreadable,
+    load_evaluator,
+)
+from quadriga.monitor.evaluation.files.coco import coco_state
+from quadriga.monitor.evaluation.files.coco_wire import coco_images
+from quadriga.monitor.evaluation.reporting import (
+    DEFAULT_OPTIONS,
+    EvaluationOptions,
+    evaluate_state,
+    with_image_items,
+)
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    State,
-    counted,
+    EvaluationState,
     decode_state,
     encode_state,
-    merge,
+    merge_states,
+    nonzero_counts,
 )
 from quadriga.monitor.report.schema import Report, Window
 from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks import full_name
 
 SHARD_SIZE = 1000
-"""Images that are read at once."""
+"""Number of images that are read at once."""
 
-Each = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
-Tell = Callable[[int], None]
-"""Is told after every shard how many lines are read."""
+MapShards = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
+OnLinesRead = Callable[[int], None]
+"""Called after every shard with the number of lines read so far."""
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -59,7 +69,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _Numbered(NamedTuple):
-    """An image, the line it stands in, and whether the model failed."""
+    """An image, its line number, and whether the model failed."""
 
     line: int
     image: EvaluatedImage
@@ -67,7 +77,7 @@ class _Numbered(NamedTuple):
 
 
 _Times = tuple[str, ...]
-"""The first and the last; nothing of none."""
+"""First and last time of creation; empty if no image has a time."""
 
 
 def evaluate_records(
@@ -76,30 +86,30 @@ def evaluate_records(
     *,
     name: str,
     by: Sequence[str] = (),
-    asked: Asked = USUAL,
-    tell: Tell = lambda _: None,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+    on_lines_read: OnLinesRead = lambda _: None,
 ) -> Report:
     """Evaluate a file of records.
 
     Args:
         file: JSON lines; read twice, the second time for the worst images.
-        task: Theirs; see `evaluator`.
-        name: Of the file, for messages.
-        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
-        asked: What to compute.
-        tell: See `Tell`.
+        task: Task of all records; see `load_evaluator`.
+        name: Name of the file, for messages.
+        by: Keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+        options: See `EvaluationOptions`.
+        on_lines_read: See `OnLinesRead`.
 
     Raises:
-        EvaluationError: A line is none, or not of this task; the message begins with the file's name and
+        EvaluationError: A line is not a record, or not of this task; the message begins with the file's name and
             the line's number.
     """
-    state, times = _read(task, by, name, file, tell)
+    state, times = _read(task, by, name, lines=file, on_lines_read=on_lines_read)
 
-    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+    def reread(_: set[str]) -> Iterator[EvaluatedImage]:
         file.seek(0)
-        return (one.image for one in _lines(file, name))
+        return (line.image for line in _lines(file, name))
 
-    return _report(task, state, times, asked, again, records=name)
+    return _report(task, state, times, options=options, reread=reread, records=name)
 
 
 def evaluate_parquet(
@@ -107,43 +117,45 @@ def evaluate_parquet(
     task: str,
     *,
     by: Sequence[str] = (),
-    asked: Asked = USUAL,
-    each: Each = map,
-    tell: Tell = lambda _: None,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+    map_shards: MapShards = map,
+    on_lines_read: OnLinesRead = lambda _: None,
 ) -> Report:
     """Evaluate a Parquet file, as `quadriga export` writes it.
 
     Args:
-        path: Of the file; every process that reads it finds it there.
-        task: Of all of its inferences; see `evaluator`.
-        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
-        asked: What to compute.
-        each: Reads its row groups, one after the other or on many machines; as the built-in `map`.
-        tell: See `Tell`.
+        path: Path of the file, the same for every process that reads it.
+        task: Task of all inferences; see `load_evaluator`.
+        by: Keys to slice by; see `quadriga.monitor.evaluation.slicing`.
+        options: See `EvaluationOptions`.
+        map_shards: Reads the row groups, one after the other or on many machines; like the built-in `map`.
+        on_lines_read: See `OnLinesRead`.
 
     Raises:
-        EvaluationError: It is no Parquet file of inferences of this task.
+        EvaluationError: The file is not a Parquet file of inferences of this task.
     """
     if find_spec("pyarrow") is None:
         raise EvaluationError(PYARROW_MISSING)
     from quadriga.store.exchange.parquet import count_row_groups, read_parquet  # noqa: PLC0415 - it is an extra
 
-    states, rows = [state_of(evaluator(task), [], by)], 0
+    states, rows = [build_state(load_evaluator(task), [], by)], 0
     times: _Times = ()
 
-    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+    def reread(_: set[str]) -> Iterator[EvaluatedImage]:
         lines = (line for line, _ in read_parquet(path, images=False))
-        return (one.image for one in _lines(lines, path.name))
+        return (numbered.image for numbered in _lines(lines, path.name))
 
     try:
-        for data, span in each(
+        for data, span in map_shards(
             partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
         ):
             states.append(decode_state(data))
             times = _span((*times, *span))
             rows += len(states[-1].ids)
-            tell(rows)
-        return _report(task, merge(states), times, asked, again, records=path.name)
+            on_lines_read(rows)
+        return _report(
+            task, merge_states(states), times, options=options, reread=reread, records=path.name
+        )
     except QueryError as error:
         raise EvaluationError(str(error)) from error
 
@@ -158,24 +170,24 @@ def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[by
 
 def _report(
     task: str,
-    state: State,
+    state: EvaluationState,
     times: _Times,
-    asked: Asked,
-    again: Callable[[set[str]], Iterable[EvaluatedImage]],
+    options: EvaluationOptions,
+    reread: Callable[[set[str]], Iterable[EvaluatedImage]],
     **names: str,
 ) -> Report:
-    """Write the report, with the names of what was read; the worst images are read again, by their ids."""
-    report = evaluate(
-        evaluator(task),
+    """Build the report, with the names of the files; the worst images are read again, by their ids."""
+    report = evaluate_state(
+        load_evaluator(task),
         state,
         task=full_name(task),
         window=Window(times[0], times[-1]) if times else Window(),
-        asked=asked,
+        options=options,
     )
-    if shown := {one.inference_id for one in report.worst}:
-        report = with_pictures(report, again(shown))
-    told = {what: name.encode(errors="replace").decode() for what, name in names.items()}
-    return msgspec.structs.replace(report, parameters=report.parameters | told)
+    if shown_ids := {item.inference_id for item in report.worst}:
+        report = with_image_items(report, reread(shown_ids))
+    file_names = {key: name.encode(errors="replace").decode() for key, name in names.items()}
+    return msgspec.structs.replace(report, parameters=report.parameters | file_names)
 
 
 def _span(times: Sequence[str]) -> _Times:
@@ -183,50 +195,56 @@ def _span(times: Sequence[str]) -> _Times:
 
 
 def _read(
-    task: str, by: Sequence[str], name: str, lines: Iterable[bytes], tell: Tell = lambda _: None
-) -> tuple[State, _Times]:
-    """Turn lines into a state, shard by shard."""
-    evaluation = evaluator(task)
-    states, failed = [state_of(evaluation, [], by)], 0
+    task: str,
+    by: Sequence[str],
+    name: str,
+    lines: Iterable[bytes],
+    on_lines_read: OnLinesRead = lambda _: None,
+) -> tuple[EvaluationState, _Times]:
+    """Read lines into a state, shard by shard."""
+    evaluation = load_evaluator(task)
+    states, failed = [build_state(evaluation, [], by)], 0
     ids: set[str] = set()
     times: _Times = ()
-    numbered = _lines(lines, name)
-    while shard := list(islice(numbered, SHARD_SIZE)):
-        for one in shard:
-            if one.image.id in ids:
+    lines_left = _lines(lines, name)
+    while shard := list(islice(lines_left, SHARD_SIZE)):
+        for line in shard:
+            if line.image.id in ids:
                 raise EvaluationError(
-                    f"{name}:{one.line}: expected each id once, got {one.image.id!r:.80} again"
+                    f"{name}:{line.line}: expected each id once, got {line.image.id!r:.80} again"
                 )
-            ids.add(one.image.id)
-        answered = [one for one in shard if not one.failed]
+            ids.add(line.image.id)
+        answered = [line for line in shard if not line.failed]
         failed += len(shard) - len(answered)
-        images = [one.image for one in answered]
+        images = [line.image for line in answered]
         try:
-            states.append(state_of(evaluation, images, by))
+            states.append(build_state(evaluation, images, by))
         except EvaluationError:
-            for at, error in unreadable(evaluation, images, by).items():
-                raise EvaluationError(f"{name}:{answered[at].line}: {error}") from error
+            for index, error in find_unreadable(evaluation, images, by).items():
+                raise EvaluationError(f"{name}:{answered[index].line}: {error}") from error
             raise
-        times = _span((*times, *(one.created_at for one in images if one.created_at is not None)))
-        tell(len(ids))
-    state = merge(states)
-    return state._replace(excluded=state.excluded | counted(failed=failed)), times
+        times = _span(
+            (*times, *(line.created_at for line in images if line.created_at is not None))
+        )
+        on_lines_read(len(ids))
+    state = merge_states(states)
+    return state._replace(excluded=state.excluded | nonzero_counts(failed=failed)), times
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
-        line = decode(_Line, text, f"{name}:{number}")
+        line = decode_json(_Line, text, f"{name}:{number}")
         image = EvaluatedImage(
-            str(line.id),
-            line.predictions,
-            line.ground_truth,
-            line.input.width if line.width is None else line.width,
-            line.input.height if line.height is None else line.height,
-            line.metadata or {},
-            line.created_at,
-            line.input.hash if line.image is None else line.image,
+            id=str(line.id),
+            predictions=line.predictions,
+            ground_truth=line.ground_truth,
+            width=line.input.width if line.width is None else line.width,
+            height=line.input.height if line.height is None else line.height,
+            metadata=line.metadata or {},
+            created_at=line.created_at,
+            image=line.input.hash if line.image is None else line.image,
         )
         yield _Numbered(number, image, line.status != 200)
 
@@ -237,15 +255,15 @@ def evaluate_coco(
     task: str | None = None,
     *,
     by: Sequence[str] = (),
-    asked: Asked = USUAL,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
 ) -> Report:
-    """Evaluate COCO's files; see `state_of_coco`.
+    """Evaluate COCO's files; see `coco_state`.
 
     Raises:
-        EvaluationError: A file is none of COCO's, or they do not belong together.
+        EvaluationError: A file is not in COCO's format, or the files do not belong together.
         OSError: A file cannot be read.
     """
-    task, state = state_of_coco(truth, predictions, by, task)
-    again = partial(images_of_coco, truth, predictions, task)
+    task, state = coco_state(truth, predictions, by, task)
+    reread = partial(coco_images, truth, predictions, task)
     names = {"truth": truth.name, "predictions": predictions.name}
-    return _report(task, merge([state]), (), asked, again, **names)
+    return _report(task, merge_states([state]), (), options=options, reread=reread, **names)

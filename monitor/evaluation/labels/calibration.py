@@ -1,6 +1,6 @@
-"""Whether scores are probabilities: of answers with a score of 0.8, 80 % should be right.
+"""Calibration of scores: of predictions with a score of 0.8, 80 % should be correct.
 
-Bins are of equal width and hold their upper edge; the first holds 0, too.
+Bins have equal width and include their upper edge; the first includes 0, too.
 
 Source: Guo et al., On Calibration of Modern Neural Networks, 2017, section 2.
 """
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.labels.label_counts import totals
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 BINS = 15
@@ -21,57 +21,57 @@ _SCORE_BINS = 20
 
 
 def are_probabilities(scores: Float64Array) -> bool:
-    """Tell whether all lie from 0 to 1, but for rounding in single precision."""
+    """Check that all scores are from 0 to 1, up to rounding in single precision."""
     return bool((scores >= -1e-6).all() and (scores <= 1 + 1e-6).all())
 
 
-class Reliability:
-    """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
+class CalibrationBins:
+    """Predictions (N,) by bins of their scores: image, score, and whether each is correct.
 
-    Where scores are no probabilities, nothing is defined.
+    Errors are undefined if the scores are not probabilities.
     """
 
-    def __init__(self, image: Int64Array, score: Float64Array, right: BoolArray) -> None:
-        self._image, self._score, self._right = image, score, right
+    def __init__(self, image: Int64Array, score: Float64Array, is_correct: BoolArray) -> None:
+        self._image, self._score, self._right = image, score, is_correct
         self._bin = np.clip(np.searchsorted(_EDGES, score) - 1, 0, BINS - 1)
         self._is_defined = are_probabilities(score)
 
     def _bins(self, weights: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
-        count, score, right = (
-            totals(weights, self._image, self._bin, BINS, values)
+        """Return the count, the sum of scores and the number of correct predictions of each bin (B, BINS)."""
+        count, score, correct = (
+            weighted_totals(weights, self._image, self._bin, groups=BINS, values=values)
             for values in (None, self._score, self._right)
         )
-        return count, score, right
+        return count, score, correct
 
     def errors(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the expected and the maximum calibration error (B,), NaN without answers."""
+        """Return the expected and the maximum calibration error (B,), NaN without predictions."""
         if not self._is_defined:
             return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
         count, score, right = self._bins(weights)
         gaps = np.abs(right - score)
         expected = ratio(gaps.sum(axis=1), count.sum(axis=1))
-        most = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
-        return expected, np.where(most < 0, np.nan, most)
+        maximum = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
+        return expected, np.where(maximum < 0, np.nan, maximum)
 
     def curves(self, weights: Float64Array) -> dict[str, list[dict[str, Any]]]:
-        """Draw the reliability, and the scores of what is right and wrong, over the whole (1, I)."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        """Return the reliability diagram and the histograms of scores, over weights (1, I)."""
+        curves: dict[str, list[dict[str, Any]]] = {}
         if self._is_defined and len(self._score):
             count, score, right = (values[0] for values in self._bins(weights))
             curve = {
                 "label": None,
                 "edges": _EDGES.tolist(),
-                "confidence": [number(one) for one in ratio(score, count)],
-                "accuracy": [number(one) for one in ratio(right, count)],
+                "confidence": [finite_or_none(value) for value in ratio(score, count)],
+                "accuracy": [finite_or_none(value) for value in ratio(right, count)],
                 "count": count.astype(np.int64).tolist(),
             }
-            found["reliability"] = [curve]
+            curves["reliability"] = [curve]
         if len(self._score):
             low, high = min(0.0, self._score.min()), max(1.0, self._score.max())
             edges = np.linspace(low, high, _SCORE_BINS + 1)
             curve = {"label": None, "edges": edges.tolist()}
-            for side, which in (("right", self._right), ("wrong", ~self._right)):
-                curve[side] = np.histogram(self._score[which], edges)[0].tolist()
-            found["scores"] = [curve]
-        return found
+            for side, is_side in (("right", self._right), ("wrong", ~self._right)):
+                curve[side] = np.histogram(self._score[is_side], edges)[0].tolist()
+            curves["scores"] = [curve]
+        return curves

@@ -1,8 +1,8 @@
-"""Image classification: one label for each image, or any number of them.
+"""Image classification: one label for each image, or any number of labels.
 
-A set of images is multi-label as soon as one image has not exactly one true label; then each label is a
-question of its own, decided at a threshold. Of images with one label each, the answer is the label with the
-highest score, of equal scores the first in the model's list.
+A set of images is multi-label as soon as one image does not have exactly one true label; then each label is
+decided by itself, at a threshold. If all images have one label, the prediction is the label with the highest
+score; among equal scores the first in the model's list.
 """
 
 from collections.abc import Sequence
@@ -11,135 +11,149 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import joined, ratio, starts, within
-from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from quadriga.monitor.evaluation.item_tables import read_lists
+from quadriga.monitor.evaluation.arrays import index_within_runs, joint_key, ratio, run_starts
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
+from quadriga.monitor.evaluation.item_tables import read_item_table
 from quadriga.monitor.evaluation.labels.calibration import (
     BINS,
     RULE,
-    Reliability,
+    CalibrationBins,
     are_probabilities,
 )
 from quadriga.monitor.evaluation.labels.label_counts import (
     LabelCounts,
-    averaged,
-    confusion,
-    per_label,
+    average_metrics,
+    count_confusion,
+    label_metrics,
 )
-from quadriga.monitor.evaluation.labels.label_scores import LabelScores, curves
-from quadriga.monitor.evaluation.reporting import number
-from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
+from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
+from quadriga.monitor.evaluation.reporting import finite_or_none
+from quadriga.monitor.evaluation.state import (
+    BoundedNumber,
+    EvaluatedImage,
+    EvaluationState,
+    LabelNumbers,
+    Table,
+)
 from quadriga.monitor.report.schema import Example, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLD = 0.5
-"""Least score of a label that an image is said to have."""
+SCORE_THRESHOLD = 0.5
+"""Minimum score of a label that counts as predicted."""
 
-_EXAMPLES, _OF_A_CELL = 300, 3
+_MAX_EXAMPLES, _EXAMPLES_PER_CELL = 300, 3
 _CALIBRATION = {"bins": BINS, "rule": RULE}
 _UNRANKED = np.iinfo(np.int64).max
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _ScoredLabel(msgspec.Struct, frozen=True):
     label: str
-    score: Number
+    score: BoundedNumber
 
 
-class _There(msgspec.Struct, frozen=True):
+class _TrueLabel(msgspec.Struct, frozen=True):
     label: str
 
 
-class Classification:
+class ClassificationEvaluator:
     """Evaluates `IMAGE_CLASSIFICATION`.
 
-    Tables: "predictions" with image, label, score and number, the position in the image's answer, in the
-    order of the answer; "truths" with image and label. A label that an image has twice counts once, with
+    Tables: "predictions" with image, label, score and number, the position in the image's list, in the
+    order of the list; "truths" with image and label. A label that an image has twice counts once, with
     its higher score.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read scores and true labels; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", list[_Found], labels)
-        there = read_lists(images, "ground_truth", list[_There], labels)
-        answers = {**found.table, "score": found.numbers("score")[:, 0]}
+        predictions = read_item_table(images, "predictions", list[_ScoredLabel], labels)
+        annotations = read_item_table(images, "ground_truth", list[_TrueLabel], labels)
+        scored = {**predictions.table, "score": predictions.numbers("score")[:, 0]}
         return {
-            "predictions": _once(answers, answers["score"]),
-            "truths": _once({name: there.table[name] for name in ("image", "label")}),
+            "predictions": _distinct_rows(scored, scored["score"]),
+            "truths": _distinct_rows(
+                {name: annotations.table[name] for name in ("image", "label")}
+            ),
         }
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state, by the one true label of each image or by all of its labels."""
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state, as single-label or as multi-label classification."""
         truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
-        return SingleLabel(state) if (truths == 1).all() else MultiLabel(state)
+        return SingleLabelMetrics(state) if (truths == 1).all() else MultiLabelMetrics(state)
 
 
-def _once(table: Table, score: Float64Array | None = None) -> Table:
-    """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
-    keys = joined(table["image"], table["label"])
+def _distinct_rows(table: Table, score: Float64Array | None = None) -> Table:
+    """Keep one row per image and label, the one with the highest score; among equal scores the first."""
+    keys = joint_key(table["image"], table["label"])
     order = np.lexsort((np.zeros(len(keys)) if score is None else -score, keys))
-    kept = np.sort(order[starts(keys[order])])
-    return {name: column[kept] for name, column in table.items()}
+    selected = np.sort(order[run_starts(keys[order])])
+    return {name: column[selected] for name, column in table.items()}
 
 
-class _Answers(NamedTuple):
-    """What a model says to each image (I,)."""
+class _TopPredictions(NamedTuple):
+    """The best prediction and the rank of the true label, for each image (I,)."""
 
     label: Int64Array
-    """The best, -1 where there is none."""
+    """Predicted label, -1 without predictions."""
     score: Float64Array
-    """Of the best, 0 where there is none."""
+    """Score of the predicted label, 0 without predictions."""
     number: Int64Array
-    """Position of the best in the image's answer."""
+    """Position of the predicted label in the image's list."""
     true_rank: Int64Array
-    """Place of the true label by falling score, from 0; huge where it is not answered."""
+    """Rank of the true label by falling score, from 0; huge if it has no score."""
     true_score: Float64Array
 
 
-def _answers(rows: Table, right: BoolArray, images: int) -> _Answers:
+def _top_predictions(rows: Table, is_correct_row: BoolArray, images: int) -> _TopPredictions:
     order = np.lexsort((-rows["score"], rows["image"]))
     image = rows["image"][order]
-    rank = within(image)
+    rank = index_within_runs(image)
     best = order[rank == 0]
-    at = rows["image"][best]
+    answered_images = rows["image"][best]
     label, numbers = np.full(images, -1), np.zeros(images, np.int64)
     score, true_score = np.zeros(images), np.zeros(images)
-    label[at], score[at] = rows["label"][best], rows["score"][best]
-    numbers[at] = rows["number"][best]
+    label[answered_images], score[answered_images] = rows["label"][best], rows["score"][best]
+    numbers[answered_images] = rows["number"][best]
     true_rank = np.full(images, _UNRANKED)
-    found = right[order]
-    true_rank[image[found]] = rank[found]
-    true_score[image[found]] = rows["score"][order][found]
-    return _Answers(label, score, numbers, true_rank, true_score)
+    is_correct = is_correct_row[order]
+    true_rank[image[is_correct]] = rank[is_correct]
+    true_score[image[is_correct]] = rows["score"][order][is_correct]
+    return _TopPredictions(label, score, numbers, true_rank=true_rank, true_score=true_score)
 
 
-class SingleLabel:
-    """A whole state, looked into once."""
+class SingleLabelMetrics:
+    """Metrics of images with one true label each."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         rows = state.tables["predictions"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._true: Int64Array = state.tables["truths"]["label"]
-        right = rows["label"] == self._true[rows["image"]]
-        self._answers = answers = _answers(rows, right, self._images)
-        self._is_right = answers.label == self._true
-        said = np.flatnonzero(answers.label >= 0)
-        self._reliability = Reliability(said, answers.score[said], self._is_right[said])
+        is_correct = rows["label"] == self._true[rows["image"]]
+        self._best = best = _top_predictions(rows, is_correct, self._images)
+        self._is_right = best.label == self._true
+        answered = np.flatnonzero(best.label >= 0)
+        self._calibration = CalibrationBins(
+            answered, best.score[answered], self._is_right[answered]
+        )
         self._brier = np.full(self._images, np.nan)
         if are_probabilities(rows["score"]):
-            squares = (rows["score"] - right) ** 2
+            squares = (rows["score"] - is_correct) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
-            self._brier += answers.true_rank == _UNRANKED
-        every = np.arange(self._images)
+            self._brier += best.true_rank == _UNRANKED
+        all_images = np.arange(self._images)
         shape = self._images, self._labels
-        self._scores = LabelScores(rows, right, (every, self._true), shape)
-        both = np.where(self._is_right, self._true, -1)
-        self._rows = (every, both), (every, answers.label), (every, self._true)
+        self._scores = LabelScores(rows, is_correct, (all_images, self._true), shape)
+        correct_label = np.where(self._is_right, self._true, -1)
+        self._rows = (
+            (all_images, correct_label),
+            (all_images, best.label),
+            (all_images, self._true),
+        )
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
-        counts = LabelCounts.of(weights, self._rows, self._labels)
-        expected, _ = self._reliability.errors(weights)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
+        expected, _ = self._calibration.errors(weights)
         return [
             Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
             self._top(5, weights),
@@ -150,105 +164,123 @@ class SingleLabel:
         ]
 
     def _top(self, k: int, weights: Float64Array) -> Headline:
-        """Tell how often the truth is among the best `k`; undefined where it could not but be."""
-        found = weights @ (self._answers.true_rank < k)
+        """Compute how often the true label is among the best `k`; undefined with `k` labels or fewer."""
+        hits = weights @ (self._best.true_rank < k)
         return Headline(
-            "TopKAccuracy", {"k": k}, ratio(found, weights.sum(axis=1) * (self._labels > k))
+            "TopKAccuracy", {"k": k}, ratio(hits, weights.sum(axis=1) * (self._labels > k))
         )
 
-    def findings(self) -> Findings:
-        """Compute everything else, over all images."""
+    def details(self) -> EvaluationDetails:
+        """Compute all other results, over all images."""
         weights = np.ones((1, self._images))
-        counts = LabelCounts.of(weights, self._rows, self._labels)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
-        _, most = self._reliability.errors(weights)
+        _, maximum_error = self._calibration.errors(weights)
         top = self._top(3, weights)
-        answers, ones = self._answers, np.ones(self._images, np.int64)
-        wrong = (answers.label >= 0) & ~self._is_right
-        lead = np.where(wrong, answers.score - answers.true_score, 0.0)
-        taken = confusion(self._state.labels, self._true, answers.label, ones, of="images")
+        best, image_counts = self._best, np.ones(self._images, np.int64)
+        is_wrong = (best.label >= 0) & ~self._is_right
+        margin = np.where(is_wrong, best.score - best.true_score, 0.0)
+        confusion = count_confusion(
+            self._state.labels, self._true, best.label, image_counts, unit="images"
+        )
         metrics = [
-            Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
-            *averaged(counts, self._images),
-            Metric("MCE", number(most[0]), _CALIBRATION, None, self._images),
-            *per_label(self._state.labels, values, counts.true),
+            Metric(
+                top.type, finite_or_none(top.values[0]), top.parameters, ci95=None, n=self._images
+            ),
+            *average_metrics(counts, self._images),
+            Metric(
+                "MCE", finite_or_none(maximum_error[0]), _CALIBRATION, ci95=None, n=self._images
+            ),
+            *label_metrics(self._state.labels, values, counts.actual),
         ]
-        return Findings(
+        return EvaluationDetails(
             metrics=metrics,
-            curves=curves(self._scores, self._state.labels) | self._reliability.curves(weights),
-            confusion=msgspec.structs.replace(taken, examples=self._examples()),
-            badness={"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)},
+            curves=score_curves(self._scores, self._state.labels)
+            | self._calibration.curves(weights),
+            confusion=msgspec.structs.replace(confusion, examples=self._examples()),
+            badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
         )
 
     def _examples(self) -> list[Example]:
-        """Choose a few of each cell off the diagonal, surest first, of the fullest cells."""
-        answers, labels = self._answers, [*self._state.labels, None]
+        """Choose examples of confusions, from the most frequent ones, highest scores first."""
+        best, labels = self._best, [*self._state.labels, None]
         wrong = np.flatnonzero(~self._is_right)
-        cell = self._true[wrong] * (self._labels + 1) + answers.label[wrong]
+        cell = self._true[wrong] * (self._labels + 1) + best.label[wrong]
         _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
-        order = np.lexsort((-answers.score[wrong], cells))
-        order = order[within(cells[order]) < _OF_A_CELL]
-        fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
-        found = []
-        for at in wrong[fullest]:
-            place = None if answers.label[at] < 0 else str(answers.number[at])
-            pair = labels[self._true[at]], labels[answers.label[at]]
-            found.append(Example(*pair, self._state.ids[at], "0", place))
-        return found
+        order = np.lexsort((-best.score[wrong], cells))
+        order = order[index_within_runs(cells[order]) < _EXAMPLES_PER_CELL]
+        fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_MAX_EXAMPLES]
+        examples = []
+        for image in wrong[fullest]:
+            prediction_id = None if best.label[image] < 0 else str(best.number[image])
+            pair = labels[self._true[image]], labels[best.label[image]]
+            examples.append(Example(*pair, self._state.ids[image], "0", prediction_id))
+        return examples
 
 
-class MultiLabel:
-    """A whole state, looked into once."""
+class MultiLabelMetrics:
+    """Metrics of images with any number of true labels."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         rows, truths = state.tables["predictions"], state.tables["truths"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._truths = truths["image"], truths["label"]
-        right = np.isin(joined(rows["image"], rows["label"]), joined(*self._truths))
+        is_correct = np.isin(joint_key(rows["image"], rows["label"]), joint_key(*self._truths))
         shape = self._images, self._labels
-        self._scores = LabelScores(rows, right, self._truths, shape)
-        said = rows["score"] >= THRESHOLD
+        self._scores = LabelScores(rows, is_correct, self._truths, shape)
+        is_predicted = rows["score"] >= SCORE_THRESHOLD
         self._rows = (
-            *((rows["image"][of], rows["label"][of]) for of in (said & right, said)),
+            *(
+                (rows["image"][images], rows["label"][images])
+                for images in (is_predicted & is_correct, is_predicted)
+            ),
             self._truths,
         )
-        found, answered, true = (np.bincount(of, minlength=self._images) for of, _ in self._rows)
-        self._wrong = answered + true - 2 * found
-        self._f1 = np.nan_to_num(ratio(2 * found, answered + true))
+        correct, predicted, actual = (
+            np.bincount(images, minlength=self._images) for images, _ in self._rows
+        )
+        self._wrong = predicted + actual - 2 * correct
+        self._f1 = np.nan_to_num(ratio(2 * correct, predicted + actual))
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
-        counts = LabelCounts.of(weights, self._rows, self._labels)
-        at = {"score": THRESHOLD}
-        right = ratio(weights @ (self._wrong == 0), count)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
+        threshold = {"score": SCORE_THRESHOLD}
+        accuracy = ratio(weights @ (self._wrong == 0), count)
         return [
-            Headline("Accuracy", {**at, "rule": "all labels"}, right),
-            Headline("F1", {**at, "average": "micro"}, counts.micro()["F1"]),
-            *counts.headlines(**at),
-            Headline("F1", {**at, "average": "samples"}, ratio(weights @ self._f1, count)),
-            Headline("HammingLoss", at, ratio(weights @ self._wrong, count * self._labels)),
+            Headline("Accuracy", {**threshold, "rule": "all labels"}, accuracy),
+            Headline("F1", {**threshold, "average": "micro"}, counts.micro()["F1"]),
+            *counts.headlines(**threshold),
+            Headline("F1", {**threshold, "average": "samples"}, ratio(weights @ self._f1, count)),
+            Headline("HammingLoss", threshold, ratio(weights @ self._wrong, count * self._labels)),
             *self._scores.headlines(weights),
         ]
 
-    def findings(self) -> Findings:
-        """Compute everything else, over all images."""
+    def details(self) -> EvaluationDetails:
+        """Compute all other results, over all images."""
         weights = np.ones((1, self._images))
-        counts = LabelCounts.of(weights, self._rows, self._labels)
+        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         areas = {"ROCAUC": roc, "AveragePrecision": precision}
-        rates = averaged(counts, self._images, score=THRESHOLD)
+        rates = average_metrics(counts, self._images, score=SCORE_THRESHOLD)
         headline = "F1", "micro"
         metrics = [
-            *(one for one in rates if (one.type, one.parameters["average"]) != headline),
-            *per_label(self._state.labels, counts.rates(), counts.true, score=THRESHOLD),
-            *per_label(self._state.labels, areas, counts.true),
+            *(
+                metric
+                for metric in rates
+                if (metric.type, metric.parameters["average"]) != headline
+            ),
+            *label_metrics(
+                self._state.labels, counts.rates(), counts.actual, score=SCORE_THRESHOLD
+            ),
+            *label_metrics(self._state.labels, areas, counts.actual),
         ]
-        return Findings(
+        return EvaluationDetails(
             metrics=metrics,
-            curves=curves(self._scores, self._state.labels),
+            curves=score_curves(self._scores, self._state.labels),
             badness={"wrong_label": self._wrong.astype(np.float64)},
-            parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
+            parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
         )

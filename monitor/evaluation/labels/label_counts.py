@@ -1,7 +1,7 @@
 """Precision, recall, F1 and intersection over union from counts, per label and averaged.
 
-A rate without anything to count is NaN, but for the precision of a label that is there and never answered:
-that is 0, as scikit-learn has it.
+A rate with denominator 0 is NaN, except the precision of a label that has images and is never predicted:
+that is 0, as in scikit-learn.
 """
 
 from typing import Any, NamedTuple
@@ -11,77 +11,82 @@ from scipy import sparse
 
 from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.evaluators import Headline
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-MOST_LABELS = 1000
-"""Of a confusion matrix."""
+MAX_LABELS = 1000
+"""Maximum number of labels in a confusion matrix."""
 
 
-def totals(
+def weighted_totals(
     weights: Float64Array,
     image: Int64Array,
     group: Int64Array,
     groups: int,
     values: Float64Array | Int64Array | BoolArray | None = None,
 ) -> Float64Array:
-    """Add up rows by group, each as often as its image is there.
+    """Sum rows by group, weighted by their images.
 
     Args:
-        weights: (B, I) how often each image is there.
-        image: (N,) of each row.
-        group: (N,) of each row, below `groups` (G); rows of a negative one are left out.
-        groups: How many there are.
-        values: (N,) what is added; ones if not given.
+        weights: How often each image counts, (B, I).
+        image: Image of each row, (N,).
+        group: Group of each row, (N,), below `groups`; rows with a negative group are ignored.
+        groups: Number of groups (G).
+        values: Summands, (N,); ones if omitted.
 
     Returns:
-        (B, G).
+        Sums (B, G).
     """
-    kept = group >= 0
+    has_group = group >= 0
     values = np.ones(len(group)) if values is None else values.astype(np.float64)
     matrix = sparse.csr_matrix(
-        (values[kept], (group[kept], image[kept])), shape=(groups, weights.shape[1])
+        (values[has_group], (group[has_group], image[has_group])), shape=(groups, weights.shape[1])
     )
     return np.ascontiguousarray((matrix @ weights.T).T)
 
 
 class LabelCounts(NamedTuple):
-    """How often each label is answered, is true, and is both: (B, K) each."""
+    """How often each label is correct, is predicted, and is true: (B, K) each."""
 
-    right: Float64Array
-    answered: Float64Array
-    true: Float64Array
+    correct: Float64Array
+    predicted: Float64Array
+    actual: Float64Array
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         weights: Float64Array,
         rows: tuple[tuple[Int64Array, Int64Array], ...],
         labels: int,
         values: Int64Array | None = None,
     ) -> "LabelCounts":
-        """Count images and labels that are right, answered and true; the rest as of `totals`."""
-        return cls(*(totals(weights, *of, labels, values) for of in rows))
+        """Count rows (image, label) that are correct, predicted and true; see `weighted_totals`."""
+        return cls(
+            *(
+                weighted_totals(weights, *image_and_label, labels, values)
+                for image_and_label in rows
+            )
+        )
 
     def rates(self) -> dict[str, Float64Array]:
-        """Return precision, recall and F1 (B, K) by their names."""
-        never = (self.answered == 0) & (self.true > 0)
+        """Return precision, recall and F1 (B, K) by name."""
+        is_never_predicted = (self.predicted == 0) & (self.actual > 0)
         return {
-            "Precision": np.where(never, 0.0, ratio(self.right, self.answered)),
-            "Recall": ratio(self.right, self.true),
-            "F1": ratio(2 * self.right, self.answered + self.true),
+            "Precision": np.where(is_never_predicted, 0.0, ratio(self.correct, self.predicted)),
+            "Recall": ratio(self.correct, self.actual),
+            "F1": ratio(2 * self.correct, self.predicted + self.actual),
         }
 
     def iou(self) -> Float64Array:
         """Return intersection over union (B, K)."""
-        return ratio(self.right, self.answered + self.true - self.right)
+        return ratio(self.correct, self.predicted + self.actual - self.correct)
 
     def macro(self, values: Float64Array) -> Float64Array:
-        """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
-        present = self.answered + self.true > 0
-        known = np.where(present & ~np.isnan(values), values, 0.0)
-        return ratio(known.sum(axis=1), present.sum(axis=1))
+        """Average (B,) over the labels that are true or predicted at all; for those NaN counts as 0."""
+        present = self.predicted + self.actual > 0
+        defined_values = np.where(present & ~np.isnan(values), values, 0.0)
+        return ratio(defined_values.sum(axis=1), present.sum(axis=1))
 
     def headlines(self, **parameters: Any) -> list[Headline]:
         """Return precision, recall and F1, each averaged by `macro`."""
@@ -89,65 +94,65 @@ class LabelCounts(NamedTuple):
         return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
 
     def weighted(self, values: Float64Array) -> Float64Array:
-        """Average (B,) over the labels by how often each is true."""
-        known = np.where(self.true > 0, values, 0.0)
-        return ratio((self.true * known).sum(axis=1), self.true.sum(axis=1))
+        """Average (B,) over labels, weighted by how often each is true."""
+        defined_values = np.where(self.actual > 0, values, 0.0)
+        return ratio((self.actual * defined_values).sum(axis=1), self.actual.sum(axis=1))
 
     def micro(self) -> dict[str, Float64Array]:
         """Return precision, recall and F1 (B,) of all labels together."""
-        together = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
-        return {name: values[:, 0] for name, values in together.rates().items()}
+        totals = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
+        return {name: values[:, 0] for name, values in totals.rates().items()}
 
 
-def confusion(
-    labels: list[str], true: Int64Array, answered: Int64Array, count: Int64Array, *, of: str
+def count_confusion(
+    labels: list[str], actual: Int64Array, predicted: Int64Array, count: Int64Array, *, unit: str
 ) -> Confusion:
-    """Count what is taken for what, among the `MOST_LABELS` labels that are true most often.
+    """Count a confusion matrix of the `MAX_LABELS` labels that are true most often.
 
     Args:
-        labels: All (K).
-        true: (N,) true labels of rows, -1 for nothing.
-        answered: (N,) answered ones, likewise.
-        count: (N,) how often each row is there.
-        of: What is counted, as the report names it.
+        labels: All labels (K).
+        actual: True labels of rows, (N,), -1 for none.
+        predicted: Predicted labels of rows, (N,), -1 for none.
+        count: How often each row counts, (N,).
+        unit: Unit of the counts, as the report names it.
     """
-    named = true >= 0
-    often = np.bincount(true[named], count[named], len(labels))
-    shown = np.sort(np.argsort(-often, kind="stable")[:MOST_LABELS])
-    side = len(shown) + 1
-    place = np.full(len(labels) + 1, -1)
-    place[shown], place[-1] = np.arange(len(shown)), len(shown)
-    row, column = place[true], place[answered]
-    kept = (row >= 0) & (column >= 0)
-    cells = np.bincount(row[kept] * side + column[kept], count[kept], side * side)
-    matrix = cells.astype(np.int64).reshape(side, side)
+    has_label = actual >= 0
+    frequency = np.bincount(actual[has_label], count[has_label], len(labels))
+    shown = np.sort(np.argsort(-frequency, kind="stable")[:MAX_LABELS])
+    size = len(shown) + 1
+    position = np.full(len(labels) + 1, -1)
+    position[shown], position[-1] = np.arange(len(shown)), len(shown)
+    row, column = position[actual], position[predicted]
+    is_shown = (row >= 0) & (column >= 0)
+    cells = np.bincount(row[is_shown] * size + column[is_shown], count[is_shown], size * size)
+    matrix = cells.astype(np.int64).reshape(size, size)
     names = [labels[label] for label in shown]
     hallucinations, misses = (
         {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
         for counts in (matrix[-1, :-1], matrix[:-1, -1])
     )
-    parameters = {"of": of, "labels": len(labels)}
+    parameters = {"of": unit, "labels": len(labels)}
     return Confusion(
         names, matrix[:-1, :-1].tolist(), hallucinations, misses, parameters=parameters
     )
 
 
-def per_label(
-    labels: list[str], values: dict[str, Float64Array], true: Float64Array, **parameters: Any
+def label_metrics(
+    labels: list[str], values: dict[str, Float64Array], actual: Float64Array, **parameters: Any
 ) -> list[Metric]:
-    """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
+    """Return values (1, K) of labels as metrics, with sample sizes `actual` (1, K)."""
     return [
-        Metric(name, number(value), {**parameters, "label": label}, None, int(count))
+        Metric(name, finite_or_none(value), {**parameters, "label": label}, ci95=None, n=int(count))
         for name, column in values.items()
-        for label, value, count in zip(labels, column[0], true[0], strict=True)
+        for label, value, count in zip(labels, column[0], actual[0], strict=True)
     ]
 
 
-def averaged(counts: LabelCounts, n: int, **parameters: Any) -> list[Metric]:
-    """Name rates (1, K) of all labels together, and weighted by how often each is true, over `n` images."""
+def average_metrics(counts: LabelCounts, n: int, **parameters: Any) -> list[Metric]:
+    """Return rates (1, K) averaged over labels, micro and weighted, as metrics over `n` images."""
     weighted = {name: counts.weighted(rate) for name, rate in counts.rates().items()}
     return [
-        Metric(name, number(found[0]), {**parameters, "average": average}, None, n)
-        for average, of in (("micro", counts.micro()), ("weighted", weighted))
-        for name, found in of.items()
+        Metric(name, finite_or_none(value[0]), {**parameters, "average": average}, ci95=None, n=n)
+        for average, rates in (("micro", counts.micro()), ("weighted", weighted))
+        for name, value in rates.items()
     ]

@@ -1,7 +1,7 @@
-"""How well scores rank what is there above what is not: areas under curves, per label, and the curves.
+"""ROC and precision-recall curves of labels, and the areas under them.
 
-Every image has a score of every label; one that the model did not give is 0. Equal scores are one step of
-a curve, as scikit-learn has it.
+Every image has a score for every label; a score that the model did not give is 0. Equal scores are one step of
+a curve, as in scikit-learn.
 """
 
 from collections.abc import Iterator
@@ -10,38 +10,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import before, mean_known, ratio
+from quadriga.monitor.evaluation.arrays import cumulative_before, nan_mean, ratio
 from quadriga.monitor.evaluation.evaluators import Headline
-from quadriga.monitor.evaluation.labels.label_counts import totals
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _POINTS = 200
-"""Most of one curve."""
+"""Maximum number of points of a curve."""
 
 _CURVES = 100
-"""Most labels that are drawn, those with the most truths; the mean is over all."""
+"""Maximum number of labels with a curve, those with the most images; the mean is over all."""
 
 _GRID: Float64Array = np.linspace(0, 1, 101)
 
 
-class Steps(NamedTuple):
-    """A curve (S,): what is found and what is wrongly found at each score or above."""
+class RocSteps(NamedTuple):
+    """Cumulative counts of a label (S,): images at each score or above, with and without the label."""
 
     score: Float64Array
-    """Falling, each once."""
-    found: Int64Array
-    wrong: Int64Array
+    """Distinct scores, falling."""
+    true_positives: Int64Array
+    false_positives: Int64Array
 
 
 class LabelScores:
     """All scores of all labels, sorted once.
 
     Args:
-        rows: What the model gave (N,): `image`, `label` and `score`, no label of an image twice.
-        right: (N,) whether the image has the label.
-        truths: Positions of image and label (M,) of what is there.
-        shape: How many images and labels there are.
+        rows: Scores of the model (N,): `image`, `label` and `score`, no label of an image twice.
+        right: Whether the image has the label, (N,).
+        truths: Image and label of the true labels, (M,) each.
+        shape: Number of images and number of labels.
     """
 
     def __init__(
@@ -61,141 +61,166 @@ class LabelScores:
     def areas(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Compute the area under the ROC curve, and the average precision, of labels (B, K).
 
-        By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
+        The weights of images are (B, I). Both are NaN if no image has the label, the first also if all images do.
         """
         used = weights.max(axis=0, initial=0) > 0
         per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
-        whole = weights.sum(axis=1)
-        true = totals(weights, *self._truths, self._labels)
-        roc, precision = np.empty(true.shape), np.empty(true.shape)
+        total = weights.sum(axis=1)
+        actual = weighted_totals(weights, *self._truths, self._labels)
+        roc, precision = np.empty(actual.shape), np.empty(actual.shape)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
-            kept = low + np.flatnonzero(used[self._image[low:high]])
-            rows = _Rows.of(self._image[kept], self._score[kept], self._right[kept], self._images)
-            roc[:, label], precision[:, label] = rows.areas(per_image, whole, true[:, label])
+            selected = low + np.flatnonzero(used[self._image[low:high]])
+            rows = _Rows.of(
+                self._image[selected], self._score[selected], self._right[selected], self._images
+            )
+            roc[:, label], precision[:, label] = rows.areas(per_image, total, actual[:, label])
         return roc, precision
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Average both areas over labels."""
+        """Compute the means of both areas over labels."""
         named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
-        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
+        return [Headline(name, {"average": "macro"}, nan_mean(area)) for name, area in named]
 
-    def steps(self) -> Iterator[tuple[int, Steps]]:
-        """Draw the curve of each label that some images have and some have not."""
-        true = np.bincount(self._truths[1], minlength=self._labels)
+    def steps(self) -> Iterator[tuple[int, RocSteps]]:
+        """Yield the cumulative counts of each label that some, but not all images have."""
+        actual = np.bincount(self._truths[1], minlength=self._labels)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
-            if not 0 < true[label] < self._images:
+            if not 0 < actual[label] < self._images:
                 continue
-            score, right = self._score[low:high], self._right[low:high]
-            others = self._images - len(score)
-            hidden = int(true[label] - right.sum())
-            place = int(np.searchsorted(-score, 0.0))
-            score = np.insert(score, place, 0.0)
-            found = np.cumsum(np.insert(right.astype(np.int64), place, hidden))
-            wrong = np.cumsum(np.insert(1 - right.astype(np.int64), place, others - hidden))
-            last = np.append(score[1:] != score[:-1], True)
-            if not others:
-                last[place] = False  # nobody stands there
-            yield label, Steps(score[last], found[last], wrong[last])
+            score, is_correct = self._score[low:high], self._right[low:high]
+            unscored = self._images - len(score)
+            unscored_positives = int(actual[label] - is_correct.sum())
+            zero_index = int(np.searchsorted(-score, 0.0))
+            score = np.insert(score, zero_index, 0.0)
+            true_positives = np.cumsum(
+                np.insert(is_correct.astype(np.int64), zero_index, unscored_positives)
+            )
+            false_positives = np.cumsum(
+                np.insert(
+                    1 - is_correct.astype(np.int64), zero_index, unscored - unscored_positives
+                )
+            )
+            is_step_end = np.append(score[1:] != score[:-1], True)
+            if not unscored:
+                is_step_end[zero_index] = False  # no image has this score
+            yield (
+                label,
+                RocSteps(
+                    score[is_step_end], true_positives[is_step_end], false_positives[is_step_end]
+                ),
+            )
 
 
 class _Rows(NamedTuple):
-    """Scores of one label, falling, and between them one row for all images without any."""
+    """Scores of one label, falling, with one row, at score 0, for all images without a score."""
 
     image: Int64Array
-    """(N + 1,) the row of those without has the number of images."""
+    """Images (N + 1,); the row for images without a score has the number of images."""
     absent: int
-    """Where that row is."""
-    right: Int64Array
-    """(P,) rows that have the label; the row of those without is one of them."""
-    first: Int64Array
-    """(P,) first row of the same score, of each of these."""
-    after: Int64Array
-    """(P,) row after the last of the same score."""
+    """Position of the row for images without a score."""
+    correct: Int64Array
+    """Rows whose image has the label (P,), including the row for images without a score."""
+    step_start: Int64Array
+    """First row with the same score, of each of these (P,)."""
+    step_stop: Int64Array
+    """Row after the last one with the same score (P,)."""
 
     @classmethod
-    def of(cls, image: Int64Array, score: Float64Array, right: BoolArray, images: int) -> "_Rows":
+    def of(
+        cls, image: Int64Array, score: Float64Array, is_correct: BoolArray, images: int
+    ) -> "_Rows":
         absent = int(np.searchsorted(-score, 0.0))
         score = np.insert(score, absent, 0.0)
-        rows = np.flatnonzero(np.insert(right, absent, True))
+        rows = np.flatnonzero(np.insert(is_correct, absent, True))
         starts = np.append(True, score[1:] != score[:-1])
         firsts = np.flatnonzero(np.append(starts, True))
         group = np.cumsum(starts)[rows] - 1
         return cls(np.insert(image, absent, images), absent, rows, firsts[group], firsts[group + 1])
 
     def areas(
-        self, per_image: Float64Array, whole: Float64Array, true: Float64Array
+        self, per_image: Float64Array, total: Float64Array, actual: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the label's (B,)."""
+        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the sums of images with the label (B,)."""
         weights = per_image[self.image]
-        weights[self.absent] = whole - weights.sum(axis=0)
-        own = weights[self.right]
-        absent = int(np.searchsorted(self.right, self.absent))
-        own[absent] = 0
-        own[absent] = true - own.sum(axis=0)
-        every, found = before(weights), before(own)
-        above = found[np.searchsorted(self.right, self.first)]
-        to = found[np.searchsorted(self.right, self.after)]
-        wrong_above, wrong_to = every[self.first] - above, every[self.after] - to
-        wrong = whole - true
-        roc = (own * (wrong - (wrong_above + wrong_to) / 2)).sum(axis=0)
-        precision = np.where(own > 0, ratio(to, every[self.after]), 0.0)
-        return ratio(roc, true * wrong), ratio((own * precision).sum(axis=0), true)
+        weights[self.absent] = total - weights.sum(axis=0)
+        own_weights = weights[self.correct]
+        absent = int(np.searchsorted(self.correct, self.absent))
+        own_weights[absent] = 0
+        own_weights[absent] = actual - own_weights.sum(axis=0)
+        total_before, true_before = cumulative_before(weights), cumulative_before(own_weights)
+        true_above = true_before[np.searchsorted(self.correct, self.step_start)]
+        true_through = true_before[np.searchsorted(self.correct, self.step_stop)]
+        false_above, false_through = (
+            total_before[self.step_start] - true_above,
+            total_before[self.step_stop] - true_through,
+        )
+        negatives = total - actual
+        roc = (own_weights * (negatives - (false_above + false_through) / 2)).sum(axis=0)
+        precision = np.where(
+            own_weights > 0, ratio(true_through, total_before[self.step_stop]), 0.0
+        )
+        return ratio(roc, actual * negatives), ratio((own_weights * precision).sum(axis=0), actual)
 
 
-def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Draw the curves of labels, the mean of each kind first, its label None.
+def score_curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the curves of labels, first the mean of each kind, with label None.
 
-    The mean precision is over the best that each label has at each of 101 recalls or above.
+    The mean precision averages the interpolated precision of the labels at 101 recalls.
     """
     steps = dict(scores.steps())
     if not steps:
         return {}
-    best, score, found = (np.zeros((len(steps), len(_GRID))) for _ in range(3))
-    drawn = sorted(sorted(steps, key=lambda label: -steps[label].found[-1])[:_CURVES])
+    best_precision, score, true_rates = (np.zeros((len(steps), len(_GRID))) for _ in range(3))
+    drawn = sorted(sorted(steps, key=lambda label: -steps[label].true_positives[-1])[:_CURVES])
     pr, roc = [], []
     for row, (label, step) in enumerate(steps.items()):
-        recall, alarms = step.found / step.found[-1], step.wrong / step.wrong[-1]
-        precision = ratio(step.found, step.found + step.wrong)
-        at = np.searchsorted(recall, _GRID)
-        best[row] = np.maximum.accumulate(precision[::-1])[::-1][at]
-        score[row] = step.score[at]
-        rates = np.append(0.0, alarms), np.append(0.0, recall)
-        found[row] = np.interp(_GRID, *rates)
+        recall, false_rate = (
+            step.true_positives / step.true_positives[-1],
+            step.false_positives / step.false_positives[-1],
+        )
+        precision = ratio(step.true_positives, step.true_positives + step.false_positives)
+        indices = np.searchsorted(recall, _GRID)
+        best_precision[row] = np.maximum.accumulate(precision[::-1])[::-1][indices]
+        score[row] = step.score[indices]
+        rates = np.append(0.0, false_rate), np.append(0.0, recall)
+        true_rates[row] = np.interp(_GRID, *rates)
         if label in drawn:
             pr.append(_pr(labels[label], recall, precision, step.score))
             roc.append(_roc(labels[label], *rates, [None, *step.score.tolist()]))
-    mean_pr = _pr(None, _GRID, best.mean(axis=0), score.mean(axis=0))
-    mean_roc = _roc(None, _GRID, found.mean(axis=0), [None] * len(_GRID))
+    mean_pr = _pr(None, _GRID, best_precision.mean(axis=0), score.mean(axis=0))
+    mean_roc = _roc(None, _GRID, true_rates.mean(axis=0), [None] * len(_GRID))
     return {"pr": [mean_pr, *pr], "roc": [mean_roc, *roc]}
 
 
 def _pr(
     label: str | None, recall: Float64Array, precision: Float64Array, score: Float64Array
 ) -> dict[str, Any]:
-    at = _thinned(recall, precision)
+    indices = _thinned(recall, precision)
     named = {"recall": recall, "precision": precision, "score": score}
-    return {"label": label} | {name: column[at].tolist() for name, column in named.items()}
+    return {"label": label} | {name: column[indices].tolist() for name, column in named.items()}
 
 
 def _roc(
-    label: str | None, alarms: Float64Array, recall: Float64Array, threshold: list[float | None]
+    label: str | None, false_rate: Float64Array, recall: Float64Array, threshold: list[float | None]
 ) -> dict[str, Any]:
-    at = _thinned(alarms, recall)
-    named = {"false_positive_rate": alarms, "true_positive_rate": recall}
-    curve = {"label": label} | {name: column[at].tolist() for name, column in named.items()}
-    return curve | {"threshold": [threshold[one] for one in at]}
+    indices = _thinned(false_rate, recall)
+    named = {"false_positive_rate": false_rate, "true_positive_rate": recall}
+    curve = {"label": label} | {name: column[indices].tolist() for name, column in named.items()}
+    return curve | {"threshold": [threshold[index] for index in indices]}
 
 
 def _thinned(x: Float64Array, y: Float64Array) -> Int64Array:
-    """Choose the points to draw: corners, and of too many of those some evenly along the curve."""
+    """Choose the points of a curve to keep: corners, or evenly spaced ones if there are too many."""
     if len(x) <= _POINTS:
         return np.arange(len(x))
-    straight = np.diff(x[:-1]) * np.diff(y[1:]) == np.diff(x[1:]) * np.diff(y[:-1])
-    corners = np.flatnonzero(~np.concatenate([[False], straight, [False]]))
+    is_straight = np.diff(x[:-1]) * np.diff(y[1:]) == np.diff(x[1:]) * np.diff(y[:-1])
+    corners = np.flatnonzero(~np.concatenate([[False], is_straight, [False]]))
     if len(corners) <= _POINTS:
         return corners
     x, y = x[corners], y[corners]
-    way = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
-    at = np.searchsorted(way, np.linspace(0, way[-1], _POINTS)).clip(0, len(x) - 1)
-    chosen: Int64Array = corners[np.unique(at)]
-    return chosen
+    path_length = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    indices = np.searchsorted(path_length, np.linspace(0, path_length[-1], _POINTS)).clip(
+        0, len(x) - 1
+    )
+    selected: Int64Array = corners[np.unique(indices)]
+    return selected

@@ -1,175 +1,197 @@
-"""Average precision and recall over many images, as COCO defines them, and how a report has them.
+"""Average precision and recall over many images, as COCO defines them, and their metrics in a report.
 
-Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, whose numbers these are; where those say
--1 for "nothing to find", ours are NaN.
+Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, with the same numbers, but NaN instead of
+-1 if there are no objects.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import mean_known, nth
-from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Ranking
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.arrays import index_within_groups, nan_mean
+from quadriga.monitor.evaluation.objects.matching import CORRECT, INCORRECT, RankedPredictions
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
+IOU_THRESHOLDS: Float64Array = np.linspace(0.5, 0.95, 10)
 RECALLS: Float64Array = np.linspace(0, 1, 101)
-AREAS: Float64Array = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
-"""All, small, medium and large, in square pixels, both ends included."""
+AREA_RANGES: Float64Array = np.array(
+    [(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64
+)
+"""Ranges of area: all, small, medium and large, in square pixels, both ends included."""
 
-MOST = (1, 10, 100)
-"""Predictions of an image and a label that count."""
+MAX_DETECTIONS = (1, 10, 100)
+"""Maximum numbers of predictions that count per image and label."""
 
 
-class Curves(NamedTuple):
+class PrecisionCurves(NamedTuple):
     """Precision over recall, per label (K) and threshold (T)."""
 
     precision: Float64Array
-    """(K, T, R) at each of `RECALLS`, the best that is had at that recall or more."""
+    """Best precision at each of `RECALLS` or above, (K, T, R)."""
     scores: Float64Array
-    """(K, T, R) of the prediction at which the recall is reached; 0 where it never is."""
+    """Score of the prediction at which the recall is reached, (K, T, R); 0 if it never is."""
     recall: Float64Array
-    """(K, T) in the end."""
+    """Maximum recall, (K, T)."""
 
 
-def curves(ranking: Ranking) -> Curves:
-    """Draw precision over recall for each label, at all thresholds, in the first range of area."""
+def precision_recall_curves(ranking: RankedPredictions) -> PrecisionCurves:
+    """Compute precision over recall of each label, at all thresholds, in the first range of area."""
     labels = len(ranking.bounds) - 1
     shape = labels, len(ranking.outcome)
     precision = np.full((*shape, len(RECALLS)), np.nan)
     scores = np.full_like(precision, np.nan)
     recall = np.full(shape, np.nan)
-    to_find = ranking.to_find.sum(axis=1)[:labels].astype(np.int64)
-    for at in np.flatnonzero(to_find).tolist():
-        of = ranking.of_labels(at, at + 1)
-        outcome = ranking.outcome[:, 0, of]
-        precision[at], scores[at], recall[at] = _curve(
-            outcome == RIGHT, outcome == WRONG, ranking.score[of], int(to_find[at])
+    actual_counts = ranking.actual_counts.sum(axis=1)[:labels].astype(np.int64)
+    for label in np.flatnonzero(actual_counts).tolist():
+        span = ranking.label_span(label, label + 1)
+        outcome = ranking.outcome[:, 0, span]
+        precision[label], scores[label], recall[label] = _curve(
+            outcome == CORRECT, outcome == INCORRECT, ranking.score[span], int(actual_counts[label])
         )
-    return Curves(precision, scores, recall)
+    return PrecisionCurves(precision, scores, recall)
 
 
 def _curve(
-    right: BoolArray, wrong: BoolArray, score: Float64Array, to_find: int
+    is_correct: BoolArray, is_incorrect: BoolArray, score: Float64Array, actual_count: int
 ) -> tuple[Float64Array, Float64Array, Float64Array | float]:
-    """Return precision (T, R), score (T, R) and the last recall (T,) of predictions by falling score.
+    """Return precision (T, R), score (T, R) and maximum recall (T,) of predictions, by falling score.
 
-    The best precision from some prediction on is that of one that is right, so only those are looked at.
+    The best precision from a prediction on is always that of a correct one, so only those are considered.
     """
-    thresholds, count = right.shape
+    thresholds, count = is_correct.shape
     precision = np.zeros((thresholds, len(RECALLS)))
     scores = np.zeros_like(precision)
     if not count:
         return precision, scores, 0.0
-    found = right.sum(axis=1)
-    row, at = np.nonzero(right)
-    right_before = nth(found)
-    position = np.zeros((thresholds, found.max() + 1), np.int64)  # of the n-th that is right
-    position[row, right_before] = at
+    correct_counts = is_correct.sum(axis=1)
+    row, columns = np.nonzero(is_correct)
+    correct_before = index_within_groups(correct_counts)
+    position = np.zeros(
+        (thresholds, correct_counts.max() + 1), np.int64
+    )  # of the n-th that is right
+    position[row, correct_before] = columns
     best = np.zeros(position.shape)
-    wrongs = np.cumsum(wrong, axis=1)
-    hits = right_before + 1
-    best[row, right_before] = hits / (hits + wrongs[row, at] + np.spacing(1))
+    incorrect_before = np.cumsum(is_incorrect, axis=1)
+    hits = correct_before + 1
+    best[row, correct_before] = hits / (hits + incorrect_before[row, columns] + np.spacing(1))
     best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
-    needed = np.searchsorted(np.arange(to_find + 1) / to_find, RECALLS, "left")
-    reached = needed <= found[:, None]
-    which = np.minimum(np.maximum(needed - 1, 0), found.max())
-    precision[reached] = best[:, which][reached]
-    scores[reached] = np.where(needed, score[position[:, which]], score[0])[reached]
-    return precision, scores, found / to_find
+    needed = np.searchsorted(np.arange(actual_count + 1) / actual_count, RECALLS, "left")
+    reached = needed <= correct_counts[:, None]
+    nth_correct = np.minimum(np.maximum(needed - 1, 0), correct_counts.max())
+    precision[reached] = best[:, nth_correct][reached]
+    scores[reached] = np.where(needed, score[position[:, nth_correct]], score[0])[reached]
+    return precision, scores, correct_counts / actual_count
 
 
 def average_precisions(
-    label: Int64Array, score: Float64Array, right: BoolArray, to_find: Int64Array
+    label: Int64Array, score: Float64Array, is_correct: BoolArray, actual_counts: Int64Array
 ) -> Float64Array:
-    """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
+    """Return the average precision (K,) of each label at one threshold, NaN without objects.
 
     Args:
-        label: (N,) of predictions, none of which is to be ignored.
-        score: (N,) of equal ones the earlier comes first.
-        right: (N,) whether each is.
-        to_find: (K,) objects of each label.
+        label: Labels of predictions (N,), without ignored ones.
+        score: Scores (N,); equal scores stay in this order.
+        is_correct: Whether each prediction is correct, (N,).
+        actual_counts: Number of objects of each label, (K,).
     """
     order = np.lexsort((-score, label))
-    bounds = np.searchsorted(label[order], np.arange(len(to_find) + 1))
-    averages = np.full(len(to_find), np.nan)
-    for one in np.flatnonzero(to_find):
-        of = order[bounds[one] : bounds[one + 1]]
-        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[one]))
-        averages[one] = precision.mean()
+    bounds = np.searchsorted(label[order], np.arange(len(actual_counts) + 1))
+    averages = np.full(len(actual_counts), np.nan)
+    for label_index in np.flatnonzero(actual_counts):
+        indices = order[bounds[label_index] : bounds[label_index + 1]]
+        precision, *_ = _curve(
+            is_correct[None, indices],
+            ~is_correct[None, indices],
+            score[indices],
+            int(actual_counts[label_index]),
+        )
+        averages[label_index] = precision.mean()
     return averages
 
 
 AREA_NAMES = ("all", "small", "medium", "large")
-"""Of `AREAS`."""
+"""Names of `AREA_RANGES`."""
 
-AVERAGED = "0.50:0.95"
-"""How COCO writes the mean over its ten thresholds."""
+MEAN_IOU = "0.50:0.95"
+"""COCO's notation for the mean over its ten thresholds."""
 
 _LABEL_IOUS = (0.5, 0.75)
-"""Thresholds that each label's curve is drawn at."""
+"""Thresholds with a curve for each label."""
 
 
-def twelve() -> list[tuple[str, dict[str, Any]]]:
+def coco_parameters() -> list[tuple[str, dict[str, Any]]]:
     """Return the type and the parameters of COCO's twelve numbers, in its order."""
-    sizes, most = AREA_NAMES[1:], MOST[-1]
-    asked: list[tuple[str, str | float, str, int]] = [
-        *(("AP", iou, "all", most) for iou in (AVERAGED, 0.5, 0.75)),
-        *(("AP", AVERAGED, area, most) for area in sizes),
-        *(("AR", AVERAGED, "all", few) for few in MOST),
-        *(("AR", AVERAGED, area, most) for area in sizes),
+    sizes, max_count = AREA_NAMES[1:], MAX_DETECTIONS[-1]
+    rows: list[tuple[str, str | float, str, int]] = [
+        *(("AP", iou, "all", max_count) for iou in (MEAN_IOU, 0.5, 0.75)),
+        *(("AP", MEAN_IOU, area, max_count) for area in sizes),
+        *(("AR", MEAN_IOU, "all", max_detections) for max_detections in MAX_DETECTIONS),
+        *(("AR", MEAN_IOU, area, max_count) for area in sizes),
     ]
-    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in asked]
+    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in rows]
 
 
 def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
-    """Return the parameters of a label's number."""
-    return {**_parameters(iou, "all", MOST[-1], label), "n": "objects"}
+    """Return the parameters of a label's metric."""
+    return {**_parameters(iou, "all", MAX_DETECTIONS[-1], label), "n": "objects"}
 
 
-def _parameters(iou: str | float, area: str, most: int, label: str | None) -> dict[str, Any]:
-    return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
+def _parameters(
+    iou: str | float, area: str, max_detections: int, label: str | None
+) -> dict[str, Any]:
+    return {"rule": "COCO", "iou": iou, "area": area, "max_dets": max_detections, "label": label}
 
 
-def label_metrics(drawn: Curves, labels: list[str], to_find: Int64Array) -> list[Metric]:
-    """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
-    precision = drawn.precision.mean(axis=2)  # (K, T)
-    values: list[tuple[str, str | float, Float64Array]] = [("AP", AVERAGED, precision.mean(axis=1))]
+def label_precision_metrics(
+    precision_curves: PrecisionCurves, labels: list[str], actual_counts: Int64Array
+) -> list[Metric]:
+    """Return AP of labels (K,), also at each of two thresholds, and AR; None without objects."""
+    precision = precision_curves.precision.mean(axis=2)  # (K, T)
+    values: list[tuple[str, str | float, Float64Array]] = [("AP", MEAN_IOU, precision.mean(axis=1))]
     values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
-    values += [("AR", AVERAGED, drawn.recall.mean(axis=1))]
+    values += [("AR", MEAN_IOU, precision_curves.recall.mean(axis=1))]
     return [
-        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
-        for kind, iou, of in values
-        for at, label in enumerate(labels)
+        Metric(
+            kind,
+            finite_or_none(precisions[index]),
+            label_parameters(iou, label),
+            n=int(actual_counts[index]),
+        )
+        for kind, iou, precisions in values
+        for index, label in enumerate(labels)
     ]
 
 
-def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
-    """Return precision over recall with its scores: the mean at each threshold, each label at two.
+def precision_curve_rows(
+    precision_curves: PrecisionCurves, labels: list[str]
+) -> list[dict[str, Any]]:
+    """Return precision over recall with scores: the mean at each threshold, each label at two.
 
-    A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
+    A score is None if the recall is not reached; mean scores are over the labels that reach it.
     """
-    known = np.flatnonzero(~np.isnan(drawn.recall[:, 0]))
-    if not known.size:
+    labels_present = np.flatnonzero(~np.isnan(precision_curves.recall[:, 0]))
+    if not labels_present.size:
         return []
-    precision = drawn.precision[known]
-    reached = (drawn.recall[known, :, None] >= RECALLS) & (precision > 0)
-    score = np.where(reached, drawn.scores[known], np.nan)
-    mean = mean_known(np.stack([*score], axis=-1))
-    found = [
-        _drawn(None, float(iou), precision[:, at].mean(axis=0), mean[at])
-        for at, iou in enumerate(THRESHOLDS.round(2))
+    precision = precision_curves.precision[labels_present]
+    reached = (precision_curves.recall[labels_present, :, None] >= RECALLS) & (precision > 0)
+    score = np.where(reached, precision_curves.scores[labels_present], np.nan)
+    mean = nan_mean(np.stack([*score], axis=-1))
+    rows = [
+        _curve_row(None, float(iou), precision[:, index].mean(axis=0), mean[index])
+        for index, iou in enumerate(IOU_THRESHOLDS.round(2))
     ]
-    for at, label in enumerate(known):
+    for index, label in enumerate(labels_present):
         for iou in _LABEL_IOUS:
-            of = at, _nearest(iou)
-            found.append(_drawn(labels[label], iou, precision[of], score[of]))
-    return found
+            label_and_iou = index, _nearest(iou)
+            rows.append(
+                _curve_row(labels[label], iou, precision[label_and_iou], score[label_and_iou])
+            )
+    return rows
 
 
-def _drawn(
+def _curve_row(
     label: str | None, iou: float, precision: Float64Array, score: Float64Array
 ) -> dict[str, Any]:
     return {
@@ -177,9 +199,9 @@ def _drawn(
         "iou": iou,
         "recall": RECALLS.round(2).tolist(),
         "precision": precision.tolist(),
-        "score": [number(one) for one in score],
+        "score": [finite_or_none(value) for value in score],
     }
 
 
 def _nearest(iou: float) -> int:
-    return int(np.abs(THRESHOLDS - iou).argmin())
+    return int(np.abs(IOU_THRESHOLDS - iou).argmin())

@@ -1,94 +1,114 @@
-"""Boxes: how detections on the wire become tables, and how far two boxes overlap."""
+"""Object detection: tables of boxes from the wire, and the overlap of two boxes."""
 
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Evaluated
+from quadriga.monitor.evaluation.evaluators import TaskMetrics
 from quadriga.monitor.evaluation.item_tables import (
-    Listed,
+    ItemTable,
+    annotations_table,
     predictions_table,
-    read_lists,
-    truths_table,
+    read_item_table,
 )
-from quadriga.monitor.evaluation.objects.matching import Overlap
-from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
-from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction
+from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.state import (
+    BoundedNumber,
+    EvaluatedImage,
+    EvaluationState,
+    LabelNumbers,
+    Table,
+    TrueObject,
+)
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
-class _Predicted(msgspec.Struct, gc=False):
+class _PredictedBox(msgspec.Struct, gc=False):
     label: str
-    score: Number
-    xmin: Number
-    ymin: Number
-    xmax: Number
-    ymax: Number
+    score: BoundedNumber
+    xmin: BoundedNumber
+    ymin: BoundedNumber
+    xmax: BoundedNumber
+    ymax: BoundedNumber
 
 
-class _True(Truth, kw_only=True, gc=False):
-    xmin: Number
-    ymin: Number
-    xmax: Number
-    ymax: Number
+class _TrueBox(TrueObject, kw_only=True, gc=False):
+    xmin: BoundedNumber
+    ymin: BoundedNumber
+    xmax: BoundedNumber
+    ymax: BoundedNumber
 
 
-class Detection:
-    """The evaluation of `OBJECT_DETECTION`."""
+class DetectionEvaluator:
+    """Evaluates `OBJECT_DETECTION`."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", list[_Predicted], labels)
-        there = read_lists(images, "ground_truth", list[_True], labels)
-        return box_tables(found, _boxes(found), there, _boxes(there))
+        predictions = read_item_table(images, "predictions", list[_PredictedBox], labels)
+        annotations = read_item_table(images, "ground_truth", list[_TrueBox], labels)
+        return box_tables(predictions, _boxes(predictions), annotations, _boxes(annotations))
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return EvaluatedObjects(state, box_overlap(state), "box")
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state."""
+        return ObjectMetrics(state, box_overlap(state), "box")
 
 
 def box_tables(
-    found: Listed, boxes: Float64Array, there: Listed, others: Float64Array
+    predictions: ItemTable,
+    predicted_boxes: Float64Array,
+    annotations: ItemTable,
+    true_boxes: Float64Array,
 ) -> dict[str, Table]:
-    """Return the tables of objects whose boxes are (N, 4) and (M, 4), xywh."""
+    """Return the tables of predictions and annotations with boxes (N, 4) and (M, 4), xywh, pixels."""
     return {
-        "predictions": predictions_table(found, boxes[:, 2] * boxes[:, 3], box=boxes),
-        "truths": truths_table(there, others[:, 2] * others[:, 3], box=others),
+        "predictions": predictions_table(
+            predictions, predicted_boxes[:, 2] * predicted_boxes[:, 3], box=predicted_boxes
+        ),
+        "truths": annotations_table(
+            annotations, true_boxes[:, 2] * true_boxes[:, 3], box=true_boxes
+        ),
     }
 
 
-def _boxes(listed: Listed) -> Float64Array:
-    """Return boxes (N, 4), xywh."""
-    corners = listed.numbers(*BOX_KEYS)
+def _boxes(table: ItemTable) -> Float64Array:
+    """Return boxes float64 (N, 4), xywh, pixels."""
+    corners = table.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
-    listed.check(
+    table.check(
         sides.min(axis=1) >= 0,
         "xmin <= xmax and ymin <= ymax",
-        lambda at: f"{', '.join(BOX_KEYS)} of {', '.join(map(str, corners[at].tolist()))}",
+        lambda row: f"{', '.join(BOX_KEYS)} of {', '.join(map(str, corners[row].tolist()))}",
     )
     return np.concatenate([corners[:, :2], sides], axis=1)
 
 
-def box_overlap(state: State) -> Overlap:
-    """Return the overlap of boxes: intersection over union; of a crowd, over the prediction.
+def box_overlap(state: EvaluationState) -> OverlapFunction:
+    """Return the overlap of boxes: intersection over union; with a crowd, over the area of the prediction.
 
-    Source: `bbIou` of COCO's `maskApi.c`, whose numbers these are.
+    Source: `bbIou` of COCO's `maskApi.c`, with the same numbers.
     """
-    found, there = state.tables["predictions"], state.tables["truths"]
-    boxes, others = _sides(found["box"]), _sides(there["box"])
-    crowd: BoolArray = there["crowd"]
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
+    predicted_sides, true_sides = _sides(predictions["box"]), _sides(annotations["box"])
+    crowd: BoolArray = annotations["crowd"]
 
-    def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
-        common = np.ones(len(prediction))
+    def overlap(prediction: Int64Array, annotation: Int64Array) -> Float64Array:
+        intersection = np.ones(len(prediction))
         for low, high in ((0, 2), (1, 3)):
-            ends = np.minimum(boxes[high][prediction], others[high][truth])
-            side = ends - np.maximum(boxes[low][prediction], others[low][truth])
-            common *= np.maximum(side, 0)
-        own = boxes[4][prediction]
-        whole = np.where(crowd[truth], own, own + others[4][truth] - common)
-        return np.divide(common, whole, out=np.zeros_like(common), where=common > 0)
+            ends = np.minimum(predicted_sides[high][prediction], true_sides[high][annotation])
+            side = ends - np.maximum(predicted_sides[low][prediction], true_sides[low][annotation])
+            intersection *= np.maximum(side, 0)
+        predicted_area = predicted_sides[4][prediction]
+        union = np.where(
+            crowd[annotation],
+            predicted_area,
+            predicted_area + true_sides[4][annotation] - intersection,
+        )
+        return np.divide(
+            intersection, union, out=np.zeros_like(intersection), where=intersection > 0
+        )
 
     return overlap
 

@@ -1,7 +1,7 @@
-"""Average precision of oriented boxes as DOTA's development kit has it, beside COCO's; see docs/evaluation.md.
+"""Average precision of oriented boxes as in DOTA's development kit; see docs/evaluation-reference.md.
 
-The kit first leaves out pairs whose upright frames, a pixel wider, lie apart: these overlap by 0, so it
-changes nothing. Equal scores, which it leaves open, come in the order of the images and predictions.
+The kit first skips pairs whose upright frames, a pixel wider, are disjoint: their overlap is 0, so this
+changes nothing. Equal scores, whose order the kit does not define, are in the order of images and predictions.
 
 Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`.
 """
@@ -10,127 +10,148 @@ from itertools import pairwise
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import joined, mean_known, ratio
-from quadriga.monitor.evaluation.evaluators import Findings, Headline
-from quadriga.monitor.evaluation.labels.label_counts import totals
-from quadriga.monitor.evaluation.objects.matching import Overlap, near_pairs
-from quadriga.monitor.evaluation.reporting import number
-from quadriga.monitor.evaluation.state import State
+from quadriga.monitor.evaluation.arrays import joint_key, nan_mean, ratio
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
+from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction, near_pairs
+from quadriga.monitor.evaluation.reporting import finite_or_none
+from quadriga.monitor.evaluation.state import EvaluationState
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-THRESHOLDS = (0.5, 0.75)
-"""What an overlap must be above."""
+IOU_THRESHOLDS = (0.5, 0.75)
+"""Match thresholds, which the overlap must exceed."""
 
 RULES = ("DOTA VOC07", "DOTA VOC12")
-"""The mean of the best precisions at eleven recalls; the area under the best precisions."""
+"""Rules of average precision: mean of the best precisions at eleven recalls; area under the best precisions."""
 
 _RECALLS = np.arange(0.0, 1.1, 0.1)
-"""As the kit has them: the fourth is a little above 0.3."""
+"""Eleven recalls, computed as in the kit: the fourth is slightly above 0.3."""
 
 _AT_ONCE = 1 << 21
-"""Predictions times weightings that are counted at once."""
+"""Maximum number of predictions times weightings that are counted at once: bounds the memory."""
 
 
-class DotaObjects:
-    """What a model found, judged by DOTA's rule; a crowd counts as difficult, for the rule knows none.
+class DotaMetrics:
+    """Metrics of objects by DOTA's rule, which has no crowds: they count as difficult.
 
     Args:
-        state: With `predictions` (image, label, score) and `truths` (image, label, crowd, difficult).
-        overlap: Intersection over union.
+        state: State with the tables `predictions` (image, label, score) and `truths` (image, label, crowd,
+            difficult).
+        overlap: Intersection over union of pairs.
     """
 
-    def __init__(self, state: State, overlap: Overlap) -> None:
-        found, there = state.tables["predictions"], state.tables["truths"]
+    def __init__(self, state: EvaluationState, overlap: OverlapFunction) -> None:
+        predictions, annotations = state.tables["predictions"], state.tables["truths"]
         self._labels, self._images = state.labels, len(state.ids)
-        ignored = there["difficult"] | there["crowd"]
-        self._there = there["image"], np.where(ignored, -1, there["label"])
-        order = np.lexsort((-found["score"], found["label"]))
-        self._image = found["image"][order]
-        self._bounds = np.searchsorted(found["label"][order], np.arange(len(self._labels) + 1))
-        asked, known = (joined(table["image"], table["label"]) for table in (found, there))
-        pairs = near_pairs(
-            {"image": asked[order]},
-            {"image": known},
-            lambda prediction, truth: overlap(order[prediction], truth),
-            THRESHOLDS[0],
+        ignored = annotations["difficult"] | annotations["crowd"]
+        self._there = annotations["image"], np.where(ignored, -1, annotations["label"])
+        order = np.lexsort((-predictions["score"], predictions["label"]))
+        self._image = predictions["image"][order]
+        self._bounds = np.searchsorted(
+            predictions["label"][order], np.arange(len(self._labels) + 1)
         )
-        # Of objects that overlap alike the first counts.
-        pairs = pairs.of(np.argsort(-pairs.overlap, kind="stable")[::-1])
-        best, truth = pairs.last(len(order))
-        near = best > np.array(THRESHOLDS)[:, None]
-        skipped = near & np.append(ignored, False)[truth]
-        self._right = np.stack([_first(one, truth) for one in near & ~skipped])
+        prediction_keys, annotation_keys = (
+            joint_key(table["image"], table["label"]) for table in (predictions, annotations)
+        )
+        pairs = near_pairs(
+            {"image": prediction_keys[order]},
+            {"image": annotation_keys},
+            lambda prediction, matched_object: overlap(order[prediction], matched_object),
+            IOU_THRESHOLDS[0],
+        )
+        # Among objects with equal overlap the first counts.
+        pairs = pairs.select(np.argsort(-pairs.overlap, kind="stable")[::-1])
+        best, matched_object = pairs.last_of_each(len(order))
+        near = best > np.array(IOU_THRESHOLDS)[:, None]
+        skipped = near & np.append(ignored, False)[matched_object]
+        self._right = np.stack([_first(near_row, matched_object) for near_row in near & ~skipped])
         self._wrong = ~self._right & ~skipped
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
-        means = mean_known(self._precisions(weights))
+        means = nan_mean(self._precisions(weights))
         return [
-            Headline("AP", {"rule": rule, "iou": threshold, "label": None}, means[:, at, of])
-            for of, threshold in enumerate(THRESHOLDS)
-            for at, rule in enumerate(RULES)
+            Headline(
+                "AP",
+                {"rule": rule, "iou": threshold, "label": None},
+                means[:, rule_index, threshold_index],
+            )
+            for threshold_index, threshold in enumerate(IOU_THRESHOLDS)
+            for rule_index, rule in enumerate(RULES)
         ]
 
-    def findings(self) -> Findings:
+    def details(self) -> EvaluationDetails:
         """Compute the average precision of each label."""
         [values] = self._precisions(np.ones((1, self._images)))
         metrics = [
-            Metric("AP", number(value), {"rule": rule, "iou": threshold, "label": label})
-            for at, label in enumerate(self._labels)
-            for of, threshold in enumerate(THRESHOLDS)
-            for rule, value in zip(RULES, values[:, of, at], strict=True)
+            Metric("AP", finite_or_none(value), {"rule": rule, "iou": threshold, "label": label})
+            for label_index, label in enumerate(self._labels)
+            for threshold_index, threshold in enumerate(IOU_THRESHOLDS)
+            for rule, value in zip(RULES, values[:, threshold_index, label_index], strict=True)
         ]
-        rules = {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}
-        return Findings(metrics=metrics, parameters={"dota": rules})
+        rules = {"rules": RULES, "iou_above": IOU_THRESHOLDS, "difficult": "ignored"}
+        return EvaluationDetails(metrics=metrics, parameters={"dota": rules})
 
     def _precisions(self, weights: Float64Array) -> Float64Array:
-        """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""
-        shape = len(RULES), len(THRESHOLDS), len(self._labels)
+        """Return average precisions (B, R, T, K) of weightings (B, I), NaN without objects."""
+        shape = len(RULES), len(IOU_THRESHOLDS), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
-        to_find = totals(weights, *self._there, len(self._labels))
+        actual_counts = weighted_totals(weights, *self._there, len(self._labels))
         for label, span in enumerate(pairwise(self._bounds)):
-            of = slice(*span)
-            image, right, wrong = self._image[of], self._right[:, of], self._wrong[:, of]
-            block = max(_AT_ONCE // max(len(image), 1), 1)
-            for first in range(0, len(weights), block):
-                some = slice(first, first + block)
+            rows = slice(*span)
+            image, is_correct, is_incorrect = (
+                self._image[rows],
+                self._right[:, rows],
+                self._wrong[:, rows],
+            )
+            block_size = max(_AT_ONCE // max(len(image), 1), 1)
+            for start in range(0, len(weights), block_size):
+                some = slice(start, start + block_size)
                 counts = weights[some][:, image]
-                for at in range(len(THRESHOLDS)):
-                    values[some, :, at, label] = _average_precisions(
-                        counts, right[at], wrong[at], to_find[some, label]
+                for index in range(len(IOU_THRESHOLDS)):
+                    values[some, :, index, label] = _average_precisions(
+                        counts, is_correct[index], is_incorrect[index], actual_counts[some, label]
                     )
         return values
 
 
-def _first(near: BoolArray, truth: Int64Array) -> BoolArray:
-    """Tell (N,) which predictions, by falling score, are the first near their object."""
-    at = np.flatnonzero(near)
-    _, first = np.unique(truth[at], return_index=True)
-    right = np.zeros(len(near), bool)
-    right[at[first]] = True
-    return right
+def _first(is_near: BoolArray, matched_object: Int64Array) -> BoolArray:
+    """Return (N,) which predictions, by falling score, are the first that match their object."""
+    near_indices = np.flatnonzero(is_near)
+    _, first = np.unique(matched_object[near_indices], return_index=True)
+    is_first = np.zeros(len(is_near), bool)
+    is_first[near_indices[first]] = True
+    return is_first
 
 
 def _average_precisions(
-    counts: Float64Array, right: BoolArray, wrong: BoolArray, to_find: Float64Array
+    counts: Float64Array,
+    is_correct: BoolArray,
+    is_incorrect: BoolArray,
+    actual_counts: Float64Array,
 ) -> Float64Array:
     """Return the average precisions (B, 2) of one label by both rules.
 
     Args:
-        counts: (B, D) how often each prediction counts, by falling score.
-        right: (D,).
-        wrong: (D,).
-        to_find: (B,) how many objects there are.
+        counts: How often each prediction counts, (B, D), by falling score.
+        is_correct: Whether each prediction is correct, (D,).
+        is_incorrect: Whether each prediction is incorrect, (D,); neither if it matches an ignored object.
+        actual_counts: Number of objects, (B,).
     """
-    hits, misses = np.cumsum(counts * right, axis=1), np.cumsum(counts * wrong, axis=1)
-    # Only at what is right does recall rise, and from there on is precision best.
-    hits, misses = hits[:, right], misses[:, right]
-    precision = hits / np.maximum(hits + misses, np.finfo(np.float64).eps)
+    true_positives, false_positives = (
+        np.cumsum(counts * is_correct, axis=1),
+        np.cumsum(counts * is_incorrect, axis=1),
+    )
+    # Recall rises only at correct predictions, where the best precision is, too.
+    true_positives, false_positives = true_positives[:, is_correct], false_positives[:, is_correct]
+    precision = true_positives / np.maximum(
+        true_positives + false_positives, np.finfo(np.float64).eps
+    )
     precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    recall = ratio(hits, np.broadcast_to(to_find[:, None], hits.shape))
-    padded = np.pad(precision, ((0, 0), (0, 1)))  # past the end
-    at = (recall[:, None] < _RECALLS[:, None]).sum(axis=2)
-    eleven = sum(np.take_along_axis(padded, at, axis=1).T / 11.0)
+    recall = ratio(true_positives, np.broadcast_to(actual_counts[:, None], true_positives.shape))
+    padded = np.pad(precision, ((0, 0), (0, 1)))  # for recalls that are never reached
+    indices = (recall[:, None] < _RECALLS[:, None]).sum(axis=2)
+    eleven = sum(np.take_along_axis(padded, indices, axis=1).T / 11.0)
     area = (np.diff(recall, axis=1, prepend=0) * precision).sum(axis=1)
-    return np.where(to_find[:, None] > 0, np.stack([eleven, area], axis=1), np.nan)
+    return np.where(actual_counts[:, None] > 0, np.stack([eleven, area], axis=1), np.nan)

@@ -1,9 +1,9 @@
-"""Which prediction found which object: COCO's greedy rule, for whatever overlap is given.
+"""Matching of predictions and objects by COCO's greedy rule, for any overlap.
 
-Many images, and all labels, thresholds and ranges of area, are matched at once: first pairs that nothing
-else competes with, then the n-th predictions of all images and labels, then the n+1-th.
+Many images, and all labels, thresholds and ranges of area, are matched at once: first pairs without
+competitors, then the n-th predictions of all images and labels, then the n+1-th.
 
-Source: `pycocotools.cocoeval.COCOeval.evaluateImg`, whose answers these are.
+Source: `pycocotools.cocoeval.COCOeval.evaluateImg`, with the same results.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,25 +13,31 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from quadriga.monitor.evaluation.arrays import held, joined, ranges, starts, within
+from quadriga.monitor.evaluation.arrays import (
+    expand_ranges,
+    find_keys,
+    index_within_runs,
+    joint_key,
+    run_starts,
+)
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array, UInt8Array
 
-Overlap = Callable[[Int64Array, Int64Array], Float64Array]
-"""Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
+OverlapFunction = Callable[[Int64Array, Int64Array], Float64Array]
+"""Returns the overlap of pairs, given the positions of predictions (P,) and objects (P,)."""
 
-WRONG, RIGHT, IGNORED = np.arange(3, dtype=np.uint8)
-"""Outcomes of a prediction; the ignored ones are neither right nor wrong."""
+INCORRECT, CORRECT, IGNORED = np.arange(3, dtype=np.uint8)
+"""Outcomes of a prediction; ignored ones are neither correct nor incorrect."""
 
 _ALMOST_ONE = 1 - 1e-10
 _AT_ONCE = 1 << 17
-"""Pairs looked at together: as many as caches hold."""
+"""Maximum number of pairs matched at once: they fit into the CPU's caches."""
 
 
-class Ranking(NamedTuple):
-    """What became of predictions and objects, per threshold (T) and range of area (A).
+class RankedPredictions(NamedTuple):
+    """Outcomes of predictions and objects, per threshold (T) and range of area (A).
 
-    Of the predictions only those that count (D,): by label, then by falling score, then by image.
+    Predictions are those that count (D,): by label, then by falling score, then by image.
     """
 
     row: Int64Array
@@ -40,229 +46,246 @@ class Ranking(NamedTuple):
     label: Int64Array
     score: Float64Array
     rank: Int64Array
-    """Place within image and label, from 0."""
+    """Rank within image and label, from 0."""
     outcome: UInt8Array
-    """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
+    """`INCORRECT`, `CORRECT` or `IGNORED`, (T, A, D)."""
     outside: BoolArray
-    """(A, D) whether the prediction's own area is outside of each range."""
-    truth: Int64Array
-    """Position of the object taken at the first threshold and range, -1 for none."""
-    truth_ignored: BoolArray
-    """(A, M) whether the object is neither found nor missed."""
+    """Whether the prediction's area is outside of each range, (A, D)."""
+    matched_object: Int64Array
+    """Position of the object matched at the first threshold and range, (D,), -1 for none."""
+    object_ignored: BoolArray
+    """Whether the object counts neither as found nor as missed, (A, M)."""
     bounds: Int64Array
-    """(K + 1,) where each label begins and ends."""
-    to_find: sparse.csr_array
-    """(A * K, I) objects that count, by range of area and label, in each image."""
+    """Position at which each label begins, and the end, (K + 1,)."""
+    actual_counts: sparse.csr_array
+    """Number of objects that count, by range of area and label, in each image, (A * K, I)."""
 
-    def of_labels(self, first: int, after: int) -> slice:
-        """Return the places of the predictions of some labels."""
-        return slice(int(self.bounds[first]), int(self.bounds[after]))
+    def label_span(self, start_label: int, stop_label: int) -> slice:
+        """Return the positions of the predictions of a range of labels."""
+        return slice(int(self.bounds[start_label]), int(self.bounds[stop_label]))
 
 
-class Pairs(NamedTuple):
+class OverlapPairs(NamedTuple):
     """Predictions and objects that overlap (P,), by their positions."""
 
     prediction: Int64Array
     truth: Int64Array
     overlap: Float64Array
 
-    def of(self, which: Int64Array | BoolArray) -> "Pairs":
-        """Return some of them."""
-        return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+    def select(self, selection: Int64Array | BoolArray) -> "OverlapPairs":
+        """Return the pairs at these positions, or where the mask is true."""
+        return OverlapPairs(
+            self.prediction[selection], self.truth[selection], self.overlap[selection]
+        )
 
-    def last(self, count: int) -> tuple[Float64Array, Int64Array]:
-        """Return the last overlap of each prediction (D,), 0 for none, and its object, -1 for none."""
-        overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
+    def last_of_each(self, count: int) -> tuple[Float64Array, Int64Array]:
+        """Return the overlap and the object of the last pair of each prediction (D,); 0 and -1 without one."""
+        overlap, matched_object = np.zeros(count), np.full(count, -1, np.int64)
         overlap[self.prediction] = self.overlap
-        truth[self.prediction] = self.truth
-        return overlap, truth
+        matched_object[self.prediction] = self.truth
+        return overlap, matched_object
 
-    def overlaps(self) -> Overlap:
-        """Return what looks overlaps up: 0 for a pair that is not among these."""
+    def overlaps(self) -> OverlapFunction:
+        """Return a function that looks up overlaps, 0 for other pairs."""
         width = int(self.truth.max(initial=-1)) + 1
         keys = self.prediction * width + self.truth
         order = np.argsort(keys, kind="stable")
-        keys, known = np.append(keys[order], -1), np.append(self.overlap[order], 0)
+        keys, overlaps = np.append(keys[order], -1), np.append(self.overlap[order], 0)
 
         def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
-            asked = np.where(truth < width, prediction * width + truth, -2)
-            at = np.searchsorted(keys[:-1], asked)
-            return np.where(keys[at] == asked, known[at], 0)
+            query = np.where(truth < width, prediction * width + truth, -2)
+            position = np.searchsorted(keys[:-1], query)
+            return np.where(keys[position] == query, overlaps[position], 0)
 
         return overlap
 
 
-def match(
+def match_objects(
     predictions: Table,
     truths: Table,
-    overlap: Overlap,
+    overlap: OverlapFunction,
     *,
     thresholds: Float64Array,
     areas: Float64Array,
-    most: int,
+    max_detections: int,
     shape: tuple[int, int],
-) -> Ranking:
+) -> RankedPredictions:
     """Match predictions with objects.
 
     Args:
-        predictions: `image`, `label`, `score` and `area` of any number of images and labels; the order of
-            images decides between equal scores.
-        truths: Of the same: `image`, `label`, `area`, `crowd` and `difficult`. A crowd is taken by any
-            number of predictions, and missed by none; a difficult one is neither found nor missed.
-        overlap: Asked once for each pair within an image and a label.
-        thresholds: (T,) smallest overlaps.
-        areas: (A, 2) least and greatest area, in square pixels, of objects that count.
-        most: Predictions of an image and a label that count, those with the highest scores.
-        shape: How many labels (K) and images (I) there are.
+        predictions: Table with `image`, `label`, `score` and `area`, of any number of images and labels; the
+            order of images decides between equal scores.
+        truths: Table of objects with `image`, `label`, `area`, `crowd` and `difficult`. A crowd may match any
+            number of predictions, and is never missed; a difficult object is neither found nor missed.
+        overlap: Called once for each pair within an image and a label.
+        thresholds: Match thresholds, (T,).
+        areas: Minimum and maximum area of objects that count, (A, 2), square pixels.
+        max_detections: Number of predictions that count per image and label, those with the highest scores.
+        shape: Number of labels (K) and of images (I).
     """
-    order, rank, by_label = _ranked(predictions, most)
-    groups = joined(truths["image"], truths["label"])
-    by_group = np.argsort(groups, kind="stable")
-    asked = joined(predictions["image"], predictions["label"])[order]
-    first, counts = held(groups[by_group], asked)
-    truth_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
-    least = np.minimum(thresholds, _ALMOST_ONE)
+    order, rank, by_label = _ranked(predictions, max_detections)
+    groups = joint_key(truths["image"], truths["label"])
+    objects_by_group = np.argsort(groups, kind="stable")
+    prediction_groups = joint_key(predictions["image"], predictions["label"])[order]
+    first_candidate, candidate_counts = find_keys(groups[objects_by_group], prediction_groups)
+    object_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
+    minimum_overlaps = np.minimum(thresholds, _ALMOST_ONE)
     outside = _outside(predictions["area"][order], areas)
-    outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
-    outcome[:] = np.where(outside, IGNORED, WRONG)
-    taken = np.full(len(order), -1, np.int64)
-    for low, high in _chunks(asked, counts):
-        some = by_group[first[low] : first[high - 1] + counts[high - 1]]
-        prediction, truth = ranges(first[low:high] - first[low], counts[low:high])
-        overlaps = overlap(order[low:high][prediction], some[truth])
-        pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
-        found = _take(
-            pairs,
-            rank[low:high],
-            (truths["crowd"][some], truth_ignored[:, some]),
-            least,
-            outcome[:, :, low:high],
+    outcome = np.empty((len(minimum_overlaps), len(areas), len(order)), np.uint8)
+    outcome[:] = np.where(outside, IGNORED, INCORRECT)
+    matched_objects = np.full(len(order), -1, np.int64)
+    for start, stop in _chunks(prediction_groups, candidate_counts):
+        chunk_objects = objects_by_group[
+            first_candidate[start] : first_candidate[stop - 1] + candidate_counts[stop - 1]
+        ]
+        prediction, truth = expand_ranges(
+            first_candidate[start:stop] - first_candidate[start], candidate_counts[start:stop]
         )
-        taken[low:high] = np.append(some, -1)[found]
+        overlaps = overlap(order[start:stop][prediction], chunk_objects[truth])
+        pairs = OverlapPairs(prediction, truth, overlaps).select(
+            overlaps >= minimum_overlaps.min(initial=_ALMOST_ONE)
+        )
+        chosen = _match_greedily(
+            pairs,
+            rank[start:stop],
+            (truths["crowd"][chunk_objects], object_ignored[:, chunk_objects]),
+            minimum_overlaps=minimum_overlaps,
+            outcome=outcome[:, :, start:stop],
+        )
+        matched_objects[start:stop] = np.append(chunk_objects, -1)[chosen]
     row = order[by_label]
     labels, images = shape
-    area, which = np.nonzero(~truth_ignored)
-    to_find = sparse.csr_array(
-        (np.ones(len(which)), (area * labels + truths["label"][which], truths["image"][which])),
+    area, objects = np.nonzero(~object_ignored)
+    actual_counts = sparse.csr_array(
+        (
+            np.ones(len(objects)),
+            (area * labels + truths["label"][objects], truths["image"][objects]),
+        ),
         shape=(len(areas) * labels, images),
     )
     label = predictions["label"][row]
-    return Ranking(
-        row,
-        predictions["image"][row],
-        label,
-        predictions["score"][row],
-        rank[by_label],
-        outcome[:, :, by_label],
-        outside[:, by_label],
-        taken[by_label],
-        truth_ignored,
-        np.searchsorted(label, np.arange(labels + 1)),
-        to_find,
+    return RankedPredictions(
+        row=row,
+        image=predictions["image"][row],
+        label=label,
+        score=predictions["score"][row],
+        rank=rank[by_label],
+        outcome=outcome[:, :, by_label],
+        outside=outside[:, by_label],
+        matched_object=matched_objects[by_label],
+        object_ignored=object_ignored,
+        bounds=np.searchsorted(label, np.arange(labels + 1)),
+        actual_counts=actual_counts,
     )
 
 
-def near_pairs(predictions: Table, truths: Table, overlap: Overlap, least: float) -> Pairs:
-    """Return the pairs within an image, of any labels, that overlap at least so much."""
+def near_pairs(
+    predictions: Table, truths: Table, overlap: OverlapFunction, min_overlap: float
+) -> OverlapPairs:
+    """Return the pairs within an image, of any labels, with an overlap of `min_overlap` or more."""
     order = np.argsort(predictions["image"], kind="stable")
     by_image = np.argsort(truths["image"], kind="stable")
-    asked, images = predictions["image"][order], truths["image"][by_image]
-    first, counts = held(images, asked)
-    found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
-    for low, high in _chunks(asked, counts):
-        prediction, truth = ranges(first[low:high], counts[low:high])
-        prediction, truth = order[low:high][prediction], by_image[truth]
+    prediction_images, images = predictions["image"][order], truths["image"][by_image]
+    first_candidate, candidate_counts = find_keys(images, prediction_images)
+    chunks = [OverlapPairs(order[:0], by_image[:0], np.zeros(0))]
+    for start, stop in _chunks(prediction_images, candidate_counts):
+        prediction, truth = expand_ranges(first_candidate[start:stop], candidate_counts[start:stop])
+        prediction, truth = order[start:stop][prediction], by_image[truth]
         overlaps = overlap(prediction, truth)
-        found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
-    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        chunks.append(OverlapPairs(prediction, truth, overlaps).select(overlaps >= min_overlap))
+    return OverlapPairs(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 
-def _take(
-    pairs: Pairs,
+def _match_greedily(
+    pairs: OverlapPairs,
     rank: Int64Array,
     truths: tuple[BoolArray, BoolArray],
-    least: Float64Array,
+    minimum_overlaps: Float64Array,
     outcome: UInt8Array,
 ) -> Int64Array:
-    """Let predictions (D,) choose, write what became of them; return what each took first, or -1.
+    """Match predictions (D,) greedily; return the object of each at the first threshold and range, or -1.
 
     Args:
-        pairs: All there are.
-        rank: (D,).
-        truths: Which are crowds (M,), and which are ignored (A, M).
-        least: (T,) smallest overlaps.
-        outcome: (T, A, D) what becomes of those that take nothing; written to.
+        pairs: All pairs of predictions and objects with a label in common.
+        rank: Rank of each prediction within image and label, (D,).
+        truths: Which objects are crowds, (M,), and which are ignored, (A, M).
+        minimum_overlaps: Match thresholds, (T,).
+        outcome: Outcomes of unmatched predictions, (T, A, D); those of matched ones are written to it.
     """
     crowd, ignored = truths
-    verdict = np.where(ignored, IGNORED, RIGHT)
-    first = np.full(len(rank), -1, np.int64)
-    alone = (np.bincount(pairs.prediction)[pairs.prediction] == 1) & (
+    verdict = np.where(ignored, IGNORED, CORRECT)
+    first_match = np.full(len(rank), -1, np.int64)
+    is_sole_pair = (np.bincount(pairs.prediction)[pairs.prediction] == 1) & (
         np.bincount(pairs.truth)[pairs.truth] == 1
     )
-    prediction, truth, overlaps = pairs.of(alone)
-    takes = overlaps >= least[:, None]
+    prediction, truth, overlaps = pairs.select(is_sole_pair)
+    is_match = overlaps >= minimum_overlaps[:, None]
     outcome[:, :, prediction] = np.where(
-        takes[:, None], verdict[:, truth], outcome[:, :, prediction]
+        is_match[:, None], verdict[:, truth], outcome[:, :, prediction]
     )
-    first[prediction[takes[0]]] = truth[takes[0]]
+    first_match[prediction[is_match[0]]] = truth[is_match[0]]
 
-    pairs = pairs.of(~alone)
-    free = np.ones((len(least), len(ignored), len(crowd)), bool)
-    # Of a prediction's objects the last that may be taken: by overlap, then position.
-    prediction, truth, overlaps = pairs.of(
+    pairs = pairs.select(~is_sole_pair)
+    is_free = np.ones((len(minimum_overlaps), len(ignored), len(crowd)), bool)
+    # A prediction takes its last free object, ordered by overlap, then by position.
+    prediction, truth, overlaps = pairs.select(
         np.lexsort((pairs.truth, pairs.overlap, pairs.prediction, rank[pairs.prediction]))
     )
-    begin = starts(prediction)
-    ends = np.append(begin[1:], len(prediction))
-    steps = np.searchsorted(
-        rank[prediction[begin]], np.arange(rank[prediction].max(initial=-1) + 2)
+    group_starts = run_starts(prediction)
+    group_ends = np.append(group_starts[1:], len(prediction))
+    rank_bounds = np.searchsorted(
+        rank[prediction[group_starts]], np.arange(rank[prediction].max(initial=-1) + 2)
     )
-    for start, after in pairwise(steps):
-        if start == after:
+    for start, stop in pairwise(rank_bounds):
+        if start == stop:
             continue
-        low, high = begin[start], ends[after - 1]
-        objects, of = truth[low:high], prediction[begin[start:after]]
-        may = (overlaps[low:high] >= least[:, None])[:, None] & free[:, :, objects]
-        wanted = np.arange(1, high - low + 1) + np.where(ignored[:, objects], 0, high - low)
-        best = np.maximum.reduceat(np.where(may, wanted, 0), begin[start:after] - low, axis=2)
-        threshold, area, which = np.nonzero(best)
-        found = objects[(best[threshold, area, which] - 1) % (high - low)]
-        outcome[threshold, area, of[which]] = verdict[area, found]
-        free[threshold, area, found] = crowd[found]
-        here = (threshold == 0) & (area == 0)
-        first[of[which[here]]] = found[here]
-    return first
+        low, high = group_starts[start], group_ends[stop - 1]
+        objects, predictions = truth[low:high], prediction[group_starts[start:stop]]
+        may_match = (overlaps[low:high] >= minimum_overlaps[:, None])[:, None] & is_free[
+            :, :, objects
+        ]
+        preference = np.arange(1, high - low + 1) + np.where(ignored[:, objects], 0, high - low)
+        best = np.maximum.reduceat(
+            np.where(may_match, preference, 0), group_starts[start:stop] - low, axis=2
+        )
+        threshold, area, group_index = np.nonzero(best)
+        matched = objects[(best[threshold, area, group_index] - 1) % (high - low)]
+        outcome[threshold, area, predictions[group_index]] = verdict[area, matched]
+        is_free[threshold, area, matched] = crowd[matched]
+        is_first_setting = (threshold == 0) & (area == 0)
+        first_match[predictions[group_index[is_first_setting]]] = matched[is_first_setting]
+    return first_match
 
 
 def _chunks(groups: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
-    """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
-    begin = starts(groups)
-    before = (np.cumsum(pairs + 8) - pairs)[begin]
-    cuts = begin[starts(before // _AT_ONCE)]
+    """Divide sorted groups (D,) into chunks with a bounded number of `pairs` (D,); no group is cut."""
+    group_starts = run_starts(groups)
+    work_before = (np.cumsum(pairs + 8) - pairs)[group_starts]
+    cuts = group_starts[run_starts(work_before // _AT_ONCE)]
     return pairwise([*cuts.tolist(), len(groups)])
 
 
-def _ranked(predictions: Table, most: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Sort predictions, and cut each image and label to its first ones.
+def _ranked(predictions: Table, max_detections: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Sort predictions, and keep the `max_detections` first ones of each image and label.
 
     Returns:
-        Their positions (D,) by image, label and falling score; the rank of each within image and label; and
-        the places in these, by label, then falling score, then image.
+        Positions (D,) of predictions by image, label and falling score; the rank of each within image and label;
+        and indices into these, by label, then falling score, then image.
     """
     by_image = _sorted(np.arange(len(predictions["image"])), predictions["image"])
     by_score = by_image[np.argsort(-predictions["score"][by_image], kind="stable")]
     by_label = _sorted(by_score, predictions["label"])
     order = _sorted(by_label, predictions["image"])
-    rank = within(joined(predictions["image"], predictions["label"])[order])
-    kept = rank < most
-    place = np.empty(len(order), np.int64)
-    place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
-    by_label = place[by_label]
-    return order[kept], rank[kept], by_label[by_label >= 0]
+    rank = index_within_runs(joint_key(predictions["image"], predictions["label"])[order])
+    is_kept = rank < max_detections
+    new_position = np.empty(len(order), np.int64)
+    new_position[order] = np.where(is_kept, np.cumsum(is_kept) - 1, -1)
+    by_label = new_position[by_label]
+    return order[is_kept], rank[is_kept], by_label[by_label >= 0]
 
 
 def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
-    """Sort further by whole numbers of 0 or more, in digits of 16 bits, which NumPy sorts by counting."""
+    """Sort an order stably by whole numbers of 0 or more, in digits of 16 bits: NumPy uses radix sort for those."""
     for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
         digits = (numbers[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]
@@ -270,6 +293,6 @@ def _sorted(order: Int64Array, numbers: Int64Array) -> Int64Array:
 
 
 def _outside(area: Float64Array, areas: Float64Array) -> BoolArray:
-    """Tell (A, N) which areas are outside of each range."""
+    """Return (A, N) which areas are outside of each range."""
     outside: BoolArray = (area < areas[:, :1]) | (area > areas[:, 1:])
     return outside

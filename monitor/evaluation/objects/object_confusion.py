@@ -1,7 +1,7 @@
-"""Which label was taken for which: COCO's greedy match, of all labels of an image at once.
+"""Confusion matrix of objects: COCO's greedy matching, of all labels of an image at once.
 
-What takes only a crowd or a difficult object does not count. A prediction without an object, and an object
-that nothing took, stand against the background.
+A prediction that matches a crowd or a difficult object does not count. Unmatched predictions, and unmatched
+objects, are paired with the background.
 """
 
 from typing import NamedTuple
@@ -9,78 +9,87 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import within
-from quadriga.monitor.evaluation.labels.label_counts import confusion as confusion_of
-from quadriga.monitor.evaluation.objects.matching import IGNORED, Overlap, match
-from quadriga.monitor.evaluation.state import State, Table
+from quadriga.monitor.evaluation.arrays import index_within_runs
+from quadriga.monitor.evaluation.labels.label_counts import count_confusion as confusion_of
+from quadriga.monitor.evaluation.objects.matching import IGNORED, OverlapFunction, match_objects
+from quadriga.monitor.evaluation.state import EvaluationState, Table
 from quadriga.monitor.report.schema import Confusion, Example
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-IOU = 0.5
-SCORE = 0.3
-_PER_CELL = 5
-_EXAMPLES = 2000
+MATCH_OVERLAP = 0.5
+MIN_SCORE = 0.3
+_EXAMPLES_PER_CELL = 5
+_MAX_EXAMPLES = 2000
 _ANY_AREA: Float64Array = np.array([[0, np.inf]])
 
 
-class Confused(NamedTuple):
-    """Pairs of prediction and truth (N,), -1 for the background, by falling score, misses last."""
+class ConfusedPairs(NamedTuple):
+    """Pairs of prediction and object (N,), -1 for the background, by falling score, missed objects last."""
 
     prediction: Int64Array
     truth: Int64Array
 
 
-def confused(predictions: Table, truths: Table, rows: Int64Array, overlap: Overlap) -> Confused:
-    """Match all labels of an image at once, of the predictions at these rows."""
+def match_any_label(
+    predictions: Table, truths: Table, rows: Int64Array, overlap: OverlapFunction
+) -> ConfusedPairs:
+    """Match the predictions at these rows with objects of any label."""
     rows = np.sort(rows)
-    image, none = predictions["image"][rows], np.zeros(len(rows), np.int64)
-    asked = {"image": image, "label": none}
-    ranking = match(
-        asked | {name: predictions[name][rows] for name in ("score", "area")},
+    image, no_label = predictions["image"][rows], np.zeros(len(rows), np.int64)
+    row_labels = {"image": image, "label": no_label}
+    ranking = match_objects(
+        row_labels | {name: predictions[name][rows] for name in ("score", "area")},
         truths | {"label": np.zeros_like(truths["label"])},
         lambda prediction, truth: overlap(rows[prediction], truth),
-        thresholds=np.array([IOU]),
+        thresholds=np.array([MATCH_OVERLAP]),
         areas=_ANY_AREA,
-        most=max(len(rows), 1),
+        max_detections=max(len(rows), 1),
         shape=(1, int(max(image.max(initial=-1), truths["image"].max(initial=-1))) + 1),
     )
-    counts = ranking.outcome[0, 0] != IGNORED
-    taken = ranking.truth[counts]
-    free: BoolArray = ~ranking.truth_ignored[0]
-    free[taken[taken >= 0]] = False
-    missed = np.flatnonzero(free)
-    return Confused(
-        np.append(rows[ranking.row[counts]], np.full(len(missed), -1)), np.append(taken, missed)
+    is_counted = ranking.outcome[0, 0] != IGNORED
+    matched_objects = ranking.matched_object[is_counted]
+    is_unmatched: BoolArray = ~ranking.object_ignored[0]
+    is_unmatched[matched_objects[matched_objects >= 0]] = False
+    missed_objects = np.flatnonzero(is_unmatched)
+    return ConfusedPairs(
+        np.append(rows[ranking.row[is_counted]], np.full(len(missed_objects), -1)),
+        np.append(matched_objects, missed_objects),
     )
 
 
-def confusion(state: State, pairs: Confused) -> Confusion:
-    """Count pairs by their labels, and name some of each."""
-    found, there = state.tables["predictions"], state.tables["truths"]
-    predicted = np.append(found["label"], -1)[pairs.prediction]
-    true = np.append(there["label"], -1)[pairs.truth]
+def object_confusion(state: EvaluationState, pairs: ConfusedPairs) -> Confusion:
+    """Count pairs by their labels, with examples of each cell."""
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
+    predicted = np.append(predictions["label"], -1)[pairs.prediction]
+    true = np.append(annotations["label"], -1)[pairs.truth]
     names = [*state.labels, None]
     examples = []
-    for at in _chosen(true % len(names) * len(names) + predicted % len(names)):
-        prediction, truth = int(pairs.prediction[at]), int(pairs.truth[at])
-        image = found["image"][prediction] if prediction >= 0 else there["image"][truth]
+    for pair_index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
+        prediction, truth = int(pairs.prediction[pair_index]), int(pairs.truth[pair_index])
+        image = predictions["image"][prediction] if prediction >= 0 else annotations["image"][truth]
         ids = (
-            str(table["number"][one]) if one >= 0 else None
-            for table, one in ((there, truth), (found, prediction))
+            str(table["number"][row]) if row >= 0 else None
+            for table, row in ((annotations, truth), (predictions, prediction))
         )
-        taken = names[true[at]], names[predicted[at]]
-        examples.append(Example(*taken, state.ids[image], *ids))
-    ones = np.ones(len(true), np.int64)
-    counted = confusion_of(state.labels, true, predicted, ones, of="objects")
-    rule = {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"}
+        labels = names[true[pair_index]], names[predicted[pair_index]]
+        examples.append(Example(*labels, state.ids[image], *ids))
+    counts = np.ones(len(true), np.int64)
+    counted = confusion_of(state.labels, true, predicted, counts, unit="objects")
+    rule = {
+        "iou": MATCH_OVERLAP,
+        "score": MIN_SCORE,
+        "rule": "all labels of an image, by falling score",
+    }
     return msgspec.structs.replace(
         counted, examples=examples, parameters={**counted.parameters, **rule}
     )
 
 
-def _chosen(cell: Int64Array) -> Int64Array:
-    """Return the first ones of each cell; the firsts of all cells before the seconds."""
+def _choose_examples(cell: Int64Array) -> Int64Array:
+    """Choose the first examples of each cell, first those of all cells, then the second ones, and so on."""
     order = np.argsort(cell, kind="stable")
-    place = within(cell[order])
-    few = place < _PER_CELL
-    return np.sort(order[few][np.argsort(place[few], kind="stable")][:_EXAMPLES])
+    position = index_within_runs(cell[order])
+    is_selected = position < _EXAMPLES_PER_CELL
+    return np.sort(
+        order[is_selected][np.argsort(position[is_selected], kind="stable")][:_MAX_EXAMPLES]
+    )

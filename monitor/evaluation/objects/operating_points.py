@@ -1,80 +1,97 @@
-"""Precision, recall and F1 of objects where only predictions of some score or more are believed."""
+"""Precision, recall and F1 of objects at operating points: only predictions of a score or more count."""
 
 from typing import Any
 
 import numpy as np
 
 from quadriga.monitor.evaluation.labels.label_counts import LabelCounts
-from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-SCORE = 0.5
-IOU = 0.5
+SCORE_THRESHOLD = 0.5
+MATCH_OVERLAP = 0.5
 
 
-def at_thresholds(
-    labels: list[str], label: Int64Array, score: Float64Array, right: BoolArray, to_find: Int64Array
+def metrics_at_operating_points(
+    labels: list[str],
+    label: Int64Array,
+    score: Float64Array,
+    is_correct: BoolArray,
+    actual_counts: Int64Array,
 ) -> list[Metric]:
-    """Return counts and rates at a score of 0.5, at that of the best F1, and each label's best F1.
+    """Return counts and rates at a score of 0.5, at the score of the best F1, and each label's best F1.
 
     Args:
-        labels: (K,) names.
-        label: (N,) of predictions that count.
-        score: (N,)
-        right: (N,)
-        to_find: (K,) objects of each label.
+        labels: Names of labels, (K,).
+        label: Labels of predictions that count, (N,).
+        score: Scores of predictions, (N,).
+        is_correct: Whether each prediction is correct, (N,).
+        actual_counts: Number of objects of each label, (K,).
     """
 
-    def at(least: float, more: dict[str, Any]) -> list[Metric]:
-        kept = score >= least
-        sides = (np.bincount(label[of], minlength=len(labels)) for of in (kept & right, kept))
-        return _rates(labels, [*sides, to_find], {"score": least, "iou": IOU}, more)
+    def metrics_at(score_threshold: float, more: dict[str, Any]) -> list[Metric]:
+        kept = score >= score_threshold
+        sides = (
+            np.bincount(label[is_label], minlength=len(labels))
+            for is_label in (kept & is_correct, kept)
+        )
+        return _rates(
+            labels, [*sides, actual_counts], {"score": score_threshold, "iou": MATCH_OVERLAP}, more
+        )
 
-    metrics = at(SCORE, {})
-    best, _ = best_f1(score, right, int(to_find.sum()))
-    if best is not None:
-        metrics += at(best, {"chosen": "best F1"})
-    for one in np.flatnonzero(to_find):
-        of = label == one
-        least, f1 = best_f1(score[of], right[of], int(to_find[one]))
-        named = {"label": labels[one], "chosen": "best F1 of the label"}
-        metrics.append(Metric("F1", f1, {"score": least, "iou": IOU, **named}))
+    metrics = metrics_at(SCORE_THRESHOLD, {})
+    best_score, _ = best_f1(score, is_correct, int(actual_counts.sum()))
+    if best_score is not None:
+        metrics += metrics_at(best_score, {"chosen": "best F1"})
+    for label_index in np.flatnonzero(actual_counts):
+        is_label = label == label_index
+        score_threshold, f1 = best_f1(
+            score[is_label], is_correct[is_label], int(actual_counts[label_index])
+        )
+        named = {"label": labels[label_index], "chosen": "best F1 of the label"}
+        metrics.append(Metric("F1", f1, {"score": score_threshold, "iou": MATCH_OVERLAP, **named}))
     return metrics
 
 
 def best_f1(
-    score: Float64Array, right: BoolArray, to_find: int
+    score: Float64Array, is_correct: BoolArray, actual_count: int
 ) -> tuple[float | None, float | None]:
-    """Return the highest of the scores with the best F1, and that F1; None without predictions."""
+    """Return the highest score with the best F1, and that F1; None without predictions."""
     if not len(score):
         return None, None
     order = np.argsort(-score, kind="stable")
-    f1 = 2 * np.cumsum(right[order]) / (np.arange(1, len(order) + 1) + to_find)
-    falls = np.append(np.diff(score[order]) < 0, True)
-    at = np.flatnonzero(falls)[np.argmax(f1[falls])]
-    return float(score[order][at]), float(f1[at])
+    f1 = 2 * np.cumsum(is_correct[order]) / (np.arange(1, len(order) + 1) + actual_count)
+    is_last_of_score = np.append(np.diff(score[order]) < 0, True)
+    best_index = np.flatnonzero(is_last_of_score)[np.argmax(f1[is_last_of_score])]
+    return float(score[order][best_index]), float(f1[best_index])
 
 
 def _rates(
-    labels: list[str], sides: list[Int64Array], at: dict[str, Any], more: dict[str, Any]
+    labels: list[str], sides: list[Int64Array], threshold: dict[str, Any], more: dict[str, Any]
 ) -> list[Metric]:
-    """Name what is right, answered and true (K,) of each label, and in all (None)."""
-    counts = LabelCounts(*(np.append(of.sum(), of)[None].astype(np.float64) for of in sides))
+    """Return metrics of each label, and of all labels (None), from correct, predicted and actual counts (K,)."""
+    counts = LabelCounts(*(np.append(unit.sum(), unit)[None].astype(np.float64) for unit in sides))
     rates = counts.rates()
     metrics = []
     for column, label in enumerate([None, *labels]):
-        right, answered, there = (float(of[0, column]) for of in counts)
-        if label is not None and not (answered or there):
+        correct, predicted, actual = (float(unit[0, column]) for unit in counts)
+        if label is not None and not (predicted or actual):
             continue
-        parameters = {**at, "label": label, **more}
+        parameters = {**threshold, "label": label, **more}
         numbers = {
-            "true positives": right,
-            "false positives": answered - right,
-            "false negatives": there - right,
+            "true positives": correct,
+            "false positives": predicted - correct,
+            "false negatives": actual - correct,
         }
         metrics += [
-            *(Metric(kind, number(of[0, column]), parameters) for kind, of in rates.items()),
-            *(Metric("Counts", value, {**parameters, "of": of}) for of, value in numbers.items()),
+            *(
+                Metric(kind, finite_or_none(unit[0, column]), parameters)
+                for kind, unit in rates.items()
+            ),
+            *(
+                Metric("Counts", value, {**parameters, "of": unit})
+                for unit, value in numbers.items()
+            ),
         ]
     return metrics

@@ -1,28 +1,28 @@
-"""Oriented boxes: how they come from the wire, how far two overlap, and the two rules they are judged by."""
+"""Oriented object detection: tables of boxes from the wire, the overlap of two boxes, COCO's and DOTA's rules."""
 
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Composed, Evaluated
+from quadriga.monitor.evaluation.evaluators import CombinedMetrics, TaskMetrics
 from quadriga.monitor.evaluation.item_tables import (
-    Listed,
+    ItemTable,
+    annotations_table,
     predictions_table,
-    read_lists,
-    truths_table,
+    read_item_table,
 )
-from quadriga.monitor.evaluation.objects.dota import DotaObjects
-from quadriga.monitor.evaluation.objects.matching import Overlap
-from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
+from quadriga.monitor.evaluation.objects.dota import DotaMetrics
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction
+from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
 from quadriga.monitor.evaluation.state import (
+    BoundedMagnitude,
+    BoundedNumber,
     EvaluatedImage,
-    Labels,
-    Magnitude,
-    Number,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    Truth,
+    TrueObject,
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.geometry import ratio
@@ -34,137 +34,150 @@ from quadriga.tasks.rotated import (
 )
 from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
-_Pair = tuple[Number, Number]
+_Pair = tuple[BoundedNumber, BoundedNumber]
 
 _AT_ONCE = 4096
-"""Pairs of boxes that are clipped at once: their corners stay in the cache."""
+"""Maximum number of pairs of boxes that are clipped at once: their corners stay in the cache."""
 
 
-class _Found(msgspec.Struct, gc=False):
+class _PredictedBox(msgspec.Struct, gc=False):
     label: str
-    score: Number
-    cx: Number
-    cy: Number
-    w: Magnitude
-    h: Magnitude
-    r: Number
+    score: BoundedNumber
+    cx: BoundedNumber
+    cy: BoundedNumber
+    w: BoundedMagnitude
+    h: BoundedMagnitude
+    r: BoundedNumber
 
 
-class _There(Truth):
-    cx: Number | None = None
-    cy: Number | None = None
-    w: Magnitude | None = None
-    h: Magnitude | None = None
-    r: Number | None = None
+class _TrueBox(TrueObject):
+    cx: BoundedNumber | None = None
+    cy: BoundedNumber | None = None
+    w: BoundedMagnitude | None = None
+    h: BoundedMagnitude | None = None
+    r: BoundedNumber | None = None
     corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
 
 
-class OrientedDetection:
-    """The evaluation of `ORIENTED_OBJECT_DETECTION`.
+class OrientedDetectionEvaluator:
+    """Evaluates `ORIENTED_OBJECT_DETECTION`.
 
-    Its tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
-    of four, from the centre, clockwise on the screen and convex.
+    The tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
+    of four corners, relative to the centre, clockwise on the screen and convex.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read oriented boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", list[_Found], labels)
-        there = read_lists(images, "ground_truth", list[_There], labels)
-        sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
-        boxes = _boxes(found, sizes.reshape(-1, 2))
-        centre, corners = _shapes(there, sizes.reshape(-1, 2))
-        around = _around(boxes).reshape(-1, 8)
+        predictions = read_item_table(images, "predictions", list[_PredictedBox], labels)
+        annotations = read_item_table(images, "ground_truth", list[_TrueBox], labels)
+        sizes = np.array([(image.width or 0, image.height or 0) for image in images], np.float64)
+        boxes = _boxes(predictions, sizes.reshape(-1, 2))
+        centre, corners = _shapes(annotations, sizes.reshape(-1, 2))
+        predicted_corners = _relative_corners(boxes).reshape(-1, 8)
         return {
             "predictions": predictions_table(
-                found, boxes[:, 2] * boxes[:, 3], centre=boxes[:, :2], corners=around
+                predictions,
+                boxes[:, 2] * boxes[:, 3],
+                centre=boxes[:, :2],
+                corners=predicted_corners,
             ),
-            "truths": truths_table(
-                there, polygon_areas(corners), centre=centre, corners=corners.reshape(-1, 8)
+            "truths": annotations_table(
+                annotations, polygon_areas(corners), centre=centre, corners=corners.reshape(-1, 8)
             ),
         }
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state, by COCO's rule and by DOTA's."""
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state, by COCO's rule and by DOTA's."""
         overlap = oriented_overlap(state)
-        coco = EvaluatedObjects(state, overlap, "oriented box")
-        return Composed([coco, DotaObjects(state, oriented_overlap(state, crowds=False))])
+        coco = ObjectMetrics(state, overlap, "oriented box")
+        return CombinedMetrics([coco, DotaMetrics(state, oriented_overlap(state, crowds=False))])
 
 
-def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
-    """Return the overlap of oriented boxes: intersection over union, exact.
+def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapFunction:
+    """Return the exact overlap of oriented boxes: intersection over union.
 
-    With `crowds`, of a crowd it is the part of the prediction that lies in it.
+    If `crowds`, the overlap with a crowd is the intersection over the area of the prediction.
     """
-    found, there = state.tables["predictions"], state.tables["truths"]
-    shapes, others = (table["corners"].reshape(-1, 4, 2) for table in (found, there))
-    areas, wholes = polygon_areas(shapes), polygon_areas(others)
-    crowd = there["crowd"] & crowds
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
+    predicted_corners, true_corners = (
+        table["corners"].reshape(-1, 4, 2) for table in (predictions, annotations)
+    )
+    predicted_areas, true_areas = polygon_areas(predicted_corners), polygon_areas(true_corners)
+    crowd = annotations["crowd"] & crowds
 
-    def overlap(prediction: Int64Array, truth: Int64Array) -> Float64Array:
-        common = np.zeros(len(prediction))
-        for first in range(0, len(prediction), _AT_ONCE):
-            part = slice(first, first + _AT_ONCE)
-            one, other = prediction[part], truth[part]
-            away = found["centre"][one] - there["centre"][other]
-            common[part] = _common_areas(shapes[one] + away[:, None], others[other])
-        own = areas[prediction]
-        of = np.where(crowd[truth], own, own + wholes[truth] - common)
-        share: Float64Array = np.minimum(ratio(common, of), 1)  # rounding may pass it
-        return share
+    def overlap(prediction: Int64Array, annotation: Int64Array) -> Float64Array:
+        intersection = np.zeros(len(prediction))
+        for start in range(0, len(prediction), _AT_ONCE):
+            chunk = slice(start, start + _AT_ONCE)
+            first_rows, second_rows = prediction[chunk], annotation[chunk]
+            offset = predictions["centre"][first_rows] - annotations["centre"][second_rows]
+            intersection[chunk] = _common_areas(
+                predicted_corners[first_rows] + offset[:, None], true_corners[second_rows]
+            )
+        predicted_area = predicted_areas[prediction]
+        union = np.where(
+            crowd[annotation],
+            predicted_area,
+            predicted_area + true_areas[annotation] - intersection,
+        )
+        iou: Float64Array = np.minimum(ratio(intersection, union), 1)  # rounding may exceed 1
+        return iou
 
     return overlap
 
 
-def _common_areas(shapes: Float64Array, others: Float64Array) -> Float64Array:
-    """Return the common area of pairs (P, 4, 2); only those are clipped whose upright frames meet."""
-    meet = (shapes.min(axis=1) < others.max(axis=1)) & (others.min(axis=1) < shapes.max(axis=1))
-    at = np.flatnonzero(meet.all(axis=1))
-    areas = np.zeros(len(shapes))
-    areas[at] = convex_intersection_areas(shapes[at], others[at])
+def _common_areas(first: Float64Array, second: Float64Array) -> Float64Array:
+    """Return the intersection areas of pairs (P, 4, 2); only pairs with overlapping upright frames are clipped."""
+    frames_meet = (first.min(axis=1) < second.max(axis=1)) & (
+        second.min(axis=1) < first.max(axis=1)
+    )
+    indices = np.flatnonzero(frames_meet.all(axis=1))
+    areas = np.zeros(len(first))
+    areas[indices] = convex_intersection_areas(first[indices], second[indices])
     return areas
 
 
-def _boxes(listed: Listed, sizes: Float64Array) -> Float64Array:
-    """Return boxes (N, 5), xywhr, in pixels, of images whose sizes are (I, 2)."""
-    scale = sizes[listed.table["image"]]
-    listed.check(scale.min(axis=1) > 0, "width and height of the image")
-    return relative_to_pixels(listed.numbers(*ORIENTED_BOX_KEYS), scale)
+def _boxes(table: ItemTable, sizes: Float64Array) -> Float64Array:
+    """Return boxes float64 (N, 5), xywhr, pixels; the sizes of the images are (I, 2)."""
+    scale = sizes[table.table["image"]]
+    table.check(scale.min(axis=1) > 0, "width and height of the image")
+    return relative_to_pixels(table.numbers(*ORIENTED_BOX_KEYS), scale)
 
 
-def _shapes(listed: Listed, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
-    given: BoolArray = np.array([one.corners is not None for one in listed.rows], bool)
-    turned = np.flatnonzero(~given)
-    rest = listed.of(turned)
-    boxes = _boxes(rest, sizes)
-    rest.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
-    centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
-    centre[turned], corners[turned] = boxes[:, :2], _around(boxes)
-    quads = np.array([one.corners for one in listed.rows if one.corners], np.float64)
+def _shapes(table: ItemTable, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return centres (N, 2) and corners relative to them (N, 4, 2), from corners or from boxes."""
+    has_corners: BoolArray = np.array([item.corners is not None for item in table.rows], bool)
+    box_rows = np.flatnonzero(~has_corners)
+    box_table = table.take(box_rows)
+    boxes = _boxes(box_table, sizes)
+    box_table.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
+    centre, corners = np.zeros((len(has_corners), 2)), np.zeros((len(has_corners), 4, 2))
+    centre[box_rows], corners[box_rows] = boxes[:, :2], _relative_corners(boxes)
+    quads = np.array([item.corners for item in table.rows if item.corners], np.float64)
     quads = quads.reshape(-1, 4, 2)
-    centre[given] = quads.mean(axis=1)
-    corners[given] = convex(quads - centre[given][:, None])
+    centre[has_corners] = quads.mean(axis=1)
+    corners[has_corners] = order_corners(quads - centre[has_corners][:, None])
     return centre, corners
 
 
-def _around(boxes: Float64Array) -> Float64Array:
-    """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, from their centres: small numbers round less."""
+def _relative_corners(boxes: Float64Array) -> Float64Array:
+    """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, relative to their centres: small numbers round less."""
     return xywhr_to_corners(boxes * (0, 0, 1, 1, 1))
 
 
-def convex(corners: Float64Array) -> Float64Array:
-    """Put four corners into the order in which they surround what they span.
+def order_corners(corners: Float64Array) -> Float64Array:
+    """Sort four corners into the order in which they form a convex polygon.
 
     Args:
-        corners: float64 (N, 4, 2), from about their middle, in any order.
+        corners: float64 (N, 4, 2), relative to about their middle, in any order.
 
     Returns:
-        Clockwise on the screen; a corner within the other three becomes a double of its neighbour.
+        Corners clockwise on the screen; a corner within the other three is replaced by its neighbour.
     """
-    away = corners - corners.mean(axis=1, keepdims=True)
-    order = np.argsort(np.arctan2(away[..., 1], away[..., 0]), axis=1, kind="stable")
+    offset = corners - corners.mean(axis=1, keepdims=True)
+    order = np.argsort(np.arctan2(offset[..., 1], offset[..., 0]), axis=1, kind="stable")
     ordered = np.take_along_axis(corners, order[..., None], axis=1)
-    before, after = np.roll(ordered, 1, axis=1), np.roll(ordered, -1, axis=1)
-    arriving, leaving = ordered - before, after - ordered
-    turn = arriving[..., 0] * leaving[..., 1] - arriving[..., 1] * leaving[..., 0]
-    return np.where((turn < 0)[..., None], before, ordered)
+    previous, following = np.roll(ordered, 1, axis=1), np.roll(ordered, -1, axis=1)
+    incoming, outgoing = ordered - previous, following - ordered
+    turn = incoming[..., 0] * outgoing[..., 1] - incoming[..., 1] * outgoing[..., 0]
+    return np.where((turn < 0)[..., None], previous, ordered)

@@ -1,6 +1,6 @@
-"""Why predictions are wrong and objects missed, and what mending each kind would be worth.
+"""Kinds of errors of an object detector, and the average precision that each kind costs.
 
-The kinds are those of docs/evaluation.md; of a prediction the first that holds.
+The kinds are those of docs/evaluation-reference.md; a prediction has the first that applies.
 
 Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
 """
@@ -11,117 +11,138 @@ from typing import NamedTuple
 import numpy as np
 
 from quadriga.monitor.evaluation.objects.average_precision import average_precisions
-from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Pairs, Ranking
+from quadriga.monitor.evaluation.objects.matching import (
+    CORRECT,
+    INCORRECT,
+    OverlapPairs,
+    RankedPredictions,
+)
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-NEAR = 0.5
-FAR = 0.1
-"""Least overlaps of a match, and of not being background."""
+MATCH_OVERLAP = 0.5
+BACKGROUND_OVERLAP = 0.1
+"""Minimum overlaps: of a match, and of a prediction that is not background."""
 
-KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
+ERROR_KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 _CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
 
 
-class Errors(NamedTuple):
-    """What is wrong with each prediction and object."""
+class TideErrors(NamedTuple):
+    """Errors of predictions (D,), in the order of the ranking, and of objects (M,)."""
 
     kind: Int64Array
-    """(D,) place in `KINDS`, `len(KINDS) - 1` for those that are right or ignored; as ranked."""
+    """Index in `ERROR_KINDS`, (D,); `len(ERROR_KINDS) - 1` for correct and ignored predictions."""
     target: Int64Array
-    """(D,) object that a `Cls` or `Loc` error would have found, -1 for none."""
+    """Object that a `Cls` or `Loc` error would match if corrected, (D,), -1 for none."""
     missed: BoolArray
-    """(M,) objects that no prediction took."""
+    """Whether no prediction matches the object, (M,)."""
     unaccounted: BoolArray
-    """(M,) those of them that no error would have found: `Miss`."""
+    """Whether the object is missed, and no error's target: `Miss`, (M,)."""
 
 
-def errors(ranking: Ranking, truths: Table, pairs: Pairs) -> Errors:
-    """Tell what is wrong, matched first at `NEAR`, over all areas.
+def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPairs) -> TideErrors:
+    """Classify the errors of predictions, matched at `MATCH_OVERLAP`, over all areas.
 
-    The pairs are all that overlap by `FAR` or more, by place in the ranking and position of the truth.
+    `pairs` are all that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of
+    objects.
     """
-    wrong = ranking.outcome[0, 0] == WRONG
-    taken = np.zeros(len(truths["image"]), bool)
-    taken[ranking.truth[ranking.truth >= 0]] = True
-    counts = ~(truths["crowd"] | truths["difficult"])
-    pairs = pairs.of(counts[pairs.truth] & wrong[pairs.prediction])
-    pairs = pairs.of(np.argsort(pairs.overlap, kind="stable"))
-    same = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
-    own, own_truth = pairs.of(same).last(len(wrong))
-    other, other_truth = pairs.of(~same).last(len(wrong))
-    used, _ = pairs.of(same & taken[pairs.truth]).last(len(wrong))
+    is_incorrect = ranking.outcome[0, 0] == INCORRECT
+    is_taken = np.zeros(len(truths["image"]), bool)
+    is_taken[ranking.matched_object[ranking.matched_object >= 0]] = True
+    object_counts = ~(truths["crowd"] | truths["difficult"])
+    pairs = pairs.select(object_counts[pairs.truth] & is_incorrect[pairs.prediction])
+    pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
+    is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
+    same_label_overlap, same_label_object = pairs.select(is_same_label).last_of_each(
+        len(is_incorrect)
+    )
+    other_label_overlap, other_label_object = pairs.select(~is_same_label).last_of_each(
+        len(is_incorrect)
+    )
+    taken_overlap, _ = pairs.select(is_same_label & is_taken[pairs.truth]).last_of_each(
+        len(is_incorrect)
+    )
     kind = np.select(
         [
-            ~wrong,
-            (own >= FAR) & (own <= NEAR),
-            other >= NEAR,
-            used >= NEAR,
-            np.maximum(own, other) <= FAR,
+            ~is_incorrect,
+            (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= MATCH_OVERLAP),
+            other_label_overlap >= MATCH_OVERLAP,
+            taken_overlap >= MATCH_OVERLAP,
+            np.maximum(same_label_overlap, other_label_overlap) <= BACKGROUND_OVERLAP,
         ],
         [_NONE, _LOC, _CLS, _DUPE, _BKG],
         _BOTH,
     )
-    target = np.where(kind == _LOC, own_truth, np.where(kind == _CLS, other_truth, -1))
-    missed = counts & ~taken
+    target = np.where(
+        kind == _LOC, same_label_object, np.where(kind == _CLS, other_label_object, -1)
+    )
+    missed = object_counts & ~is_taken
     unaccounted = missed.copy()
     unaccounted[target[target >= 0]] = False
-    return Errors(kind, target, missed, unaccounted)
+    return TideErrors(kind, target, missed, unaccounted)
 
 
-def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | None]:
-    """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
+def error_costs(
+    ranking: RankedPredictions, truths: Table, errors: TideErrors
+) -> dict[str, float | None]:
+    """Return by how much the mean average precision at `MATCH_OVERLAP` would rise without each kind of error.
 
-    An error that would have found an object which nothing else took, with the highest score of those, is
-    made right; the others are taken out. `FalsePos` takes out all wrong predictions, `FalseNeg` all missed
-    objects; a label of which neither objects nor predictions are left is no longer in the mean: there
-    is nothing to find. None where there is nothing to find, or nothing is left.
+    Of the errors whose target is a missed object, the one with the highest score is corrected; the others are
+    removed. `FalsePos` removes all incorrect predictions, `FalseNeg` all missed objects; a label without
+    remaining objects and predictions is no longer in the mean. None if there are no objects, or none remain.
     """
     outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
-    counted, right = outcome <= RIGHT, outcome == RIGHT
+    is_counted, is_correct = outcome <= CORRECT, outcome == CORRECT
     labels = len(ranking.bounds) - 1
 
     def per_label(objects: BoolArray) -> Int64Array:
         return np.bincount(truths["label"][objects], minlength=labels)
 
-    to_find = per_label(~(truths["crowd"] | truths["difficult"]))
-    if not to_find.any():
-        return dict.fromkeys((*KINDS, "FalsePos", "FalseNeg"))
+    actual_counts = per_label(~(truths["crowd"] | truths["difficult"]))
+    if not actual_counts.any():
+        return dict.fromkeys((*ERROR_KINDS, "FalsePos", "FalseNeg"))
 
-    def precision(keep: BoolArray, turned: BoolArray, less: Int64Array) -> float:
+    def precision(keep: BoolArray, is_corrected: BoolArray, removed: Int64Array) -> float:
         labeled = np.where(
-            turned, truths["label"][found.target] if len(truths["label"]) else 0, label
+            is_corrected, truths["label"][errors.target] if len(truths["label"]) else 0, label
         )
-        left = to_find - less
-        averages = average_precisions(labeled[keep], score[keep], (right | turned)[keep], left)
-        answered = np.bincount(labeled[keep], minlength=labels) > 0
-        in_mean = np.count_nonzero((left > 0) | ((to_find > 0) & answered))
+        remaining = actual_counts - removed
+        averages = average_precisions(
+            labeled[keep], score[keep], (is_correct | is_corrected)[keep], remaining
+        )
+        has_predictions = np.bincount(labeled[keep], minlength=labels) > 0
+        in_mean = np.count_nonzero((remaining > 0) | ((actual_counts > 0) & has_predictions))
         return float(np.nansum(averages) / in_mean) if in_mean else math.nan
 
-    none, zero = np.zeros(len(label), bool), np.zeros(labels, np.int64)
-    first = _first_of_targets(score, found)
-    before = precision(counted, none, zero)
-    after = {}
-    for number, kind in enumerate(KINDS[:-1]):
-        these = found.kind == number
-        turned = these & first
-        after[kind] = precision(counted & (~these | turned), turned, zero)
-    after["Miss"] = precision(counted, none, per_label(found.unaccounted))
-    after["FalsePos"] = precision(right, none, zero)
-    after["FalseNeg"] = precision(counted, none, per_label(found.missed))
+    nothing, no_objects = np.zeros(len(label), bool), np.zeros(labels, np.int64)
+    is_first = _first_of_targets(score, errors)
+    precision_now = precision(is_counted, nothing, no_objects)
+    precision_without = {}
+    for number, kind in enumerate(ERROR_KINDS[:-1]):
+        is_kind = errors.kind == number
+        is_corrected = is_kind & is_first
+        precision_without[kind] = precision(
+            is_counted & (~is_kind | is_corrected), is_corrected, no_objects
+        )
+    precision_without["Miss"] = precision(is_counted, nothing, per_label(errors.unaccounted))
+    precision_without["FalsePos"] = precision(is_correct, nothing, no_objects)
+    precision_without["FalseNeg"] = precision(is_counted, nothing, per_label(errors.missed))
     return {
-        kind: None if math.isnan(value) else max(value - before, 0.0)
-        for kind, value in after.items()
+        kind: None if math.isnan(value) else max(value - precision_now, 0.0)
+        for kind, value in precision_without.items()
     }
 
 
-def _first_of_targets(score: Float64Array, found: Errors) -> BoolArray:
-    """Tell (D,) which errors would have found a missed object with the highest score."""
-    of = np.flatnonzero(found.target >= 0)
-    of = of[found.missed[found.target[of]]]
-    of = of[np.lexsort((-of, score[of]))]
-    best = np.full(len(found.missed), -1, np.int64)
-    best[found.target[of]] = of  # the last one stays
-    first = np.zeros(len(score), bool)
-    first[best[best >= 0]] = True
-    return first
+def _first_of_targets(score: Float64Array, errors: TideErrors) -> BoolArray:
+    """Return (D,) which errors have the highest score among those with the same missed object as target."""
+    indices = np.flatnonzero(errors.target >= 0)
+    indices = indices[errors.missed[errors.target[indices]]]
+    indices = indices[np.lexsort((-indices, score[indices]))]
+    best_of_object = np.full(len(errors.missed), -1, np.int64)
+    best_of_object[errors.target[indices]] = (
+        indices  # among equal indices NumPy keeps the last value
+    )
+    is_first = np.zeros(len(score), bool)
+    is_first[best_of_object[best_of_object >= 0]] = True
+    return is_first

@@ -1,8 +1,8 @@
-"""COCO's twelve numbers as if each image were there so many times, for many weightings at once.
+"""COCO's twelve numbers with weighted images, for many weightings at once.
 
-An average precision is the sum, over the predictions that are right, of the best precision from there on,
-times how many of the 101 recalls are reached there. So nothing is looked up per recall, and a weighting
-costs about what adding up its predictions costs.
+An average precision is the sum, over the correct predictions, of the best precision from there on, times the
+number of the 101 recalls that are reached there. So no lookup per recall is needed, and a weighting costs about
+as much as summing its predictions.
 """
 
 from collections.abc import Iterator
@@ -11,77 +11,86 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import before, starts
-from quadriga.monitor.evaluation.objects.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
-from quadriga.monitor.evaluation.objects.matching import IGNORED, RIGHT, Ranking
+from quadriga.monitor.evaluation.arrays import cumulative_before, run_starts
+from quadriga.monitor.evaluation.objects.average_precision import (
+    AREA_RANGES,
+    IOU_THRESHOLDS,
+    MAX_DETECTIONS,
+    RECALLS,
+)
+from quadriga.monitor.evaluation.objects.matching import CORRECT, IGNORED, RankedPredictions
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _AT_ONCE = 1 << 18
-"""Numbers of one table looked at together: as many as caches hold."""
+"""Maximum number of values of a table processed at once: they fit into the CPU's caches."""
 
-_FEW = 8
-"""Weightings looked at together at least, as a line of the cache holds so many, ..."""
+_CACHE_LINE = 8
+"""Minimum number of weightings processed at once, a cache line of float64, within `_MAX_VALUES`."""
 
-_MOST = 1 << 23
-"""... if they are not more numbers than this."""
+_MAX_VALUES = 1 << 23
+"""Maximum number of values processed at once for a full cache line of weightings."""
 
 
-class _Part(NamedTuple):
-    """Predictions (n,) of some labels (L), as ranked, and the right ones (E,) at all thresholds and areas.
+class _LabelBlock(NamedTuple):
+    """Predictions (n,) of a range of labels (L), as ranked, and the correct ones (E,) at all thresholds and areas.
 
-    A group is a threshold, a range of area and a label: groups are numbered in this order.
+    A group is a combination of threshold, range of area and label; groups are numbered in this order.
     """
 
     image: Int64Array
     inside: Float64Array
-    """(A, n) 1 where its own area is inside of the range, else 0."""
-    begin: Int64Array
-    """(n,) where its label begins."""
-    place: Int64Array
-    """(E,) of the right ones, by group and falling score."""
+    """1.0 if the prediction's area is inside of the range, else 0.0, (A, n)."""
+    label_start: Int64Array
+    """First prediction with the same label, (n,)."""
+    correct: Int64Array
+    """Positions of the correct predictions, (E,), by group and falling score."""
     group: Int64Array
-    """(E,)."""
+    """Group of each correct prediction, (E,)."""
     early: list[Int64Array]
-    """Which of (E,) are also among the first 1 and 10 of their image, over all areas."""
-    odd_place: Int64Array
-    """(X,) of those that count although outside, or do not although inside, sorted as `place`."""
-    odd: Float64Array
-    """(X,) 1 or -1."""
-    odd_span: tuple[Int64Array, Int64Array]
-    """(E,) the odd ones before it within its group."""
+    """Indices into (E,) of those among the first 1 and the first 10 of their image, over all areas."""
+    exception: Int64Array
+    """Positions of predictions that count although outside, or do not although inside, (X,), sorted as `correct`."""
+    exception_sign: Float64Array
+    """1.0 or -1.0, (X,)."""
+    exception_span: tuple[Int64Array, Int64Array]
+    """Range of the exceptions before each correct prediction within its group, (E,) each."""
 
 
-def twelve_numbers(ranking: Ranking, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
+def coco_numbers(
+    ranking: RankedPredictions, weights: Float64Array
+) -> tuple[Float64Array, Float64Array]:
     """Compute COCO's twelve numbers (12, B), in its order, and each label's average precision (K, B).
 
-    Over weights (B, I) of images, whole numbers of 0 or more; of labels over all thresholds and areas. NaN
-    where there is nothing to find.
+    Weights (B, I) of images are whole numbers of 0 or more; labels are over all thresholds and areas. NaN
+    without objects.
     """
-    shape = len(AREAS), len(ranking.bounds) - 1, len(weights)
-    to_find = (ranking.to_find @ weights.T).reshape(shape)
-    columns = np.ascontiguousarray(weights.T)
-    used = weights.max(axis=0, initial=0) > 0
-    precision = np.zeros((len(THRESHOLDS), len(AREAS), len(weights)))
+    shape = len(AREA_RANGES), len(ranking.bounds) - 1, len(weights)
+    actual_counts = (ranking.actual_counts @ weights.T).reshape(shape)
+    weights_by_image = np.ascontiguousarray(weights.T)
+    is_used = weights.max(axis=0, initial=0) > 0
+    precision = np.zeros((len(IOU_THRESHOLDS), len(AREA_RANGES), len(weights)))
     recall = np.zeros_like(precision)
-    early = np.zeros((len(MOST) - 1, len(THRESHOLDS), len(weights)))
+    early = np.zeros((len(MAX_DETECTIONS) - 1, len(IOU_THRESHOLDS), len(weights)))
     by_label = np.full(shape[1:], np.nan)
-    for first, after in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
-        part = _part(ranking, first, after, used)
-        rows = len(part.place) + part.inside.size + 1
-        wide = max(1, _AT_ONCE // rows, min(_FEW, _MOST // rows))
-        for low in range(0, len(weights), wide):
-            of = np.s_[..., low : low + wide]
-            found = _part_numbers(part, columns[of], to_find[:, first:after][of])
-            precision[of] += found[0].sum(axis=2)
-            by_label[first:after][of] = found[0][:, 0].mean(axis=0)
-            recall[of] += found[1]
-            early[of] += found[2]
-    labels = np.count_nonzero(to_find, axis=1)  # (A, B)
+    for start, stop in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
+        block = _label_block(ranking, start, stop, is_used)
+        rows = len(block.correct) + block.inside.size + 1
+        columns_at_once = max(1, _AT_ONCE // rows, min(_CACHE_LINE, _MAX_VALUES // rows))
+        for first_column in range(0, len(weights), columns_at_once):
+            columns_slice = np.s_[..., first_column : first_column + columns_at_once]
+            numbers = _block_numbers(
+                block, weights_by_image[columns_slice], actual_counts[:, start:stop][columns_slice]
+            )
+            precision[columns_slice] += numbers[0].sum(axis=2)
+            by_label[start:stop][columns_slice] = numbers[0][:, 0].mean(axis=0)
+            recall[columns_slice] += numbers[1]
+            early[columns_slice] += numbers[2]
+    labels = np.count_nonzero(actual_counts, axis=1)  # (A, B)
     with np.errstate(invalid="ignore"):
         precision /= labels
         recall /= labels
         early /= labels[0]
-    twelve = np.array(
+    numbers_12 = np.array(
         [
             precision[:, 0].mean(axis=0),
             precision[0, 0],
@@ -91,110 +100,121 @@ def twelve_numbers(ranking: Ranking, weights: Float64Array) -> tuple[Float64Arra
             *recall.mean(axis=0),
         ]
     )
-    return twelve, np.where(to_find[0] > 0, by_label, np.nan)
+    return numbers_12, np.where(actual_counts[0] > 0, by_label, np.nan)
 
 
-def _spans(bounds: Int64Array, most: int) -> Iterator[tuple[int, int]]:
-    """Cut labels into runs of about so many predictions, one label at least."""
-    number = bounds[:-1] // max(most, 1)
-    return pairwise([*starts(number).tolist(), len(number)])
+def _spans(bounds: Int64Array, max_predictions: int) -> Iterator[tuple[int, int]]:
+    """Divide labels into runs of about `max_predictions` predictions, at least one label each."""
+    block_number = bounds[:-1] // max(max_predictions, 1)
+    return pairwise([*run_starts(block_number).tolist(), len(block_number)])
 
 
-def _part(ranking: Ranking, first: int, after: int, used: BoolArray) -> _Part:
-    of = ranking.of_labels(first, after)
-    outcome, outside = ranking.outcome[:, :, of], ranking.outside[:, of]
-    image, rank = ranking.image[of], ranking.rank[of]
-    bounds = ranking.bounds[first : after + 1] - ranking.bounds[first]
-    kept = used[image]
-    if not kept.all():
-        outcome, outside = outcome[:, :, kept], outside[:, kept]
-        image, rank = image[kept], rank[kept]
-        bounds = np.append(0, np.cumsum(kept))[bounds]
-    label = np.repeat(np.arange(after - first), np.diff(bounds))
-    right = np.flatnonzero(outcome == RIGHT)
-    odds = np.flatnonzero((outcome == IGNORED) != outside)
-    row, place = np.divmod(right, max(len(image), 1))
-    odd_row, odd_place = np.divmod(odds, max(len(image), 1))
-    group = row * (after - first) + label[place]
-    odd_group = odd_row * (after - first) + label[odd_place]
-    over_all = row % len(AREAS) == 0
-    return _Part(
-        image,
-        (~outside).astype(np.float64),
-        bounds[label],
-        place,
-        group,
-        [np.flatnonzero((rank[place] < most) & over_all) for most in MOST[:-1]],
-        odd_place,
-        np.where(outside[odd_row % len(AREAS), odd_place], 1.0, -1.0),
-        (np.searchsorted(odd_group, group), np.searchsorted(odds, right, "right")),
+def _label_block(
+    ranking: RankedPredictions, start_label: int, stop_label: int, is_used: BoolArray
+) -> _LabelBlock:
+    span = ranking.label_span(start_label, stop_label)
+    outcome, outside = ranking.outcome[:, :, span], ranking.outside[:, span]
+    image, rank = ranking.image[span], ranking.rank[span]
+    bounds = ranking.bounds[start_label : stop_label + 1] - ranking.bounds[start_label]
+    is_used_row = is_used[image]
+    if not is_used_row.all():
+        outcome, outside = outcome[:, :, is_used_row], outside[:, is_used_row]
+        image, rank = image[is_used_row], rank[is_used_row]
+        bounds = np.append(0, np.cumsum(is_used_row))[bounds]
+    label = np.repeat(np.arange(stop_label - start_label), np.diff(bounds))
+    correct_cells = np.flatnonzero(outcome == CORRECT)
+    exception_cells = np.flatnonzero((outcome == IGNORED) != outside)
+    row, correct = np.divmod(correct_cells, max(len(image), 1))
+    exception_row, exception = np.divmod(exception_cells, max(len(image), 1))
+    group = row * (stop_label - start_label) + label[correct]
+    exception_group = exception_row * (stop_label - start_label) + label[exception]
+    is_all_areas = row % len(AREA_RANGES) == 0
+    return _LabelBlock(
+        image=image,
+        inside=(~outside).astype(np.float64),
+        label_start=bounds[label],
+        correct=correct,
+        group=group,
+        early=[
+            np.flatnonzero((rank[correct] < count) & is_all_areas) for count in MAX_DETECTIONS[:-1]
+        ],
+        exception=exception,
+        exception_sign=np.where(outside[exception_row % len(AREA_RANGES), exception], 1.0, -1.0),
+        exception_span=(
+            np.searchsorted(exception_group, group),
+            np.searchsorted(exception_cells, correct_cells, "right"),
+        ),
     )
 
 
-def _part_numbers(
-    part: _Part, columns: Float64Array, to_find: Float64Array
+def _block_numbers(
+    block: _LabelBlock, columns: Float64Array, actual_counts: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B).
+    """Return average precision (T, A, L, B), recall (T, A, B) and recall among the first 1 and 10 (2, T, B).
 
-    From weights (I, B) and objects to find (A, L, B); both recalls are summed over labels.
+    Weights are (I, B), numbers of objects (A, L, B); both recalls are summed over labels.
     """
-    shape = len(THRESHOLDS), *to_find.shape
+    shape = len(IOU_THRESHOLDS), *actual_counts.shape
     groups = int(np.prod(shape[:3]))
-    own = columns.take(part.image, axis=0)
-    whole = np.maximum(to_find, 1)  # where it is 0, nothing is right
-    area, label = np.divmod(part.group % (shape[1] * shape[2]), shape[2])
-    begin = starts(part.group)
-    bounds = [*begin.tolist(), len(part.group)]
-    here = part.group[begin]
+    row_weights = columns.take(block.image, axis=0)
+    actual = np.maximum(actual_counts, 1)  # without objects no prediction is correct
+    area, label = np.divmod(block.group % (shape[1] * shape[2]), shape[2])
+    group_starts = run_starts(block.group)
+    bounds = [*group_starts.tolist(), len(block.group)]
+    group_ids = block.group[group_starts]
 
-    hits = own.take(part.place, axis=0)
+    hits = row_weights.take(block.correct, axis=0)
     early = np.stack(
-        [_sums(hits.take(some, axis=0), part.group[some], groups) for some in part.early]
+        [_sums(hits.take(subset, axis=0), block.group[subset], groups) for subset in block.early]
     )
-    early = (early.reshape(-1, *shape)[:, :, 0] / whole[0]).sum(axis=2)
-    right = _running(hits, np.repeat(begin, np.diff(bounds)), np.arange(1, len(hits) + 1))
-    counted = before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
-    of_area = area * (len(own) + 1)
-    precision = counted.take(of_area + part.place + 1, axis=0)
-    precision -= counted.take(of_area + part.begin[part.place], axis=0)
-    precision += _running(own[part.odd_place] * part.odd[:, None], *part.odd_span)
+    early = (early.reshape(-1, *shape)[:, :, 0] / actual[0]).sum(axis=2)
+    correct = _running(hits, np.repeat(group_starts, np.diff(bounds)), np.arange(1, len(hits) + 1))
+    believed = cumulative_before(row_weights * block.inside[:, :, None]).reshape(-1, shape[-1])
+    area_offset = area * (len(row_weights) + 1)
+    precision = believed.take(area_offset + block.correct + 1, axis=0)
+    precision -= believed.take(area_offset + block.label_start[block.correct], axis=0)
+    precision += _running(
+        row_weights[block.exception] * block.exception_sign[:, None], *block.exception_span
+    )
     precision += np.spacing(1)
-    np.divide(right, precision, out=precision)
-    whole = whole.reshape(-1, shape[-1]).take(area * shape[2] + label, axis=0)
-    recalls = np.divide(right, whole, out=right)
+    np.divide(correct, precision, out=precision)
+    actual = actual.reshape(-1, shape[-1]).take(area * shape[2] + label, axis=0)
+    recalls = np.divide(correct, actual, out=correct)
     for span in pairwise(bounds):
         backwards = precision[slice(*span)][::-1]
         np.maximum.accumulate(backwards, axis=0, out=backwards)
     recall = np.zeros((groups, shape[-1]))
-    recall[here] = recalls[[after - 1 for after in bounds[1:]]]
-    average = _sums(precision * _steps(recalls, begin), part.group, groups) / len(RECALLS)
-    return average.reshape(shape), recall.reshape(shape).sum(axis=2), early
+    recall[group_ids] = recalls[[stop - 1 for stop in bounds[1:]]]
+    average_precision = _sums(precision * _steps(recalls, group_starts), block.group, groups) / len(
+        RECALLS
+    )
+    return average_precision.reshape(shape), recall.reshape(shape).sum(axis=2), early
 
 
-def _steps(recalls: Float64Array, begin: Int64Array) -> Float64Array:
-    """Count how many of the 101 recalls are reached by each row (E, B) and not by the one before it."""
+def _steps(recalls: Float64Array, group_starts: Int64Array) -> Float64Array:
+    """Count how many of the 101 recalls are reached by each row (E, B), and not by the row before."""
     reached = recalls * 100
     reached += 1e-9
     np.floor(reached, out=reached)
     reached += reached * 0.01 <= recalls  # as `RECALLS` rounds them
-    steps = reached.copy()
-    steps[1:] -= reached[:-1]
-    steps[begin] = reached[begin]
-    return steps
+    step_counts = reached.copy()
+    step_counts[1:] -= reached[:-1]
+    step_counts[group_starts] = reached[group_starts]
+    return step_counts
 
 
-def _running(values: Float64Array, first: Int64Array, after: Int64Array) -> Float64Array:
-    """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
-    sums = before(values)
-    found = sums.take(after, axis=0)
-    found -= sums.take(first, axis=0)
-    return found
+def _running(values: Float64Array, starts: Int64Array, stops: Int64Array) -> Float64Array:
+    """Sum ranges of rows (N, B); exact, because the values are whole numbers."""
+    sums = cumulative_before(values)
+    differences = sums.take(stops, axis=0)
+    differences -= sums.take(starts, axis=0)
+    return differences
 
 
 def _sums(values: Float64Array, group: Int64Array, groups: int) -> Float64Array:
-    """Sum rows by their ascending groups."""
+    """Sum rows by group; groups are ascending."""
     sums = np.zeros((groups, values.shape[1]))
-    begin = starts(group)
-    if begin.size:
-        sums[group[begin]] = np.add.reduceat(values, begin, axis=0)
+    group_starts = run_starts(group)
+    if group_starts.size:
+        sums[group[group_starts]] = np.add.reduceat(values, group_starts, axis=0)
     return sums

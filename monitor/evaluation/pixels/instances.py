@@ -1,4 +1,4 @@
-"""Instance masks: how segments on the wire become tables, and how far two masks overlap."""
+"""Instance segmentation: tables of masks from the wire, and the overlap of two masks."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,51 +9,51 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import end_to_end, joined
-from quadriga.monitor.evaluation.evaluators import Evaluated
+from quadriga.monitor.evaluation.arrays import concat_tables, joint_key
+from quadriga.monitor.evaluation.evaluators import TaskMetrics
 from quadriga.monitor.evaluation.item_tables import (
-    Listed,
-    listed,
+    ItemTable,
+    annotations_table,
     predictions_table,
-    read,
-    truths_table,
+    read_items,
+    tabulate,
 )
-from quadriga.monitor.evaluation.objects.matching import Overlap, Pairs
-from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
-from quadriga.monitor.evaluation.pixels.masks import Contours, Masks, from_contours, overlaps
+from quadriga.monitor.evaluation.objects.matching import OverlapFunction, OverlapPairs
+from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.pixels.masks import Contours, Masks, from_contours, mask_overlaps
 from quadriga.monitor.evaluation.state import (
+    BoundedNumber,
     EvaluatedImage,
     EvaluationError,
-    Labels,
-    Number,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    Truth,
+    TrueObject,
 )
 from quadriga.tasks.predictions import Point
 
-IGNORED = frozenset({"ignore", "void"})
-"""Labels of truths whose pixels do not count."""
+IGNORED_LABELS = frozenset({"ignore", "void"})
+"""Labels of annotations whose pixels do not count."""
 
 BACKGROUND = "background"
 
-NO_OBJECTS = IGNORED | {BACKGROUND}
-"""Labels of segments that are regions, not objects: they are passed over here."""
+NON_OBJECT_LABELS = IGNORED_LABELS | {BACKGROUND}
+"""Labels of segments that are regions, not objects: they are skipped here."""
 
-FARTHEST_PX = 1 << 20
-"""How far a contour may lie outside of its image."""
+MAX_OUTSIDE_PX = 1 << 20
+"""Maximum distance of a contour from its image, in pixels."""
 
 
-class Found(msgspec.Struct):
-    """A segment that a model found."""
+class PredictedSegment(msgspec.Struct):
+    """A segment that a model predicted."""
 
     label: str
-    score: Number
+    score: BoundedNumber
     contour: list[list[Point]]
 
 
-class There(Truth, kw_only=True):
-    """A segment that is there."""
+class TrueSegment(TrueObject, kw_only=True):
+    """A segment of the ground truth."""
 
     contour: list[list[Point]]
 
@@ -61,92 +61,120 @@ class There(Truth, kw_only=True):
 _NOTHING = EvaluatedImage("", width=1, height=1)
 
 
-TablesOf = Callable[[EvaluatedImage, list[Found], list[There]], dict[str, Table]]
-"""Gives the tables of one image."""
+ImageTables = Callable[
+    [EvaluatedImage, list[PredictedSegment], list[TrueSegment]], dict[str, Table]
+]
+"""Returns the tables of one image."""
 
 
-def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dict[str, Table]:
-    """Read image by image, whose points take much memory, and put the tables of all together."""
-    nothing = tables_of(_NOTHING, [], []).items()
-    parts = [{name: {key: of[:0] for key, of in table.items()} for name, table in nothing}]
-    for at, image in enumerate(images):
-        found = read(list[Found], image, "predictions")
-        tables = tables_of(image, found, read(list[There], image, "ground_truth"))
-        parts.append({name: of | {"image": of["image"] + at} for name, of in tables.items()})
-    return end_to_end(parts)
+def tables_by_image(images: Sequence[EvaluatedImage], tables_of: ImageTables) -> dict[str, Table]:
+    """Read image by image, because points take much memory, and concatenate the tables."""
+    empty = tables_of(_NOTHING, [], []).items()
+    table_sets = [
+        {name: {key: columns[:0] for key, columns in table.items()} for name, table in empty}
+    ]
+    for index, image in enumerate(images):
+        predictions = read_items(list[PredictedSegment], image, "predictions")
+        tables = tables_of(image, predictions, read_items(list[TrueSegment], image, "ground_truth"))
+        table_sets.append(
+            {
+                name: columns | {"image": columns["image"] + index}
+                for name, columns in tables.items()
+            }
+        )
+    return concat_tables(table_sets)
 
 
-class Instances:
-    """The evaluation of the segments of `IMAGE_SEGMENTATION` as objects.
+class InstanceEvaluator:
+    """Evaluates the segments of `IMAGE_SEGMENTATION` as objects.
 
-    Beside the tables of objects there are `pairs` of numbers of a prediction and a truth of an image that share
-    a pixel, whatever their labels, with their overlap: intersection over union; of a crowd over the prediction.
+    Beside the tables of objects, the table `pairs` has the numbers of a prediction and an annotation of an image
+    that share a pixel, of any labels, with their overlap: intersection over union; with a crowd, over the area of
+    the prediction.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read contours; see `Evaluator.tables`."""
-        return tables_of_each(images, partial(object_tables, labels))
+        return tables_by_image(images, partial(object_tables, labels))
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return EvaluatedObjects(state, pair_overlap(state), "mask")
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state."""
+        return ObjectMetrics(state, pair_overlap(state), "mask")
 
 
-def pair_overlap(state: State) -> Overlap:
-    """Return the overlap that the table `pairs` has; that of any other pair is 0."""
-    found, there, pairs = (state.tables[name] for name in ("predictions", "truths", "pairs"))
-    prediction, truth = (
-        np.searchsorted(
-            joined(objects["image"], objects["number"]), joined(pairs["image"], pairs[name])
-        )
-        for objects, name in ((found, "prediction"), (there, "truth"))
+def pair_overlap(state: EvaluationState) -> OverlapFunction:
+    """Return the overlap from the table `pairs`; that of any other pair is 0."""
+    predictions, annotations, pairs = (
+        state.tables[name] for name in ("predictions", "truths", "pairs")
     )
-    return Pairs(prediction, truth, pairs["overlap"]).overlaps()
+    prediction, annotation = (
+        np.searchsorted(
+            joint_key(objects["image"], objects["number"]), joint_key(pairs["image"], pairs[name])
+        )
+        for objects, name in ((predictions, "prediction"), (annotations, "truth"))
+    )
+    return OverlapPairs(prediction, annotation, pairs["overlap"]).overlaps()
 
 
 def object_tables(
-    labels: Labels, image: EvaluatedImage, predictions: list[Found], truths: list[There]
+    labels: LabelNumbers,
+    image: EvaluatedImage,
+    predictions: list[PredictedSegment],
+    truths: list[TrueSegment],
 ) -> dict[str, Table]:
     """Return the tables of one image."""
-    found = listed([image], "predictions", [predictions], labels, NO_OBJECTS)
-    there = listed([image], "ground_truth", [truths], labels, NO_OBJECTS)
+    prediction_items = tabulate(
+        [image], "predictions", [predictions], labels=labels, without=NON_OBJECT_LABELS
+    )
+    annotation_items = tabulate(
+        [image], "ground_truth", [truths], labels=labels, without=NON_OBJECT_LABELS
+    )
     return mask_tables(
-        (found, _masks(image, "predictions", found.rows)),
-        (there, _masks(image, "ground_truth", there.rows)),
+        (prediction_items, _masks(image, "predictions", prediction_items.rows)),
+        (annotation_items, _masks(image, "ground_truth", annotation_items.rows)),
     )
 
 
-def mask_tables(found: tuple[Listed, Masks], there: tuple[Listed, Masks]) -> dict[str, Table]:
-    """Return the tables of predictions and of objects, rows by image with the mask of each."""
-    (rows, masks), (others, true_masks) = found, there
-    predictions, truths = predictions_table(rows, masks.area), truths_table(others, true_masks.area)
-    images = predictions["image"], truths["image"]
-    one, other, overlap = overlaps(masks, true_masks, images, truths["crowd"])
+def mask_tables(
+    predicted: tuple[ItemTable, Masks], annotations: tuple[ItemTable, Masks]
+) -> dict[str, Table]:
+    """Return the tables of predictions, annotations and overlapping pairs, from items by image and their masks."""
+    (prediction_items, predicted_masks), (annotation_items, true_masks) = predicted, annotations
+    prediction_table, annotation_table = (
+        predictions_table(prediction_items, predicted_masks.area),
+        annotations_table(annotation_items, true_masks.area),
+    )
+    images = prediction_table["image"], annotation_table["image"]
+    predicted_rows, annotated_rows, overlap = mask_overlaps(
+        predicted_masks, true_masks, images, annotation_table["crowd"]
+    )
     pairs = {
-        "image": images[0][one],
-        "prediction": predictions["number"][one],
-        "truth": truths["number"][other],
+        "image": images[0][predicted_rows],
+        "prediction": prediction_table["number"][predicted_rows],
+        "truth": annotation_table["number"][annotated_rows],
         "overlap": overlap,
     }
-    return {"predictions": predictions, "truths": truths, "pairs": pairs}
+    return {"predictions": prediction_table, "truths": annotation_table, "pairs": pairs}
 
 
 def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
-    """Make masks of contours; each point is rounded to its pixel."""
+    """Convert contours to masks; each point is rounded to its pixel."""
     if rows and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
-    rings = [ring for one in rows for ring in one.contour]
-    flat = list(chain.from_iterable(rings))
-    points = np.empty((len(flat), 2))
+    rings = [ring for segment in rows for ring in segment.contour]
+    ring_points = list(chain.from_iterable(rings))
+    points = np.empty((len(ring_points), 2))
     for axis, name in enumerate("xy"):
-        points[:, axis] = np.fromiter(map(attrgetter(name), flat), np.float64, len(flat))
-    if not (np.abs(points) < FARTHEST_PX).all():
+        points[:, axis] = np.fromiter(
+            map(attrgetter(name), ring_points), np.float64, len(ring_points)
+        )
+    if not (np.abs(points) < MAX_OUTSIDE_PX).all():
         raise EvaluationError(
             f"image {image.id!r}: {kind}: expected points near the image, got {np.abs(points).max()}"
         )
     contours = Contours(
         np.rint(points).astype(np.int32),
         np.array([len(ring) for ring in rings], np.int64),
-        np.array([len(one.contour) for one in rows], np.int64),
+        np.array([len(segment.contour) for segment in rows], np.int64),
     )
     return from_contours(contours, image.width or 0, image.height or 0)

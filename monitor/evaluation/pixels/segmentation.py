@@ -1,4 +1,4 @@
-"""Segmentation as a label for each pixel: regions are painted one over the other, see docs/evaluation.md."""
+"""Semantic segmentation: a label for each pixel, from painted regions; see docs/evaluation-reference.md."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,20 +7,35 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.evaluators import Composed, Evaluated, Findings, Headline
-from quadriga.monitor.evaluation.labels.label_counts import LabelCounts, confusion, per_label
+from quadriga.monitor.evaluation.evaluators import (
+    CombinedMetrics,
+    EvaluationDetails,
+    Headline,
+    TaskMetrics,
+)
+from quadriga.monitor.evaluation.labels.label_counts import (
+    LabelCounts,
+    count_confusion,
+    label_metrics,
+)
 from quadriga.monitor.evaluation.pixels.instances import (
     BACKGROUND,
-    FARTHEST_PX,
-    IGNORED,
-    NO_OBJECTS,
-    Found,
-    Instances,
-    There,
+    IGNORED_LABELS,
+    MAX_OUTSIDE_PX,
+    NON_OBJECT_LABELS,
+    InstanceEvaluator,
+    PredictedSegment,
+    TrueSegment,
     object_tables,
-    tables_of_each,
+    tables_by_image,
 )
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    EvaluationState,
+    LabelNumbers,
+    Table,
+)
 from quadriga.tasks.arrays import Float64Array, Int64Array
 from quadriga.tasks.contours import paint, to_rings
 
@@ -28,147 +43,165 @@ _LARGEST_PX = 1 << 28
 _NOTHING, _HIDDEN = -1, -2
 
 
-class Segmentation:
-    """Evaluates `IMAGE_SEGMENTATION`, instances first; without pixels, as of COCO's files, them alone."""
+class SegmentationEvaluator:
+    """Evaluates `IMAGE_SEGMENTATION`, instances first; only instances if there are no pixels, as in COCO's files."""
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read contours, as masks and as labels of pixels; see `Evaluator.tables`."""
-        return tables_of_each(
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
+        """Read contours as masks and as labels of pixels; see `Evaluator.tables`."""
+        return tables_by_image(
             images, lambda *image: object_tables(labels, *image) | _pixels(labels, *image)
         )
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        parts = (Instances(), Semantic()) if "pixels" in state.tables else (Instances(),)
-        return Composed([part.evaluate(state) for part in parts])
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state."""
+        evaluators = (
+            (InstanceEvaluator(), SemanticEvaluator())
+            if "pixels" in state.tables
+            else (InstanceEvaluator(),)
+        )
+        return CombinedMetrics([evaluator.evaluate(state) for evaluator in evaluators])
 
 
-class Semantic:
+class SemanticEvaluator:
     """Evaluates the regions of `IMAGE_SEGMENTATION` pixel by pixel.
 
-    Table "pixels": image, truth_label, predicted_label, both -1 for nothing, and count, of all pixels of the
-    image that count.
+    Table "pixels": image, truth_label, predicted_label, both -1 for background, and the count of pixels, of all
+    pixels that count.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Paint and count; see `Evaluator.tables`."""
-        return tables_of_each(images, partial(_pixels, labels))
+    def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
+        """Paint regions and count pixels; see `Evaluator.tables`."""
+        return tables_by_image(images, partial(_pixels, labels))
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return EvaluatedPixels(state)
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state."""
+        return PixelMetrics(state)
 
 
 def _pixels(
-    labels: Labels, image: EvaluatedImage, found: list[Found], there: list[There]
+    labels: LabelNumbers,
+    image: EvaluatedImage,
+    predictions: list[PredictedSegment],
+    annotations: list[TrueSegment],
 ) -> dict[str, Table]:
-    """Paint and count one image."""
-    where = f"image {image.id!r}"
+    """Paint the regions of one image, and count its pixels."""
+    location = f"image {image.id!r}"
     width, height = image.width or 0, image.height or 0
     if width <= 0 or height <= 0 or width * height > _LARGEST_PX:
         raise EvaluationError(
-            f"{where}: expected width and height, and at most {_LARGEST_PX} pixels,"
+            f"{location}: expected width and height, and at most {_LARGEST_PX} pixels,"
             f" got {image.width} and {image.height}"
         )
 
-    def label(one: Found | There) -> int:
-        return _NOTHING if one.label == BACKGROUND else labels[one.label]
+    def label(segment: PredictedSegment | TrueSegment) -> int:
+        return _NOTHING if segment.label == BACKGROUND else labels[segment.label]
 
-    found = sorted(found, key=lambda one: one.score)
+    predictions = sorted(predictions, key=lambda segment: segment.score)
     predicted = _painted(
-        found, [label(one) for one in found], (height, width), f"{where}: predictions"
+        predictions,
+        [label(segment) for segment in predictions],
+        (height, width),
+        f"{location}: predictions",
     )
-    hidden = [one.crowd or one.label in IGNORED for one in there]
+    is_ignored = [segment.crowd or segment.label in IGNORED_LABELS for segment in annotations]
     true_labels = [
-        _HIDDEN if is_hidden else label(one) for one, is_hidden in zip(there, hidden, strict=True)
+        _HIDDEN if is_hidden else label(segment)
+        for segment, is_hidden in zip(annotations, is_ignored, strict=True)
     ]
-    true = _painted(there, true_labels, (height, width), f"{where}: ground_truth")
+    true = _painted(annotations, true_labels, (height, width), f"{location}: ground_truth")
     truth, prediction, count = _counted(true, predicted)
     table = {"image": np.zeros(len(count), np.int64), "truth_label": truth}
     return {"pixels": table | {"predicted_label": prediction, "count": count}}
 
 
 _Painted = tuple[npt.NDArray[np.uint8 | np.int32], Int64Array]
-"""A canvas (H, W) of positions in labels, and these: those of the image."""
+"""A canvas (H, W) of indices, and the labels of the image that they refer to."""
 
 
 def _painted(
-    segments: Sequence[Found | There], labels: Sequence[int], size_hw: tuple[int, int], where: str
+    segments: Sequence[PredictedSegment | TrueSegment],
+    labels: Sequence[int],
+    size_hw: tuple[int, int],
+    location: str,
 ) -> _Painted:
-    """Paint segments, each with its label, one over the other."""
+    """Paint segments with their labels, later ones over earlier ones."""
     canvas = np.zeros(size_hw, np.uint8 if len(segments) < 255 else np.int32)
-    places = {_NOTHING: 0}
-    for at, (one, label) in enumerate(zip(segments, labels, strict=True)):
-        with np.errstate(invalid="ignore"):  # of numbers beyond int32, which are refused
-            outlines = to_rings(one.contour)
-        if any((np.abs(ring.astype(np.int64)) > FARTHEST_PX).any() for ring in outlines):
+    canvas_values = {_NOTHING: 0}
+    for index, (segment, label) in enumerate(zip(segments, labels, strict=True)):
+        with np.errstate(invalid="ignore"):  # numbers beyond int32 are refused below
+            outlines = to_rings(segment.contour)
+        if any((np.abs(ring.astype(np.int64)) > MAX_OUTSIDE_PX).any() for ring in outlines):
             raise EvaluationError(
-                f"{where}[{at}]: expected points near the image, got one beyond {FARTHEST_PX} pixels"
+                f"{location}[{index}]: expected points near the image, got one beyond {MAX_OUTSIDE_PX} pixels"
             )
-        paint(canvas, outlines, places.setdefault(label, len(places)))
-    return canvas, np.array([*places], np.int64)
+        paint(canvas, outlines, canvas_values.setdefault(label, len(canvas_values)))
+    return canvas, np.array([*canvas_values], np.int64)
 
 
-def _counted(true: _Painted, predicted: _Painted) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Count (N,) the pixels of each pair of a true and a predicted label."""
-    (canvas, labels), (other_canvas, other_labels) = true, predicted
-    width = len(other_labels)
-    cells = canvas.ravel().astype(np.int64)
+def _counted(
+    true_canvas: _Painted, predicted_canvas: _Painted
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Count the pixels of each pair of true and predicted label, (N,)."""
+    (true_values, true_labels), (predicted_values, predicted_labels) = true_canvas, predicted_canvas
+    width = len(predicted_labels)
+    cells = true_values.ravel().astype(np.int64)
     cells *= width  # in place: the image may be large
-    cells += other_canvas.ravel()
-    if len(labels) * width < len(cells):
+    cells += predicted_values.ravel()
+    if len(true_labels) * width < len(cells):
         counts = np.bincount(cells)
         pairs = np.flatnonzero(counts)
         counts = counts[pairs]
     else:
         pairs, counts = np.unique(cells, return_counts=True)
-    truth, prediction = labels[pairs // width], other_labels[pairs % width]
-    kept = truth != _HIDDEN
-    return truth[kept], prediction[kept], counts[kept]
+    truth, prediction = true_labels[pairs // width], predicted_labels[pairs % width]
+    is_counted = truth != _HIDDEN
+    return truth[is_counted], prediction[is_counted], counts[is_counted]
 
 
-class EvaluatedPixels:
-    """A whole state, looked into once."""
+class PixelMetrics:
+    """Pixel metrics of a merged state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         pixels = state.tables["pixels"]
         self._image, self._pixels = pixels["image"], pixels["count"]
-        sides = pixels["truth_label"], pixels["predicted_label"]
-        painted = np.isin(np.arange(len(state.labels)), np.concatenate(sides))
-        kept = [
-            at for at, label in enumerate(state.labels) if painted[at] or label not in NO_OBJECTS
+        label_columns = pixels["truth_label"], pixels["predicted_label"]
+        is_painted = np.isin(np.arange(len(state.labels)), np.concatenate(label_columns))
+        shown_labels = [
+            index
+            for index, label in enumerate(state.labels)
+            if is_painted[index] or label not in NON_OBJECT_LABELS
         ]
-        place = np.full(len(state.labels) + 1, _NOTHING)
-        place[kept] = np.arange(len(kept))
-        self._true, self._predicted = (place[side] for side in sides)
+        position = np.full(len(state.labels) + 1, _NOTHING)
+        position[shown_labels] = np.arange(len(shown_labels))
+        self._true, self._predicted = (position[side] for side in label_columns)
         self._same = self._true == self._predicted
-        self._images, self._labels = len(state.ids), [state.labels[at] for at in kept]
+        self._images, self._labels = len(state.ids), [state.labels[index] for index in shown_labels]
 
-    def _counts(self, weights: Float64Array, nothing: int = 0) -> LabelCounts:
-        """Count pixels per label; with 1, what is nothing is the first of them."""
-        labels = len(self._labels) + nothing
-        right = np.where(self._same, self._true, _NOTHING - nothing)
-        sides = right, self._predicted, self._true
-        rows = (*((self._image, label + nothing) for label in sides),)
-        return LabelCounts.of(weights, rows, labels, self._pixels)
+    def _counts(self, weights: Float64Array, background_count: int = 0) -> LabelCounts:
+        """Count pixels per label; if `background_count` is 1, the background is the first label."""
+        labels = len(self._labels) + background_count
+        correct = np.where(self._same, self._true, _NOTHING - background_count)
+        label_columns = correct, self._predicted, self._true
+        rows = (*((self._image, label + background_count) for label in label_columns),)
+        return LabelCounts.from_rows(weights, rows, labels, self._pixels)
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         with_nothing = self._counts(weights, 1)
-        counts = LabelCounts(*(one[:, 1:] for one in with_nothing))
+        counts = LabelCounts(*(counts_with_nothing[:, 1:] for counts_with_nothing in with_nothing))
         return [
             Headline("mIOU", {"background": False}, counts.macro(counts.iou())),
             Headline("mDice", {"background": False}, counts.macro(counts.rates()["F1"])),
             Headline(
                 "PixelAccuracy",
                 {"background": True},
-                ratio(with_nothing.right.sum(axis=1), with_nothing.true.sum(axis=1)),
+                ratio(with_nothing.correct.sum(axis=1), with_nothing.actual.sum(axis=1)),
             ),
             Headline("mIOU", {"background": True}, with_nothing.macro(with_nothing.iou())),
         ]
 
-    def findings(self) -> Findings:
-        """Compute everything else, over all images."""
+    def details(self) -> EvaluationDetails:
+        """Compute all other results, over all images."""
         counts = self._counts(np.ones((1, self._images)))
         rates = counts.rates()
         values = {
@@ -177,19 +210,19 @@ class EvaluatedPixels:
             "Precision": rates["Precision"],
             "Recall": rates["Recall"],
         }
-        return Findings(
-            metrics=per_label(self._labels, values, counts.true, of="pixels"),
-            confusion_pixels=confusion(
-                self._labels, self._true, self._predicted, self._pixels, of="pixels"
+        return EvaluationDetails(
+            metrics=label_metrics(self._labels, values, counts.actual, of="pixels"),
+            confusion_pixels=count_confusion(
+                self._labels, self._true, self._predicted, self._pixels, unit="pixels"
             ),
             badness={"wrong_pixels": self._wrong()},
-            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": BACKGROUND},
+            parameters={"ignored": [*sorted(IGNORED_LABELS), "crowd"], "nothing": BACKGROUND},
         )
 
     def _wrong(self) -> Float64Array:
-        """Return 1 less the intersection over union (I,) of all that has a label, in each image."""
-        named = (self._true >= 0) | (self._predicted >= 0)
-        union = np.bincount(self._image[named], self._pixels[named], self._images)
-        both = named & self._same
-        found = np.bincount(self._image[both], self._pixels[both], self._images)
-        return np.nan_to_num(1 - ratio(found, union))
+        """Return 1 minus the intersection over union of labelled pixels in each image, (I,)."""
+        has_label = (self._true >= 0) | (self._predicted >= 0)
+        union = np.bincount(self._image[has_label], self._pixels[has_label], self._images)
+        is_correct = has_label & self._same
+        correct = np.bincount(self._image[is_correct], self._pixels[is_correct], self._images)
+        return np.nan_to_num(1 - ratio(correct, union))

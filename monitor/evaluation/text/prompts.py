@@ -1,4 +1,4 @@
-"""Answers to prompts about images: how they meet what people answered, and the numbers over them."""
+"""Answers to prompts about images: matching them with reference answers, and their metrics."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -8,22 +8,22 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.arrays import ratio
-from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from quadriga.monitor.evaluation.item_tables import read
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
+from quadriga.monitor.evaluation.item_tables import read_items
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
-    Labels,
-    State,
+    EvaluationState,
+    LabelNumbers,
     Table,
-    counted,
+    nonzero_counts,
 )
 from quadriga.monitor.evaluation.text.text_metrics import (
     BLEU_COUNTS,
     TAU,
     anls,
     bleu_counts,
-    bleu_of,
+    bleu_score,
     cider,
     exact_match,
     rouge_l,
@@ -41,7 +41,7 @@ _MEANS: list[tuple[str, dict[str, Any]]] = [
     ("ANLS", {"tau": TAU}),
     ("ROUGE-L", {"rule": "F, no stemmer"}),
 ]
-"""What is a mean over prompts, in the order of the columns of `scores`."""
+"""Metrics that are means over prompts, in the order of the columns of `scores`."""
 
 _TOKEN_F1, _ANLS, _ROUGE = 1, 3, 4
 _TEXT = np.dtypes.StringDType()
@@ -49,158 +49,174 @@ _BLEU = {"tokens": "13a", "smoothing": "exp", "most": 100}
 _CIDER = {"rule": "CIDEr-D", "frequencies": "all images", "most": 10}
 
 
-class _Found(msgspec.Struct):
+class _PromptAnswer(msgspec.Struct):
     answer: str
     prompt: str = ""
 
 
-class _There(msgspec.Struct):
+class _ReferenceAnswers(msgspec.Struct):
     prompt: str = ""
     answer: str | None = None
     answers: list[str] | None = None
     label: str | None = None
 
 
-class Text:
-    """The evaluation of `IMAGE_TEXT_TO_TEXT`.
+class TextEvaluator:
+    """Evaluates `IMAGE_TEXT_TO_TEXT`.
 
-    The table `questions` has a row for each prompt that people answered, with the model's answer, its
-    `scores` (N, 5), what BLEU counts, and how many `references` it has; these follow in the table of that
-    name. `unasked` has a row for each answer of the model to a prompt that nobody asked.
+    The table `questions` has a row for each prompt of the ground truth, with the model's answer, its
+    `scores` (N, 5), the counts of BLEU, and the number of `references`; these are in the table of that
+    name. `unasked` has a row for each answer of the model to a prompt without ground truth.
     """
 
-    def tables(self, images: Sequence[EvaluatedImage], _labels: Labels) -> dict[str, Table]:
-        """Read answers; see `Evaluator.tables`."""
-        asked_at: list[int] = []
-        answered: list[bool] = []
+    def tables(self, images: Sequence[EvaluatedImage], _labels: LabelNumbers) -> dict[str, Table]:
+        """Read and score answers; see `Evaluator.tables`."""
+        prompt_images: list[int] = []
+        is_answered: list[bool] = []
         pairs: list[tuple[str, list[str]]] = []
-        unasked: list[int] = []
-        for at, image in enumerate(images):
-            found = read(list[_Found], image, "predictions")
-            there = read(list[_There], image, "ground_truth")
-            chosen = matched([one.prompt for one in found], [one.prompt for one in there])
-            asked_at += [at] * len(there)
-            answered += [which is not None for which in chosen]
-            for number, (truth, which) in enumerate(zip(there, chosen, strict=True)):
-                known = _references(truth, f"image {image.id!r}: ground_truth[{number}]")
-                pairs.append(("" if which is None else found[which].answer, known))
-            unasked += [at] * (len(found) - len(chosen) + chosen.count(None))
-        image_at = np.array(asked_at, np.int64)
-        references = np.array([len(known) for _, known in pairs], np.int64)
-        scores = [[score(*one) for score in _SCORES] for one in pairs]
-        bleu = [bleu_counts(*one) for one in pairs]
+        unasked_images: list[int] = []
+        for index, image in enumerate(images):
+            predictions = read_items(list[_PromptAnswer], image, "predictions")
+            annotations = read_items(list[_ReferenceAnswers], image, "ground_truth")
+            matches = match_prompts(
+                [pair.prompt for pair in predictions], [pair.prompt for pair in annotations]
+            )
+            prompt_images += [index] * len(annotations)
+            is_answered += [answer_index is not None for answer_index in matches]
+            for number, (truth, answer_index) in enumerate(zip(annotations, matches, strict=True)):
+                references_given = _references(truth, f"image {image.id!r}: ground_truth[{number}]")
+                pairs.append(
+                    (
+                        "" if answer_index is None else predictions[answer_index].answer,
+                        references_given,
+                    )
+                )
+            unasked_images += [index] * (len(predictions) - len(matches) + matches.count(None))
+        image_index = np.array(prompt_images, np.int64)
+        references = np.array([len(references_given) for _, references_given in pairs], np.int64)
+        scores = [[score(*pair) for score in _SCORES] for pair in pairs]
+        bleu = [bleu_counts(*pair) for pair in pairs]
         return {
             "questions": {
-                "image": image_at,
-                "answer": np.array([said for said, _ in pairs], _TEXT),
-                "answered": np.array(answered, bool),
+                "image": image_index,
+                "answer": np.array([answer for answer, _ in pairs], _TEXT),
+                "answered": np.array(is_answered, bool),
                 "references": references,
                 "scores": np.array(scores, np.float64).reshape(-1, len(_SCORES)),
                 "bleu": np.array(bleu, np.float64).reshape(-1, BLEU_COUNTS),
             },
             "references": {
-                "image": np.repeat(image_at, references),
-                "text": np.array([one for _, known in pairs for one in known], _TEXT),
+                "image": np.repeat(image_index, references),
+                "text": np.array(
+                    [pair for _, references_given in pairs for pair in references_given], _TEXT
+                ),
             },
-            "unasked": {"image": np.array(unasked, np.int64)},
+            "unasked": {"image": np.array(unasked_images, np.int64)},
         }
 
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return _Evaluated(state)
+    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+        """Compute metrics of a merged state."""
+        return _TextMetrics(state)
 
 
-class _Evaluated:
-    """The answers of a whole state."""
+class _TextMetrics:
+    """Metrics of the answers of a merged state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EvaluationState) -> None:
         self._state = state
         self._questions = state.tables["questions"]
         self._image = self._questions["image"]
         self._scores = self._questions["scores"].copy()
-        if np.isnan(self._scores[:, _ROUGE]).any():  # not all shards could
+        if np.isnan(self._scores[:, _ROUGE]).any():  # rouge-score was missing for some shards
             self._scores[:, _ROUGE] = np.nan
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute means over prompts, and BLEU, for each weighting (B, I) of their images."""
+        """Compute means over prompts, and BLEU, for each weighting (B, I) of the images."""
         means = [
-            Headline(kind, parameters, self._mean(self._scores[:, at], weights))
-            for at, (kind, parameters) in enumerate(_MEANS)
+            Headline(kind, parameters, self._mean(self._scores[:, column], weights))
+            for column, (kind, parameters) in enumerate(_MEANS)
         ]
-        counts = weights @ self._added(self._questions["bleu"])
-        bleu = np.array([bleu_of(one) for one in counts], np.float64)
-        asked = np.bincount(self._image, minlength=weights.shape[1])
-        bleu[weights @ asked == 0] = np.nan
-        described = Headline("CIDEr", _CIDER, self._mean(self._cider, weights))
-        return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], described]
+        counts = weights @ self._sum_by_image(self._questions["bleu"])
+        bleu = np.array([bleu_score(row) for row in counts], np.float64)
+        prompt_counts = np.bincount(self._image, minlength=weights.shape[1])
+        bleu[weights @ prompt_counts == 0] = np.nan
+        cider_headline = Headline("CIDEr", _CIDER, self._mean(self._cider, weights))
+        return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], cider_headline]
 
-    def findings(self) -> Findings:
-        """Compute how bad the worst answer to each image is, and count what was left open."""
+    def details(self) -> EvaluationDetails:
+        """Compute the badness of each image, that of its worst answer, and count unanswered prompts."""
         scores, answered = self._scores, self._questions["answered"]
-        bad = np.zeros(len(self._state.ids))
+        badness = np.zeros(len(self._state.ids))
         best = np.maximum(scores[:, _TOKEN_F1], scores[:, _ANLS])
-        np.maximum.at(bad, self._image, 1 - best)
+        np.maximum.at(badness, self._image, 1 - best)
         unasked = len(self._state.tables["unasked"]["image"])
         parameters: dict[str, Any] = {"unanswered": "counts as an empty answer"}
-        extra = ("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE])
-        if missing := [name for name, columns in extra if np.isnan(columns).any()]:
+        optional_metrics = ("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE])
+        if missing := [name for name, columns in optional_metrics if np.isnan(columns).any()]:
             parameters["missing"] = f"{' and '.join(missing)}: pip install quadriga[text]"
-        return Findings(
+        return EvaluationDetails(
             metrics=[
                 Metric("Prompts", float(len(answered))),
                 Metric("Unanswered", float((~answered).sum())),
             ],
-            badness={"wrong_answer": bad},
+            badness={"wrong_answer": badness},
             parameters=parameters,
-            excluded=counted(unasked_prompt=unasked),
+            excluded=nonzero_counts(unasked_prompt=unasked),
         )
 
     def _mean(self, scores: Float64Array, weights: Float64Array) -> Float64Array:
-        """Return the means (B,) of scores (N,) of prompts; those that have none do not count."""
-        known = ~np.isnan(scores)
-        sums = np.stack([np.where(known, scores, 0), known], axis=1)
-        total, count = (weights @ self._added(sums)).T
+        """Return the means (B,) of scores (N,) of prompts; NaN does not count."""
+        is_defined = ~np.isnan(scores)
+        sums = np.stack([np.where(is_defined, scores, 0), is_defined], axis=1)
+        total, count = (weights @ self._sum_by_image(sums)).T
         return ratio(total, count)
 
-    def _added(self, columns: Float64Array) -> Float64Array:
-        """Add up the columns (N, C) of prompts by image: (I, C)."""
+    def _sum_by_image(self, columns: Float64Array) -> Float64Array:
+        """Sum the columns (N, C) of prompts by image, (I, C)."""
         images = len(self._state.ids)
-        return np.stack([np.bincount(self._image, one, images) for one in columns.T], axis=1)
+        return np.stack([np.bincount(self._image, column, images) for column in columns.T], axis=1)
 
     @cached_property
     def _cider(self) -> Float64Array:
-        ends = np.cumsum(self._questions["references"])[:-1]
-        texts = np.split(self._state.tables["references"]["text"], ends)
+        split_points = np.cumsum(self._questions["references"])[:-1]
+        texts = np.split(self._state.tables["references"]["text"], split_points)
         answers = self._questions["answer"].tolist()
-        return cider(answers, [one.tolist() for one in texts][: len(answers)])
+        return cider(
+            answers, [texts_of_prompt.tolist() for texts_of_prompt in texts][: len(answers)]
+        )
 
 
-def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
-    """Tell which answer of a model belongs to each prompt that people answered: positions, or None.
+def match_prompts(
+    predicted_prompts: Sequence[str], annotated_prompts: Sequence[str]
+) -> list[int | None]:
+    """Match each prompt of the ground truth with an answer of the model: its position, or None.
 
-    One with the same prompt, the first that is free; then, in their order, free ones for those prompts
-    where one of the two sides names none (is empty).
+    First with the first unused answer to the same prompt; then, in order, with unused answers where the prompt
+    is empty on one of the two sides.
     """
-    free = dict.fromkeys(range(len(found)))
-    chosen: list[int | None] = [None] * len(asked)
+    unused = dict.fromkeys(range(len(predicted_prompts)))
+    matches: list[int | None] = [None] * len(annotated_prompts)
 
     def choose(fits: Callable[[str, str], object]) -> None:
-        for at, prompt in enumerate(asked):
-            if chosen[at] is not None:
+        for index, prompt in enumerate(annotated_prompts):
+            if matches[index] is not None:
                 continue
-            which = next((one for one in free if fits(prompt, found[one])), None)
-            if which is not None:
-                chosen[at] = which
-                del free[which]
+            match = next(
+                (candidate for candidate in unused if fits(prompt, predicted_prompts[candidate])),
+                None,
+            )
+            if match is not None:
+                matches[index] = match
+                del unused[match]
 
-    choose(lambda prompt, other: prompt and prompt == other)
-    choose(lambda prompt, other: not (prompt and other))
-    return chosen
+    choose(lambda prompt, predicted_prompt: prompt and prompt == predicted_prompt)
+    choose(lambda prompt, predicted_prompt: not (prompt and predicted_prompt))
+    return matches
 
 
-def _references(truth: _There, place: str) -> list[str]:
-    one = truth.label if truth.answer is None else truth.answer
-    references = truth.answers or ([] if one is None else [one])
+def _references(annotation: _ReferenceAnswers, location: str) -> list[str]:
+    answer = annotation.label if annotation.answer is None else annotation.answer
+    references = annotation.answers or ([] if answer is None else [answer])
     if not references:
-        raise EvaluationError(f"{place}: expected answer, answers or label, got none")
+        raise EvaluationError(f"{location}: expected answer, answers or label, got none")
     return references

@@ -1,4 +1,4 @@
-"""How well answers agree with what people answered: plain functions of texts.
+"""Agreement of answers with reference answers: metrics of texts.
 
 Sources: SQuAD 2.0, `evaluate-v2.0.py` (normalisation, exact match, F1); Antol et al., "VQA" (accuracy);
 Biten et al., "Scene Text Visual Question Answering" (ANLS); sacrebleu; rouge-score; Vedantam et al.,
@@ -20,29 +20,29 @@ import numpy as np
 from quadriga.tasks.arrays import Float64Array
 
 TAU = 0.5
-"""Answers that differ in this part of their letters, or more, get nothing by ANLS."""
+"""Share of differing letters from which ANLS is 0."""
 
 BLEU_COUNTS = 10
-"""Lengths of answer and reference, matches of 1 to 4 words, and runs of 1 to 4 words in the answer."""
+"""Number of BLEU's counts: lengths of answer and reference, matching and total n-grams of 1 to 4 words."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
-    """Lower the case, drop ASCII punctuation and English articles, and leave single spaces."""
+def normalise_text(text: str) -> str:
+    """Convert to lower case, and remove ASCII punctuation, English articles and repeated spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if the answer is one of the references, both normalised, or 0."""
-    return float(normalised(answer) in map(normalised, references))
+    """Return 1 if the answer is one of the references, all normalised, else 0."""
+    return float(normalise_text(answer) in map(normalise_text, references))
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Return the best F1 of normalised words with a reference; two empty texts agree."""
-    words = normalised(answer).split()
-    return max(_f1(words, normalised(one).split()) for one in references)
+    """Return the best F1 of normalised words with a reference; 1 for two empty texts."""
+    words = normalise_text(answer).split()
+    return max(_f1(words, normalise_text(reference).split()) for reference in references)
 
 
 def _f1(words: list[str], reference: list[str]) -> float:
@@ -56,61 +56,63 @@ def _f1(words: list[str], reference: list[str]) -> float:
 
 
 def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
-    """Return how far people agree: of all people but one, three that say the same make 1.
+    """Return the VQA accuracy: with one person left out, a third per person who gave the same answer, at most 1.
 
-    It is the mean over who is left out, after normalisation; NaN where one person alone answered.
+    The result is the mean over the person left out, after normalisation; NaN if only one person answered.
     """
     if len(references) < 2:
         return float("nan")
-    said = normalised(answer)
-    same = [normalised(one) == said for one in references]
+    normalised = normalise_text(answer)
+    same = [normalise_text(reference) == normalised for reference in references]
     agreeing = sum(same)
-    return sum(min((agreeing - one) / 3, 1) for one in same) / len(same)
+    return sum(min((agreeing - reference) / 3, 1) for reference in same) / len(same)
 
 
 def anls(answer: str, references: Sequence[str]) -> float:
-    """Return the best likeness in letters, in lower case and single spaces: 1 less the share that differs."""
-    said = " ".join(answer.lower().split())
-    return max(_likeness(said, " ".join(one.lower().split())) for one in references)
+    """Return the best normalised Levenshtein similarity, in lower case with single spaces; see `TAU`."""
+    lowered = " ".join(answer.lower().split())
+    return max(
+        _similarity(lowered, " ".join(reference.lower().split())) for reference in references
+    )
 
 
-def _likeness(one: str, other: str) -> float:
-    longest = max(len(one), len(other))
+def _similarity(first: str, second: str) -> float:
+    longest = max(len(first), len(second))
     if not longest:
         return 1.0
-    if abs(len(one) - len(other)) / longest >= TAU:
+    if abs(len(first) - len(second)) / longest >= TAU:
         return 0.0
-    differs = levenshtein(one, other) / longest
-    return 1 - differs if differs < TAU else 0.0
+    distance_ratio = levenshtein(first, second) / longest
+    return 1 - distance_ratio if distance_ratio < TAU else 0.0
 
 
-def levenshtein(one: str, other: str) -> int:
-    """Count the letters to put in, to drop and to change that make one text of another.
+def levenshtein(first: str, second: str) -> int:
+    """Count the letters to insert, delete and replace to turn one text into another.
 
-    A column of the table of distances is two whole numbers: where it rises and where it falls.
+    A column of the distance table is two bit vectors: where the distance rises and where it falls.
 
-    Source: Myers, "A Fast Bit-Vector Algorithm for Approximate String Matching", as Hyyrö has it.
+    Source: Myers, "A Fast Bit-Vector Algorithm for Approximate String Matching", in Hyyrö's form.
     """
-    if not one:
-        return len(other)
-    places: dict[str, int] = {}
-    for at, letter in enumerate(one):
-        places[letter] = places.get(letter, 0) | 1 << at
-    every, last = (1 << len(one)) - 1, 1 << (len(one) - 1)
-    rises, falls, distance = every, 0, len(one)
-    for letter in other:
-        same = places.get(letter, 0)
+    if not first:
+        return len(second)
+    position_bits: dict[str, int] = {}
+    for index, letter in enumerate(first):
+        position_bits[letter] = position_bits.get(letter, 0) | 1 << index
+    all_bits, last_bit = (1 << len(first)) - 1, 1 << (len(first) - 1)
+    rises, falls, distance = all_bits, 0, len(first)
+    for letter in second:
+        same = position_bits.get(letter, 0)
         diagonal = (((same & rises) + rises) ^ rises) | same | falls
-        right, left = falls | ~(diagonal | rises), rises & diagonal
-        distance += bool(right & last) - bool(left & last)
-        right = right << 1 | 1
-        rises = (left << 1 | ~(diagonal | right)) & every
-        falls = right & diagonal & every
+        horizontal_rises, horizontal_falls = falls | ~(diagonal | rises), rises & diagonal
+        distance += bool(horizontal_rises & last_bit) - bool(horizontal_falls & last_bit)
+        horizontal_rises = horizontal_rises << 1 | 1
+        rises = (horizontal_falls << 1 | ~(diagonal | horizontal_rises)) & all_bits
+        falls = horizontal_rises & diagonal & all_bits
     return distance
 
 
 def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
-    """Return what BLEU counts, `BLEU_COUNTS` numbers that add up over answers; NaN without sacrebleu."""
+    """Return BLEU's counts, `BLEU_COUNTS` numbers that can be summed over answers; NaN without sacrebleu."""
     bleu = _bleu()
     if bleu is None:
         return [float("nan")] * BLEU_COUNTS
@@ -118,8 +120,8 @@ def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
     return [score.sys_len, score.ref_len, *score.counts, *score.totals]
 
 
-def bleu_of(counts: Sequence[float]) -> float:
-    """Return BLEU, 0 to 100, of added counts; NaN without sacrebleu."""
+def bleu_score(counts: Sequence[float]) -> float:
+    """Return BLEU, 0 to 100, of summed counts; NaN without sacrebleu."""
     bleu = _bleu()
     if bleu is None or any(map(math.isnan, counts)):
         return float("nan")
@@ -131,12 +133,14 @@ def bleu_of(counts: Sequence[float]) -> float:
 @cache
 def _bleu() -> Any:
     with suppress(ImportError):
-        return import_module("sacrebleu.metrics").BLEU(effective_order=True)  # else it warns
+        return import_module("sacrebleu.metrics").BLEU(
+            effective_order=True
+        )  # without it sacrebleu warns
     return None
 
 
 def rouge_l(answer: str, references: Sequence[str]) -> float:
-    """Return the best F of the longest words in common order; NaN without rouge-score."""
+    """Return the best F of the longest common subsequence of words; NaN without rouge-score."""
     scorer = _rouge()
     if scorer is None:
         return float("nan")
@@ -150,11 +154,11 @@ def _rouge() -> Any:
     return None
 
 
-_LONGEST = 4
-"""Words in a row that are looked at."""
+_MAX_WORDS = 4
+"""Maximum length of n-grams, in words."""
 
 _SIGMA = 6.0
-"""Of the penalty, in pairs of words."""
+"""Standard deviation of the length penalty, in pairs of words."""
 
 _WORD = re.compile(r"\w+")
 
@@ -164,9 +168,9 @@ _Counts = Counter[tuple[str, ...]]
 class _Vector(NamedTuple):
     weights: dict[tuple[str, ...], float]
     norms: list[float]
-    """Of the weights of 1 to 4 words."""
+    """Norms of the weights of n-grams of 1 to 4 words."""
     length: int
-    """In pairs of words, as the reference program counts."""
+    """Length of the text in pairs of words, as the reference program counts it."""
 
 
 def words(text: str) -> list[str]:
@@ -175,50 +179,59 @@ def words(text: str) -> list[str]:
 
 
 def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Float64Array:
-    """Score answers (N,): 0 to 10 each, of which CIDEr is the mean.
+    """Return scores of answers (N,), 0 to 10; CIDEr is their mean.
 
-    There is one reference at least to each. How rare words are is counted here: in how many of the N
-    references they stand.
+    Each answer has at least one reference. Inverse document frequencies are counted here: for how many of the
+    N answers the references contain an n-gram.
     """
-    counts = [[_counts(one) for one in some] for some in references]
-    frequency = Counter(run for some in counts for run in set().union(*some))
-    whole = math.log(max(len(answers), 1))
-    rarity = {run: whole - math.log(count) for run, count in frequency.items()}
+    counts = [
+        [_counts(reference) for reference in reference_counts] for reference_counts in references
+    ]
+    frequency = Counter(
+        run for reference_counts in counts for run in set().union(*reference_counts)
+    )
+    log_count = math.log(max(len(answers), 1))
+    rarity = {run: log_count - math.log(count) for run, count in frequency.items()}
     scores = np.zeros(len(answers))
-    for at, (answer, some) in enumerate(zip(answers, counts, strict=True)):
-        said = _vector(_counts(answer), rarity, whole)
-        likeness = sum(_cosine(said, _vector(one, rarity, whole)) for one in some)
-        scores[at] = 10 * likeness / _LONGEST / len(some)
+    for index, (answer, reference_counts) in enumerate(zip(answers, counts, strict=True)):
+        answer_vector = _vector(_counts(answer), rarity, log_count)
+        similarity = sum(
+            _cosine(answer_vector, _vector(reference, rarity, log_count))
+            for reference in reference_counts
+        )
+        scores[index] = 10 * similarity / _MAX_WORDS / len(reference_counts)
     return scores
 
 
 def _counts(text: str) -> _Counts:
-    row = words(text)
+    text_words = words(text)
     return Counter(
-        tuple(row[at : at + count])
-        for count in range(1, _LONGEST + 1)
-        for at in range(len(row) - count + 1)
+        tuple(text_words[start : start + count])
+        for count in range(1, _MAX_WORDS + 1)
+        for start in range(len(text_words) - count + 1)
     )
 
 
 def _vector(counts: _Counts, rarity: dict[tuple[str, ...], float], unseen: float) -> _Vector:
     weights = {run: count * rarity.get(run, unseen) for run, count in counts.items()}
-    squares = [0.0] * _LONGEST
+    squares = [0.0] * _MAX_WORDS
     for run, weight in weights.items():
         squares[len(run) - 1] += weight**2
     length = sum(count for run, count in counts.items() if len(run) == 2)
-    return _Vector(weights, [math.sqrt(one) for one in squares], length)
+    return _Vector(weights, [math.sqrt(square) for square in squares], length)
 
 
-def _cosine(said: _Vector, reference: _Vector) -> float:
-    """Return the sum over 1 to 4 words of the clipped cosine."""
-    common = [0.0] * _LONGEST
-    for run, weight in said.weights.items():
-        other = reference.weights.get(run, 0.0)
-        common[len(run) - 1] += min(weight, other) * other
+def _cosine(answer: _Vector, reference: _Vector) -> float:
+    """Return the sum of the clipped cosines of n-grams of 1 to 4 words."""
+    common = [0.0] * _MAX_WORDS
+    for run, weight in answer.weights.items():
+        reference_weight = reference.weights.get(run, 0.0)
+        common[len(run) - 1] += min(weight, reference_weight) * reference_weight
     cosine = sum(
-        one / (norm * other)
-        for one, norm, other in zip(common, said.norms, reference.norms, strict=True)
-        if norm and other
+        cosine_part / (norm * reference_weight)
+        for cosine_part, norm, reference_weight in zip(
+            common, answer.norms, reference.norms, strict=True
+        )
+        if norm and reference_weight
     )
-    return cosine * math.exp(-((said.length - reference.length) ** 2) / (2 * _SIGMA**2))
+    return cosine * math.exp(-((answer.length - reference.length) ** 2) / (2 * _SIGMA**2))

@@ -1,4 +1,4 @@
-"""Numbers side by side: by label, by size, by slice, by kind of error, and one model less another."""
+"""Bar and dot charts of metrics: by label, by size, by slice, by kind of error, and between two models."""
 
 from collections.abc import Sequence
 
@@ -13,32 +13,32 @@ from quadriga.monitor.report.charts.drawing import (
     WIDE,
     WRONG,
     Chart,
-    chart,
-    figure,
-    name_rows,
-    shown,
-    single,
-    whiskers,
+    draw_interval,
+    new_figure,
+    set_row_names,
+    shorten_text,
+    single_axes,
+    to_chart,
 )
-from quadriga.monitor.report.metric_texts import differences, headlines, plain, title
-from quadriga.monitor.report.schema import TIMES, Comparison, Metric, Report, Slice
+from quadriga.monitor.report.metric_texts import difference_rows, headlines, one_line, title
+from quadriga.monitor.report.schema import TIME_SLICES, Comparison, Metric, Report, Slice
 
-_MOST_LABELS, _MOST_VALUES = 60, 30
-_ROW = 0.21
-"""Inches of a bar."""
+_MAX_LABELS, _MAX_VALUES = 60, 30
+_ROW_HEIGHT = 0.21
+"""Height of a bar, in inches."""
 
-_INTERVAL = "Bars: 95 % intervals of a bootstrap over images."
+_INTERVAL_NOTE = "Bars: 95 % intervals of a bootstrap over images."
 _SIZES = ("small", "medium", "large")
 
-_BY_LABEL = (
+_LABEL_CHARTS = (
     ("AP", "Average precision by label"),
     ("IOU", "IoU by label"),
     ("F1", "F1 by label"),
     ("AveragePrecision", "Average precision by label"),
 )
-"""Pictured where they are there; F1 where no average precision of objects is."""
+"""Metrics with a chart by label; the last two only if there is no average precision of objects."""
 
-_TIDE = {
+_TIDE_NAMES = {
     "Cls": "wrong label",
     "Loc": "poor place",
     "Both": "both wrong",
@@ -50,142 +50,158 @@ _TIDE = {
 }
 
 
-def by_label(report: Report) -> list[Chart]:
-    """Draw how good each label is, best first."""
-    found: list[Chart] = []
-    of_labels = [one for one in report.metrics if isinstance(one.parameters.get("label"), str)]
-    for kind, name in _BY_LABEL:
-        metrics = [one for one in of_labels if one.type == kind]
-        # Of several rules and thresholds the first stands for all; the table has the rest.
-        metrics = [one for one in metrics if _rest(one) == _rest(metrics[0])]
-        if metrics and not (kind in {"F1", "AveragePrecision"} and found):
-            found.append(_by_label(metrics, f"by-label-{kind.lower()}", name))
-    return found
+def label_charts(report: Report) -> list[Chart]:
+    """Draw the metrics of each label, best label first."""
+    charts: list[Chart] = []
+    labelled = [
+        metric for metric in report.metrics if isinstance(metric.parameters.get("label"), str)
+    ]
+    for kind, name in _LABEL_CHARTS:
+        metrics = [metric for metric in labelled if metric.type == kind]
+        # Only the first rule and threshold is drawn; the table has the others.
+        metrics = [
+            metric
+            for metric in metrics
+            if _parameters_without_label(metric) == _parameters_without_label(metrics[0])
+        ]
+        if metrics and not (kind in {"F1", "AveragePrecision"} and charts):
+            charts.append(_label_chart(metrics, f"by-label-{kind.lower()}", name))
+    return charts
 
 
-def _rest(metric: Metric) -> dict[str, object]:
+def _parameters_without_label(metric: Metric) -> dict[str, object]:
     return {key: value for key, value in metric.parameters.items() if key != "label"}
 
 
-def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
-    order = sorted(metrics, key=lambda one: one.parameters["label"])
-    order.sort(key=lambda one: (one.value is None, -(one.value or 0)))
-    half = _MOST_LABELS // 2
-    left_out = len(order) - _MOST_LABELS
-    middle = half if left_out > 0 or len(order) <= half else (len(order) + 1) // 2
-    parts = [part for part in (order[:middle], order[middle:][-half:]) if part]
-    most = max(len(part) for part in parts)
-    sheet = figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else NARROW)
-    for axes, part in zip(sheet.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
-        _bars(axes, [shown(one.parameters["label"]) for one in part], part)
+def _label_chart(metrics: list[Metric], name: str, heading: str) -> Chart:
+    order = sorted(metrics, key=lambda metric: metric.parameters["label"])
+    order.sort(key=lambda metric: (metric.value is None, -(metric.value or 0)))
+    half = _MAX_LABELS // 2
+    hidden_count = len(order) - _MAX_LABELS
+    middle = half if hidden_count > 0 or len(order) <= half else (len(order) + 1) // 2
+    panels = [panel for panel in (order[:middle], order[middle:][-half:]) if panel]
+    max_rows = max(len(panel) for panel in panels)
+    figure = new_figure(0.7 + _ROW_HEIGHT * max_rows, WIDE if len(panels) > 1 else NARROW)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _bars(axes, [shorten_text(metric.parameters["label"]) for metric in panel], panel)
         axes.set_xticks((0, 0.5, 1))
-        axes.set(xlim=(0, 1.2), ylim=(most - 0.4, -0.6))
-    caption = f"{plain(title(metrics[0], of_label=False), 80)}, best first."
-    if left_out > 0:
-        caption += f" The best and the worst {half}; the {left_out} between them are in the table."
-    return chart(sheet, name, heading, caption)
+        axes.set(xlim=(0, 1.2), ylim=(max_rows - 0.4, -0.6))
+    caption = f"{one_line(title(metrics[0], of_label=False), 80)}, best first."
+    if hidden_count > 0:
+        caption += (
+            f" The best and the worst {half}; the {hidden_count} between them are in the table."
+        )
+    return to_chart(figure, name, heading, caption)
 
 
 def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = SERIES[0]) -> None:
-    """Draw lying bars with their intervals and numbers, from above."""
-    axes.barh(np.arange(len(names)), [one.value or 0 for one in metrics], height=0.66, color=color)
-    for at, one in enumerate(metrics):
-        low, high = one.ci95 or (None, None)
+    """Draw horizontal bars with intervals and values, from top to bottom."""
+    axes.barh(
+        np.arange(len(names)), [metric.value or 0 for metric in metrics], height=0.66, color=color
+    )
+    for row, metric in enumerate(metrics):
+        low, high = metric.ci95 or (None, None)
         if low is not None and high is not None:
-            axes.plot((low, high), (at, at), color=INK, linewidth=1)
-        end = max(0, one.value or 0, high or 0)
-        text = "undefined" if one.value is None else f"{one.value:.3f}"
-        axes.annotate(text, (end, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    name_rows(axes, names)
+            axes.plot((low, high), (row, row), color=INK, linewidth=1)
+        end = max(0, metric.value or 0, high or 0)
+        text = "undefined" if metric.value is None else f"{metric.value:.3f}"
+        axes.annotate(text, (end, row), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    set_row_names(axes, names)
     axes.locator_params(axis="x", nbins=4)
 
 
-def by_size(report: Report) -> Chart | None:
-    """Draw average precision by the size of what is to be found."""
-    found = {}
-    for one in report.metrics:
-        area, label, iou = (one.parameters.get(key) for key in ("area", "label", "iou"))
-        if one.type == "AP" and area is not None and label is None and iou == "0.50:0.95":
-            found[area] = one
-    sizes = [size for size in ("all", *_SIZES) if size in found]
-    if not any(size in found for size in _SIZES):
+def size_chart(report: Report) -> Chart | None:
+    """Draw average precision by the size of the objects."""
+    by_area = {}
+    for metric in report.metrics:
+        area, label, iou = (metric.parameters.get(key) for key in ("area", "label", "iou"))
+        if metric.type == "AP" and area is not None and label is None and iou == "0.50:0.95":
+            by_area[area] = metric
+    sizes = [size for size in ("all", *_SIZES) if size in by_area]
+    if not any(size in by_area for size in _SIZES):
         return None
-    sheet, axes = single(0.8 + 0.3 * len(sizes))
-    _dots(axes, sizes, [found[size] for size in sizes])
-    caption = f"Small is below 32² pixels, large above 96². {_INTERVAL}"
-    return chart(sheet, "by-size", "Average precision by size", caption)
+    figure, axes = single_axes(0.8 + 0.3 * len(sizes))
+    _dots(axes, sizes, [by_area[size] for size in sizes])
+    caption = f"Small is below 32² pixels, large above 96². {_INTERVAL_NOTE}"
+    return to_chart(figure, "by-size", "Average precision by size", caption)
 
 
 def _dots(axes: Axes, names: list[str], metrics: list[Metric]) -> None:
-    """Draw numbers with their intervals, from above."""
-    for at, metric in enumerate(metrics):
-        whiskers(axes, metric, at, color=SERIES[0])
-    name_rows(axes, names)
+    """Draw values as dots with their intervals, from top to bottom."""
+    for row, metric in enumerate(metrics):
+        draw_interval(axes, metric, row, color=SERIES[0])
+    set_row_names(axes, names)
     axes.grid(visible=True, axis="x")
 
 
-def by_slice(report: Report) -> list[Chart]:
-    """Draw the first headline over each part of the images."""
-    by: dict[str, list[Slice]] = {}
-    for one in report.slices:
-        if one.metrics:
-            by.setdefault(one.by, []).append(one)
-    return [_by_slice(report, name, parts, at) for at, (name, parts) in enumerate(by.items())]
+def slice_charts(report: Report) -> list[Chart]:
+    """Draw the first headline of each slice."""
+    by_key: dict[str, list[Slice]] = {}
+    for slice_ in report.slices:
+        if slice_.metrics:
+            by_key.setdefault(slice_.by, []).append(slice_)
+    return [
+        _slice_chart(report, name, slices, index)
+        for index, (name, slices) in enumerate(by_key.items())
+    ]
 
 
-def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart:
-    left_out = len(parts) - _MOST_VALUES
-    parts = parts[:_MOST_VALUES]  # the most frequent ones come first
-    if by in TIMES:
-        parts = sorted(parts, key=lambda one: one.value or "")
-    sheet, axes = single(0.8 + 0.26 * len(parts))
-    names = [f"{shown(one.value)} (n = {one.n:,})" for one in parts]
-    name = plain(f"{title(parts[0].metrics[0], short=True)} by {by}", 80)
-    whole = headlines(report)[0].value if headlines(report) else None
-    if whole is not None:
-        axes.axvline(whole, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-    _dots(axes, names, [one.metrics[0] for one in parts])
-    caption = f"The dashed line is the whole. {_INTERVAL}"
-    if left_out > 0:
-        caption += f" {left_out} rarer values are left out."
-    return chart(sheet, f"slice-{number}", name, caption)
+def _slice_chart(report: Report, by: str, slices: list[Slice], number: int) -> Chart:
+    hidden_count = len(slices) - _MAX_VALUES
+    slices = slices[:_MAX_VALUES]  # the most frequent ones come first
+    if by in TIME_SLICES:
+        slices = sorted(slices, key=lambda slice_: slice_.value or "")
+    figure, axes = single_axes(0.8 + 0.26 * len(slices))
+    names = [f"{shorten_text(slice_.value)} (n = {slice_.n:,})" for slice_ in slices]
+    name = one_line(f"{title(slices[0].metrics[0], short=True)} by {by}", 80)
+    overall = headlines(report)[0].value if headlines(report) else None
+    if overall is not None:
+        axes.axvline(overall, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    _dots(axes, names, [slice_.metrics[0] for slice_ in slices])
+    caption = f"The dashed line is the whole. {_INTERVAL_NOTE}"
+    if hidden_count > 0:
+        caption += f" {hidden_count} rarer values are left out."
+    return to_chart(figure, f"slice-{number}", name, caption)
 
 
-def tide(report: Report) -> Chart | None:
-    """Draw what each kind of error costs."""
-    found = {name: report.errors_tide[name] for name in _TIDE if name in report.errors_tide}
-    if not found:
+def tide_chart(report: Report) -> Chart | None:
+    """Draw the average precision lost to each kind of error."""
+    costs = {name: report.errors_tide[name] for name in _TIDE_NAMES if name in report.errors_tide}
+    if not costs:
         return None
-    sheet, axes = single(0.8 + 0.3 * len(found))
-    names = [f"{_TIDE[name]} ({name})" for name in found]
-    _bars(axes, names, [Metric(name, value) for name, value in found.items()], WRONG)
-    at = [place for place, name in enumerate(found) if name.startswith("False")]
-    if at and at[0]:
-        axes.axhline(at[0] - 0.5, color=FAINT, linewidth=0.8)
-    high = max([value for value in found.values() if value is not None], default=0)
+    figure, axes = single_axes(0.8 + 0.3 * len(costs))
+    names = [f"{_TIDE_NAMES[name]} ({name})" for name in costs]
+    _bars(axes, names, [Metric(name, value) for name, value in costs.items()], WRONG)
+    false_rows = [row for row, name in enumerate(costs) if name.startswith("False")]
+    if false_rows and false_rows[0]:
+        axes.axhline(false_rows[0] - 0.5, color=FAINT, linewidth=0.8)
+    high = max([value for value in costs.values() if value is not None], default=0)
     axes.set(xlim=(0, max(0.01, high) * 1.25), xlabel="average precision lost")
     caption = (
         "Average precision at IoU 0.5 that would be won if all errors of this one kind were mended (TIDE); "
         "the kinds do not add up."
     )
-    return chart(sheet, "tide", "What the errors cost", caption)
+    return to_chart(figure, "tide", "What the errors cost", caption)
 
 
-def difference(other: Comparison, number: int) -> Chart | None:
-    """Draw by how much the model is better than another one."""
+def difference_chart(comparison: Comparison, number: int) -> Chart | None:
+    """Draw the differences of the headlines between the report's model and another one."""
     rows = [
-        (name, its)
-        for name, one, its in differences(other)
-        if its is not None and abs(one.value or 0) <= 1  # greater ones need a scale of their own
+        (name, difference)
+        for name, metric, difference in difference_rows(comparison)
+        if difference is not None
+        and abs(metric.value or 0) <= 1  # greater ones need a scale of their own
     ]
-    if not rows or not other.n:
+    if not rows or not comparison.n:
         return None
-    sheet, axes = single(0.8 + 0.28 * len(rows))
+    figure, axes = single_axes(0.8 + 0.28 * len(rows))
     axes.axvline(0, color=INK, linewidth=0.9)
-    _dots(axes, [shown(name, 40) for name, _ in rows], [its for _, its in rows])
+    _dots(
+        axes, [shorten_text(name, 40) for name, _ in rows], [difference for _, difference in rows]
+    )
     reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
     axes.locator_params(axis="x", nbins=5)
     axes.set(xlim=(-reach, reach), xlabel="← less\u2003\u2003more →")
-    name = f"This model less {plain(f'{other.model.name} {other.model.version}')}"
+    name = f"This model less {one_line(f'{comparison.model.name} {comparison.model.version}')}"
     caption = "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference."
-    return chart(sheet, f"difference-{number}", name, caption)
+    return to_chart(figure, f"difference-{number}", name, caption)

@@ -1,7 +1,7 @@
-"""From a matplotlib figure to an SVG that lives inside a page and takes the page's colours and font.
+"""Conversion of matplotlib figures to SVG inside a page, in the page's colours and font.
 
-Inks are drawn as colours that nobody would choose and then replaced by CSS variables; so the same picture
-is readable on light, dark and printed paper. The page defines the variables: see `VARIABLES`.
+Figures are drawn in placeholder colours, which are then replaced by CSS variables; so the same picture
+is readable on light, dark and printed paper. The page defines the variables: see `CSS_VARIABLES`.
 """
 
 import io
@@ -20,7 +20,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from quadriga.monitor.report.metric_texts import plain
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Metric
 
 INK, FAINT, PAPER = "#010203", "#010204", "#010205"
@@ -28,23 +28,23 @@ TRUTH, WRONG = "#010206", "#010207"
 SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
 
 _NAMES = ("ink", "faint", "paper", "truth", "wrong", *(f"series-{at}" for at in range(len(SERIES))))
-VARIABLES = {
+CSS_VARIABLES = {
     color: f"--{name}"
     for color, name in zip((INK, FAINT, PAPER, TRUTH, WRONG, *SERIES), _NAMES, strict=True)
 }
-"""What the page must define, by the colour that stands for it here."""
+"""CSS variables that the page must define, by their placeholder colours."""
 
 _DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 2)), (0, (3, 1)))
 
-LINES: list[dict[str, Any]] = [
+LINE_STYLES: list[dict[str, Any]] = [
     {"color": color, "linestyle": dash, "linewidth": 1.4}
     for color, dash in zip(SERIES, _DASHES, strict=True)
 ]
-"""How one line after the other is drawn: told apart by dashes as well as by colour."""
+"""Styles of consecutive lines, which differ in dashes as well as in colour."""
 
-MOST_LETTERS = 24
+MAX_LETTERS = 24
 WIDE, NARROW = 7.4, 4.2
-"""Inches of a picture that has a row of the page, and of one of two in a row."""
+"""Widths in inches: of a picture across the page, and of one of two in a row."""
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -75,46 +75,46 @@ _UNNAMED = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """A picture of a report."""
+    """A chart of a report."""
 
     name: str
-    """One of its kind on a page: its ids begin with it."""
+    """Name, unique on the page: prefix of the ids in the SVG."""
     title: str
     caption: str
     svg: Markup
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Draw within this: matplotlib's settings belong to the process, so one thread at a time has them."""
+def drawing_style() -> Iterator[None]:
+    """Set matplotlib's style within the context; its settings are global, so one thread at a time has them."""
     with _LOCK, warnings.catch_warnings(), mpl.rc_context(_STYLE):
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
-def figure(height: float, width: float = WIDE) -> Figure:
-    """Return an empty sheet, in inches."""
+def new_figure(height: float, width: float = WIDE) -> Figure:
+    """Return an empty figure; sizes in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def single(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
-    """Return a sheet, in inches, with one pair of axes."""
-    sheet = figure(height, width)
-    return sheet, sheet.subplots()
+def single_axes(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
+    """Return a figure with one pair of axes; sizes in inches."""
+    figure = new_figure(height, width)
+    return figure, figure.subplots()
 
 
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name rows one below the other, the first above."""
+def set_row_names(axes: Axes, names: Sequence[str]) -> None:
+    """Label the rows of a chart, the first at the top."""
     axes.set_yticks(np.arange(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
 
 
-def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
-    """Turn a figure into an SVG that can stand inside a page beside others."""
-    written = io.BytesIO()
-    sheet.savefig(written, format="svg", metadata=_UNNAMED)
-    root = ET.fromstring(written.getvalue())  # noqa: S314 - matplotlib wrote it just now
+def to_chart(figure: Figure, name: str, title: str, caption: str) -> Chart:
+    """Convert a figure to an SVG that can be embedded in a page beside others."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata=_UNNAMED)
+    root = ET.fromstring(buffer.getvalue())  # noqa: S314 - matplotlib wrote it just now
     _, _, width, height = root.get("viewBox", "").split()
     for parent in root.iter():
         for child in list(parent):
@@ -135,49 +135,53 @@ def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
 
 
 def _adopt(element: ET.Element, name: str) -> None:
-    """Give an element ids of its own and the colours and font of the page."""
+    """Make the ids of an element unique, and give it the colours and font of the page."""
     element.tag = element.tag.rpartition("}")[2]
     element.text = element.text if element.text and element.text.strip() else None
     element.tail = None
-    given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    if given.get("transform", "").startswith("rotate(-0 "):
-        del given["transform"]
-    if "id" in given:
-        given["id"] = f"{name}-{given['id']}"
-    if "href" in given:
-        given["href"] = f"#{name}-{given['href'][1:]}"
-    if given.get("fill", "").startswith("#"):  # of a hatch; variables stand in styles alone
-        given["style"] = f"fill: {given.pop('fill')}"
-    if "style" in given:
-        given["style"] = _restyle(given["style"])
-    if "d" in given:
-        given["d"] = " ".join(given["d"].split())
-    element.attrib = {key: value.replace("url(#", f"url(#{name}-") for key, value in given.items()}
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
+    if "id" in attributes:
+        attributes["id"] = f"{name}-{attributes['id']}"
+    if "href" in attributes:
+        attributes["href"] = f"#{name}-{attributes['href'][1:]}"
+    if attributes.get("fill", "").startswith("#"):  # of a hatch; variables stand in styles alone
+        attributes["style"] = f"fill: {attributes.pop('fill')}"
+    if "style" in attributes:
+        attributes["style"] = _restyle(attributes["style"])
+    if "d" in attributes:
+        attributes["d"] = " ".join(attributes["d"].split())
+    element.attrib = {
+        key: value.replace("url(#", f"url(#{name}-") for key, value in attributes.items()
+    }
 
 
 def _restyle(style: str) -> str:
     style = re.sub(r"font-family: [^;]*(; )?", "", style)
-    return re.sub(r"#0102\w\w", lambda found: f"var({VARIABLES[found[0]]})", style)
+    return re.sub(r"#0102\w\w", lambda match: f"var({CSS_VARIABLES[match[0]]})", style)
 
 
-def shown(text: str | None, most: int = MOST_LETTERS) -> str:
-    """Return a text of a user as matplotlib and XML take it, its middle cut out where it is long."""
-    return plain(text, most).replace("$", r"\$")  # or matplotlib would read mathematics
+def shorten_text(text: str | None, max_letters: int = MAX_LETTERS) -> str:
+    """Return a user's text, safe for matplotlib and XML; the middle of long texts is cut out."""
+    return one_line(text, max_letters).replace("$", r"\$")  # or matplotlib would read mathematics
 
 
-def unit_square(axes: Axes, x: str, y: str) -> None:
-    """Let both axes go from 0 to 1."""
+def set_unit_square(axes: Axes, x: str, y: str) -> None:
+    """Limit both axes to 0 to 1, and label them."""
     axes.set(xlim=(0, 1.005), ylim=(0, 1.02), xlabel=x, ylabel=y)
     axes.grid(visible=True)
 
 
-def whiskers(axes: Axes, metric: Metric, at: float, **style: Any) -> None:
-    """Draw a number as a dot at a height, with its interval."""
+def draw_interval(axes: Axes, metric: Metric, y: float, **style: Any) -> None:
+    """Draw the value of a metric as a dot at height `y`, with its interval."""
     if metric.value is None:
-        where = "axes fraction", "data"
-        axes.annotate("undefined", (0, at), (3, 0), where, "offset points", va="center", fontsize=7)
+        coordinates = "axes fraction", "data"
+        axes.annotate(
+            "undefined", (0, y), (3, 0), coordinates, "offset points", va="center", fontsize=7
+        )
         return
     low, high = metric.ci95 or (None, None)
     if low is not None and high is not None:
-        axes.plot((low, high), (at, at), linewidth=2.5, alpha=0.45, solid_capstyle="butt", **style)
-    axes.plot(metric.value, at, "o", markersize=5, **style)
+        axes.plot((low, high), (y, y), linewidth=2.5, alpha=0.45, solid_capstyle="butt", **style)
+    axes.plot(metric.value, y, "o", markersize=5, **style)

@@ -1,4 +1,4 @@
-"""Windows one after the other: how far each signal moved, and with what p-value."""
+"""Charts of effects and p-values over consecutive windows."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,150 +18,178 @@ from quadriga.monitor.report.charts.drawing import (
     WIDE,
     WRONG,
     Chart,
-    chart,
-    name_rows,
-    shown,
-    single,
+    set_row_names,
+    shorten_text,
+    single_axes,
+    to_chart,
 )
-from quadriga.monitor.report.metric_texts import brief, plain
-from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, by_effect
+from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, sorted_by_effect
 from quadriga.tasks.arrays import BoolArray, Int64Array
 
-MOST_WINDOWS = 100
-_MOST_LINES, _MOST_ROWS = 6, 40
-_MANY = 40
-"""Windows from which on marks are small and cells touch."""
+MAX_WINDOWS = 100
+_MAX_LINES, _MAX_ROWS = 6, 40
+_MANY_WINDOWS = 40
+"""Number of windows above which markers are small and cells touch."""
 
 _LEVELS = ("> 0.1", "> 0.01", "> 0.001", "> 1e-4", "> 1e-5", "> 1e-6", "less")
 _TOO_FEW = len(_LEVELS)
-_FULL = np.linspace(0.12, 1, len(_LEVELS))
+_OPACITIES = np.linspace(0.12, 1, len(_LEVELS))
 
 _EDGE: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
 
 
-def windows(report: Report) -> list[PastWindow]:
-    """Return the windows that are drawn, oldest first; none where there is nothing to compare."""
-    found = report.history[-MOST_WINDOWS:]
-    return found if len(found) > 1 and any(one.signals for one in found) else []
+def comparable_windows(report: Report) -> list[PastWindow]:
+    """Return the windows to draw, oldest first; none if there is nothing to compare."""
+    windows = report.history[-MAX_WINDOWS:]
+    return windows if len(windows) > 1 and any(window.signals for window in windows) else []
 
 
-def effects(report: Report) -> list[Chart]:
-    """Draw how far signals moved in each window: those with alarms first, then the most moved."""
-    found = windows(report)
-    least = {one.name: one.effect.minimum for one in report.signals}
-    drawn: list[Chart] = []
-    for name in _ranked(report, found):
-        past = [one.signals.get(name) for one in found]
-        if any(one is not None and one.effect is not None for one in past):
-            drawn.append(_effects(found, past, least.get(name), (name, len(drawn))))
-        if len(drawn) == _MOST_LINES:
+def effect_charts(report: Report) -> list[Chart]:
+    """Draw the effects of signals in each window: signals with alarms first, then those with the largest effects."""
+    windows = comparable_windows(report)
+    minimums = {item.name: item.effect.minimum for item in report.signals}
+    charts: list[Chart] = []
+    for name in _rank_signals(report, windows):
+        past = [item.signals.get(name) for item in windows]
+        if any(item is not None and item.effect is not None for item in past):
+            charts.append(_effect_chart(windows, past, minimums.get(name), (name, len(charts))))
+        if len(charts) == _MAX_LINES:
             break
-    return drawn
+    return charts
 
 
-def heat_map(report: Report) -> Chart | None:
+def p_value_chart(report: Report) -> Chart | None:
     """Draw the adjusted p-value of each signal in each window."""
-    found = windows(report)
-    if not found:
+    windows = comparable_windows(report)
+    if not windows:
         return None
-    names = _ranked(report, found)
-    kept = names[:_MOST_ROWS]
-    past = [[one.signals.get(name) for one in found] for name in kept]
-    sheet, axes = single(1.0 + 0.2 * len(kept), WIDE)
-    levels = _cells(axes, np.array([[_level(one) for one in row] for row in past]))
-    alarms = np.array([[one is not None and one.alarm for one in row] for row in past])
+    names = _rank_signals(report, windows)
+    shown_names = names[:_MAX_ROWS]
+    past = [[item.signals.get(name) for item in windows] for name in shown_names]
+    figure, axes = single_axes(1.0 + 0.2 * len(shown_names), WIDE)
+    levels = _draw_cells(axes, np.array([[_level(item) for item in row] for row in past]))
+    alarms = np.array([[item is not None and item.alarm for item in row] for row in past])
     y, x = np.nonzero(alarms)
-    size = float(np.clip(230 / len(found), 2.2, 5.5))
-    marks = axes.plot(x, y, "D", label="alarm", color=PAPER, ms=size, **_EDGE)
-    name_rows(axes, [shown(name) for name in kept])
-    axes.set_ylim(len(kept) - 0.5, -0.5)
-    _name_windows(axes, found, 7)
-    look: dict[str, Any] = {"handlelength": 1.1, "handletextpad": 0.4, "columnspacing": 0.9}
-    look["ncols"] = _TOO_FEW + 2
-    sheet.legend(handles=[*levels, *marks], loc="outside upper center", **look)
+    marker_size = float(np.clip(230 / len(windows), 2.2, 5.5))
+    marks = axes.plot(x, y, "D", label="alarm", color=PAPER, ms=marker_size, **_EDGE)
+    set_row_names(axes, [shorten_text(name) for name in shown_names])
+    axes.set_ylim(len(shown_names) - 0.5, -0.5)
+    _name_windows(axes, windows, 7)
+    legend_options: dict[str, Any] = {
+        "handlelength": 1.1,
+        "handletextpad": 0.4,
+        "columnspacing": 0.9,
+    }
+    legend_options["ncols"] = _TOO_FEW + 2
+    figure.legend(handles=[*levels, *marks], loc="outside upper center", **legend_options)
     caption = (
         "Signals by row, those that moved most above; windows by column, oldest first. The fuller a cell, "
         "the smaller its adjusted p-value, in steps of ten. A diamond is an alarm; striped cells had too "
         "few values, and what is blank was not compared."
     )
-    if len(names) > len(kept):
-        caption += f" {len(names) - len(kept):,} signals that moved less are left out."
-    return chart(sheet, "heat-map", "Adjusted p-values over time", caption)
+    if len(names) > len(shown_names):
+        caption += f" {len(names) - len(shown_names):,} signals that moved less are left out."
+    return to_chart(figure, "heat-map", "Adjusted p-values over time", caption)
 
 
-def _ranked(report: Report, found: Sequence[PastWindow]) -> list[str]:
-    """Return the names of all signals: alarms first, then those with more alarms before, then by effect."""
-    alarms = Counter(name for one in found for name, past in one.signals.items() if past.alarm)
-    past = dict.fromkeys(name for one in reversed(found) for name in one.signals)
-    now = {one.name: one.alarm for one in by_effect(report.signals) if one.name in past}
-    return sorted({**now, **past}, key=lambda name: (not now.get(name), -alarms[name]))
+def _rank_signals(report: Report, windows: Sequence[PastWindow]) -> list[str]:
+    """Return the names of all signals: alarms first, then by the number of earlier alarms, then by effect."""
+    alarms = Counter(name for item in windows for name, past in item.signals.items() if past.alarm)
+    past = dict.fromkeys(name for item in reversed(windows) for name in item.signals)
+    is_alarm = {
+        item.name: item.alarm for item in sorted_by_effect(report.signals) if item.name in past
+    }
+    return sorted({**is_alarm, **past}, key=lambda name: (not is_alarm.get(name), -alarms[name]))
 
 
-def _effects(
-    found: Sequence[PastWindow],
+def _effect_chart(
+    windows: Sequence[PastWindow],
     past: Sequence[PastSignal | None],
-    least: float | None,
-    named: tuple[str, int],
+    minimum: float | None,
+    name_index: tuple[str, int],
 ) -> Chart:
-    """Draw one signal; named: its name, and its place among those that are drawn."""
+    """Draw the effects of one signal; `name_index` is its name and its position among the drawn signals."""
     x = np.arange(len(past))
     values = np.array(
-        [np.nan if one is None or one.effect is None else one.effect for one in past], np.float64
+        [np.nan if signal is None or signal.effect is None else signal.effect for signal in past],
+        np.float64,
     )
-    few = np.array([one is not None and one.status == "insufficient" for one in past])
-    alarm = np.array([one is not None and one.alarm for one in past])
-    sheet, axes = single(2.1)
-    if least:
-        axes.axhspan(0, least, facecolor=FAINT, alpha=0.45, linewidth=0, label="too small")
-    line = np.where(few, np.nan, values)
-    gaps = _gaps(found)
-    joined = np.insert(x.astype(np.float64), gaps, np.nan), np.insert(line, gaps, np.nan)
-    axes.plot(*joined, color=SERIES[0], linewidth=1.2)
-    size = 2.2 if len(past) > _MANY else 4.0
-    whole: dict[str, Any] = {"clip_on": False, "zorder": 3}
-    axes.plot(x, np.where(alarm, np.nan, line), "o", color=SERIES[0], ms=size, **whole)
-    if few.any():
-        bottom = np.where(np.isnan(values), 0.0, values)[few]
-        axes.plot(x[few], bottom, "x", label="too few values", color=INK, ms=size + 1, **whole)
-    if alarm.any():
-        look = {"color": WRONG, "ms": size + 1.5, **_EDGE, **whole}
-        axes.plot(x[alarm], values[alarm], "D", label="alarm", **look)
-    low, high = (float(end) for end in (np.nanmin(values), np.nanmax(values)))
-    axes.set_ylim(min(0.0, 1.15 * low), max(1.15 * high, 1.6 * (least or 0.0), 1e-9))
+    is_insufficient = np.array(
+        [signal is not None and signal.status == "insufficient" for signal in past]
+    )
+    is_alarm = np.array([signal is not None and signal.alarm for signal in past])
+    figure, axes = single_axes(2.1)
+    if minimum:
+        axes.axhspan(0, minimum, facecolor=FAINT, alpha=0.45, linewidth=0, label="too small")
+    drawn_values = np.where(is_insufficient, np.nan, values)
+    gaps = _gaps(windows)
+    x_and_y = np.insert(x.astype(np.float64), gaps, np.nan), np.insert(drawn_values, gaps, np.nan)
+    axes.plot(*x_and_y, color=SERIES[0], linewidth=1.2)
+    marker_size = 2.2 if len(past) > _MANY_WINDOWS else 4.0
+    marker_options: dict[str, Any] = {"clip_on": False, "zorder": 3}
+    axes.plot(
+        x,
+        np.where(is_alarm, np.nan, drawn_values),
+        "o",
+        color=SERIES[0],
+        ms=marker_size,
+        **marker_options,
+    )
+    if is_insufficient.any():
+        bottom = np.where(np.isnan(values), 0.0, values)[is_insufficient]
+        axes.plot(
+            x[is_insufficient],
+            bottom,
+            "x",
+            label="too few values",
+            color=INK,
+            ms=marker_size + 1,
+            **marker_options,
+        )
+    if is_alarm.any():
+        alarm_options = {"color": WRONG, "ms": marker_size + 1.5, **_EDGE, **marker_options}
+        axes.plot(x[is_alarm], values[is_alarm], "D", label="alarm", **alarm_options)
+    low, high = (float(bound) for bound in (np.nanmin(values), np.nanmax(values)))
+    axes.set_ylim(min(0.0, 1.15 * low), max(1.15 * high, 1.6 * (minimum or 0.0), 1e-9))
     axes.set_ylabel("effect")
     axes.locator_params(axis="y", nbins=5)
-    _name_windows(axes, found, 4)
+    _name_windows(axes, windows, 4)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=1.4)
-    caption = f"Last {brief(None if past[-1] is None else past[-1].effect)}"
-    if least:
-        caption += f"; the smallest that matters: {brief(least)}"
-    name, number = named
-    return chart(sheet, f"effect-{number}", plain(name), f"{caption}.")
+    caption = f"Last {format_brief(None if past[-1] is None else past[-1].effect)}"
+    if minimum:
+        caption += f"; the smallest that matters: {format_brief(minimum)}"
+    name, number = name_index
+    return to_chart(figure, f"effect-{number}", one_line(name), f"{caption}.")
 
 
-def _gaps(found: Sequence[PastWindow]) -> list[int]:
-    """Return the windows before which others are missing."""
+def _gaps(windows: Sequence[PastWindow]) -> list[int]:
+    """Return the indices of windows before which windows are missing."""
     return [
-        at
-        for at, (one, following) in enumerate(pairwise(found), 1)
-        if one.end and one.end < (following.start or "")
+        index
+        for index, (window, following) in enumerate(pairwise(windows), 1)
+        if window.end and window.end < (following.start or "")
     ]
 
 
-def _name_windows(axes: Axes, found: Sequence[PastWindow], most: int) -> None:
-    """Write when some of the windows began, as short as they can be told apart."""
-    starts = [one.start or "" for one in found]
-    days, times = {one[:10] for one in starts}, {one[11:16] for one in starts}
-    part = slice(11, 16) if len(days) == 1 else slice(0, 10) if len(times) == 1 else slice(5, 16)
-    at = np.unique(np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(int))
-    names = [starts[place][part].replace("T", " ") for place in at]
-    axes.set_xticks(at, [shown(name) if name else "" for name in names])
-    axes.set_xlim(-0.5, len(found) - 0.5)
+def _name_windows(axes: Axes, windows: Sequence[PastWindow], max_names: int) -> None:
+    """Label up to `max_names` windows by their start, as short as keeps them distinct."""
+    starts = [text.start or "" for text in windows]
+    days, times = {text[:10] for text in starts}, {text[11:16] for text in starts}
+    text_span = (
+        slice(11, 16) if len(days) == 1 else slice(0, 10) if len(times) == 1 else slice(5, 16)
+    )
+    positions = np.unique(
+        np.linspace(0, len(windows) - 1, min(max_names, len(windows))).round().astype(int)
+    )
+    names = [starts[position][text_span].replace("T", " ") for position in positions]
+    axes.set_xticks(positions, [shorten_text(name) if name else "" for name in names])
+    axes.set_xlim(-0.5, len(windows) - 0.5)
 
 
 def _level(past: PastSignal | None) -> int:
-    """Return how full a cell is; -1 where nothing was compared."""
+    """Return the index of a cell's opacity; -1 if nothing was compared."""
     if past is not None and past.status == "insufficient":
         return _TOO_FEW
     if past is None or past.p_adjusted is None:
@@ -169,27 +197,29 @@ def _level(past: PastSignal | None) -> int:
     return int(np.clip(-np.log10(max(past.p_adjusted, 1e-99)), 0, len(_LEVELS) - 1))
 
 
-def _cells(axes: Axes, levels: Int64Array) -> list[Patch]:
-    """Draw cells (signals, windows), all of one level as one shape; return what explains them."""
+def _draw_cells(axes: Axes, levels: Int64Array) -> list[Patch]:
+    """Draw cells (signals, windows), all cells of a level as one shape; return the legend's handles."""
     handles = []
     for level in range(_TOO_FEW + 1):
-        look: dict[str, Any] = {"facecolor": FAINT, "hatch": "////"}
+        patch_options: dict[str, Any] = {"facecolor": FAINT, "hatch": "////"}
         label = "too few"
         if level < _TOO_FEW:
-            look = {"facecolor": SERIES[0], "alpha": float(_FULL[level])}
+            patch_options = {"facecolor": SERIES[0], "alpha": float(_OPACITIES[level])}
             label = _LEVELS[level]
-        handles.append(Patch(label=label, linewidth=0, **look))
+        handles.append(Patch(label=label, linewidth=0, **patch_options))
         if (levels == level).any():
-            axes.add_patch(PathPatch(_runs(levels == level), linewidth=0, **look))
+            axes.add_patch(
+                PathPatch(_cell_rectangles(levels == level), linewidth=0, **patch_options)
+            )
     rows, columns = levels.shape
     axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, color=PAPER, linewidth=1.2)
-    if columns <= _MANY:
+    if columns <= _MANY_WINDOWS:
         axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, color=PAPER, linewidth=0.8)
     return handles
 
 
-def _runs(chosen: BoolArray) -> Path:
-    """Return rectangles around the cells, those that touch in a row as one."""
+def _cell_rectangles(chosen: BoolArray) -> Path:
+    """Return rectangles around the chosen cells; adjacent cells of a row share one."""
     edges = np.diff(np.pad(chosen, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, starts = np.nonzero(edges == 1)
     ends = np.nonzero(edges == -1)[1]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quadriga.engine import app
-from quadriga.engine.app import latest_seq
+from quadriga.engine.app import latest_id
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
@@ -39,15 +39,15 @@ def test_a_start_waits_for_a_database_that_comes_back(
 
     thread = threading.Thread(target=come_back)
     thread.start()
-    assert latest_seq(inferences, tmp_path / "journal") == 7
+    assert latest_id(inferences, tmp_path / "journal") == 7
     thread.join()
 
 
 def test_a_start_goes_on_without_a_database_that_stays_away(
     inferences: InferenceReader, tmp_path: Path, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(app, "LATEST_SEQ_S", 0.2)
+    monkeypatch.setattr(app, "LATEST_ID_TIMEOUT_S", 0.2)
     url = f"sqlite:///{tmp_path}/store.db"
     run_statements(url, ("UPDATE alembic_version SET version_num = 'other'", ()))
-    assert latest_seq(inferences, tmp_path / "journal") == 5
+    assert latest_id(inferences, tmp_path / "journal") == 5
     assert "the newest stored is unknown: expected the database at revision" in caplog.text

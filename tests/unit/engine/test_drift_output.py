@@ -5,15 +5,15 @@ import io
 import msgspec
 from rich.console import Console
 
-from quadriga.engine.commands.output import drift
+from quadriga.engine.commands.output import render_drift
 from quadriga.monitor.report.schema import Effect, Signal
 from tests.drift_reports import watched
 
 
 def said(report):
     console = Console(width=300, file=io.StringIO())
-    for part in drift(report):
-        console.print(part)
+    for renderable in render_drift(report):
+        console.print(renderable)
     return console.file.getvalue()
 
 

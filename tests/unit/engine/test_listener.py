@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from quadriga.engine.processes.listener import address, listen, reserve
+from quadriga.engine.processes.listener import format_address, listen, reserve
 
 
 def shared(host: str, port: int) -> socket.socket:
@@ -32,11 +32,11 @@ def test_workers_share_a_reserved_port_and_others_do_not(host):
 
 
 def test_a_port_that_another_would_share_is_in_use():
-    with shared("127.0.0.1", 0) as other, pytest.raises(OSError, match="in use"):
-        reserve("127.0.0.1", other.getsockname()[1])
+    with shared("127.0.0.1", 0) as second, pytest.raises(OSError, match="in use"):
+        reserve("127.0.0.1", second.getsockname()[1])
 
 
 def test_addresses_of_both_families():
     with reserve("127.0.0.1", 0) as four, reserve("::1", 0) as six:
-        assert address(four) == f"127.0.0.1:{four.getsockname()[1]}"
-        assert address(six) == f"[::1]:{six.getsockname()[1]}"
+        assert format_address(four) == f"127.0.0.1:{four.getsockname()[1]}"
+        assert format_address(six) == f"[::1]:{six.getsockname()[1]}"

@@ -4,11 +4,11 @@ import pytest
 
 from quadriga.engine.output_decoration import decorate_outputs, score_headers, select_outputs
 from quadriga.engine.recording import ImageResult, StoreResult
-from quadriga.proto.messages import OutputWish, StorageOptions, Tensor
+from quadriga.proto.messages import RequestedOutput, StorageOptions, Tensor
 
 
-def image(score: float | None = None, *, wanted: bool | None = None) -> ImageResult:
-    storage = StorageOptions(semantic_score=wanted)
+def image(score: float | None = None, *, requested: bool | None = None) -> ImageResult:
+    storage = StorageOptions(semantic_score=requested)
     return ImageResult("image", "predict", [], {}, storage=storage, semantic_score=score)
 
 
@@ -63,8 +63,8 @@ def test_outputs_of_a_graph_have_no_ids():
     [
         ([image(0.5)], False, {}),
         ([image(0.5)], True, {"semantic_score": 0.5}),
-        ([image(0.5, wanted=True)], False, {"semantic_score": 0.5}),
-        ([image(0.5, wanted=False)], True, {}),
+        ([image(0.5, requested=True)], False, {"semantic_score": 0.5}),
+        ([image(0.5, requested=False)], True, {}),
         ([image(0.5), image(), image(0.25)], True, {"semantic_score": "0.5,,0.25"}),
         ([image(), image()], True, {}),
     ],
@@ -84,5 +84,5 @@ def test_the_header_has_one_score_an_image():
 def test_requested_outputs_come_once_each_in_the_order_of_the_request():
     a, b, again = output("a", 1), output("b", 1), output("a", 2)
     assert select_outputs([a, b, again], []) == [a, b, again]
-    wishes = [OutputWish("b"), OutputWish("a"), OutputWish("b")]
+    wishes = [RequestedOutput("b"), RequestedOutput("a"), RequestedOutput("b")]
     assert select_outputs([a, b, again], wishes) == [b, a, again]

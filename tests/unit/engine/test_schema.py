@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from quadriga.engine.schema import explain
+from quadriga.engine.schema import explain_validation_error
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,4 +35,4 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
 def test_explain(value, text):
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Outer)
-    assert explain(caught.value, Outer) == text
+    assert explain_validation_error(caught.value, Outer) == text

@@ -7,22 +7,22 @@ from types import SimpleNamespace
 import pytest
 
 from quadriga.engine.commands import server_client
-from quadriga.engine.commands.server_client import Refused, ServerClient, ServerError
+from quadriga.engine.commands.server_client import ServerClient, ServerError, ServerRefused
 from tests.background import listening
 
 
 @pytest.fixture
 def server():
     """What answers as it was told and remembers what it heard, and its client."""
-    told = SimpleNamespace(answers=[], heard=[])
+    state = SimpleNamespace(answers=[], heard=[])
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            told.heard.append((self.path, dict(self.headers), body))
-            status, headers, answer = told.answers.pop(0)
+            state.heard.append((self.path, dict(self.headers), body))
+            status, headers, answer = state.answers.pop(0)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": len(answer)}.items():
                 self.send_header(name, str(value))
@@ -33,9 +33,9 @@ def server():
             pass
 
     with listening(Handler) as host:
-        told.client = ServerClient(f"http://{host}/prefix/")
-        yield told
-        told.client.close()
+        state.client = ServerClient(f"http://{host}/prefix/")
+        yield state
+        state.client.close()
 
 
 def test_an_image_is_sent_as_it_is(server) -> None:
@@ -53,23 +53,23 @@ def test_an_image_is_sent_as_it_is(server) -> None:
 def test_a_busy_server_is_waited_for(server) -> None:
     busy = {"Retry-After": "0"}
     server.answers = [(503, busy, b"{}"), (429, busy, b"{}"), (200, {}, b"{}")]
-    assert server.client.call("POST", "/a", {"b": 1}) == {}
+    assert server.client.request_json("POST", "/a", {"b": 1}) == {}
     assert [body for _, _, body in server.heard] == [b'{"b": 1}'] * 3
 
 
 def test_patience_ends(server, monkeypatch) -> None:
-    monkeypatch.setattr(server_client, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(server_client, "BUSY_TIMEOUT_S", 0.0)
     server.answers = [(503, {"Retry-After": "1"}, b'{"error": "expected room"}')]
-    with pytest.raises(Refused, match=r"^expected room \(503\)$"):
-        server.client.call("POST", "/a")
+    with pytest.raises(ServerRefused, match=r"^expected room \(503\)$"):
+        server.client.request_json("POST", "/a")
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(b'{"error": "expected x"}', "expected x"), (b"<p>", "b'<p>'")]
+    ("answer", "message"), [(b'{"error": "expected x"}', "expected x"), (b"<p>", "b'<p>'")]
 )
-def test_errors_are_said_at_once(server, answer, said) -> None:
+def test_errors_are_said_at_once(server, answer, message) -> None:
     server.answers = [(400, {}, answer)]
-    with pytest.raises(Refused, match=said) as caught:
+    with pytest.raises(ServerRefused, match=message) as caught:
         server.client.infer("m", b"", "x", {})
     assert caught.value.status == 400
 
@@ -82,4 +82,4 @@ def test_urls_that_are_none_are_refused(url) -> None:
 
 def test_a_server_that_is_away_is_said() -> None:
     with pytest.raises(ServerError, match=r"expected a server at 127\.0\.0\.1:1, got"):
-        ServerClient("127.0.0.1:1").call("GET", "/")
+        ServerClient("127.0.0.1:1").request_json("GET", "/")

@@ -31,7 +31,7 @@ def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
     run_statements(url, ("UPDATE alembic_version SET version_num = '2031.01'", ()))
     result = call("migrate", "--database", url)
     assert result.exit_code == 2
-    assert "expected a database that this version can read" in result.output
+    assert "this version cannot read the database" in result.output
     assert "2031.01" in result.output
     assert rows(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
     result = call("store", "rebuild", "--data", data, "--database", url)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.generate import IMAGE_KEYS, operations, parse_generate
-from quadriga.proto.messages import InferPiece, ModelInfo
-from quadriga.proto.operations import Call, Operations, Options
+from quadriga.proto.messages import InferChunk, ModelInfo
+from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
 
 PATH = "/v2/models/talker/generate_stream"
 BODY = b'{"text_input": "one", "image": "aGk=", "id": "x"}'
@@ -27,17 +27,19 @@ class Talker:
         self.ended_early = False
 
     def model_info(self, name, version):
-        return ModelInfo(name, "1", ["1"], "onnx", "IMAGE_TEXT_TO_TEXT", [], [])
+        return ModelInfo(
+            name, "1", ["1"], platform="onnx", task="IMAGE_TEXT_TO_TEXT", inputs=[], outputs=[]
+        )
 
     def stream(self, request):
         try:
             for word in self.words:
                 if isinstance(word, Exception):
                     raise word
-                if isinstance(word, InferPiece):
+                if isinstance(word, InferChunk):
                     yield word
                 else:
-                    yield InferPiece(request.model, "1", request.id, word)
+                    yield InferChunk(request.model, "1", request.id, word)
         except GeneratorExit:
             self.ended_early = True
             raise
@@ -68,33 +70,33 @@ async def ask(talker, goes_after=None):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    found = Operations(talker, operations(talker, Options(server_version="0")), 1000)
+    dispatcher = Dispatcher(talker, operations(talker, WireOptions(server_version="0")), 1000)
     scope = {"method": "POST", "headers": []}
-    await found.answer(found.find(PATH), scope, receive, send)
+    await dispatcher.respond(dispatcher.match(PATH), scope, receive, send)
     status = sent[0]["status"]
-    parts = [message["body"] for message in sent[1:]]
+    chunks = [message["body"] for message in sent[1:]]
     if status == 200:
-        assert parts.pop() == b""
-    return status, [json.loads(part.removeprefix(b"data: ")) for part in parts]
+        assert chunks.pop() == b""
+    return status, [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected_text"),
     [(InternalError("the graph failed"), "the graph failed"), (ValueError("secret"), "log")],
 )
-async def test_an_error_after_the_first_event_is_the_last_event(error, said):
+async def test_an_error_after_the_first_event_is_the_last_event(error, expected_text):
     status, events = await ask(Talker("a", "b", error))
     assert status == 200
     assert [event.get("text_output") for event in events] == ["a", "b", None]
-    assert said in events[-1]["error"]
+    assert expected_text in events[-1]["error"]
 
 
-async def test_only_what_is_not_kept_says_so():
-    _, events = await ask(Talker("a", InferPiece("m", "1", "r", "b", stored=False)))
+async def test_only_inferences_not_stored_are_marked():
+    _, events = await ask(Talker("a", InferChunk("m", "1", "r", "b", stored=False)))
     assert [event.get("stored") for event in events] == [None, False]
 
 
-async def test_an_error_before_it_has_its_status():
+async def test_an_error_before_the_first_event_has_its_status():
     assert await ask(Talker(InternalError("no"))) == (500, [{"error": "no"}])
 
 
@@ -120,7 +122,7 @@ KEYS = st.sampled_from(["id", "text_input", "parameters", "max_tokens", *IMAGE_K
 @given(st.binary() | st.dictionaries(KEYS, VALUES).map(lambda body: json.dumps(body).encode()))
 def test_any_body_is_a_request_or_a_clear_error(body):
     with suppress(InvalidRequest):
-        request = parse_generate(Call({"name": "talker", "version": None}, {}, body))
+        request = parse_generate(HttpRequest({"name": "talker", "version": None}, {}, body))
         assert request.id
         assert isinstance(request.inputs[0].data[0], str)
         assert isinstance(request.inputs[0].parameters["prompt"], str)

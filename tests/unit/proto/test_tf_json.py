@@ -12,14 +12,21 @@ from hypothesis.extra import numpy as hnp
 from quadriga.proto.datatypes import DATATYPES
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import Tensor, TensorInfo
-from quadriga.proto.tf_json import floats, from_columns, from_rows, parse, rows, whole
+from quadriga.proto.tf_json import (
+    float_texts,
+    parse_document,
+    row_texts,
+    tensor_text,
+    tensors_from_columns,
+    tensors_from_rows,
+)
 
 ONE = [TensorInfo("x", "FP32", (-1,))]
 TWO = [TensorInfo("a", "FP32", (-1,)), TensorInfo("b", "INT32", (-1,))]
 
 
 def written(value, dtype=np.float32):
-    (text,) = floats(np.array([value], dtype))
+    (text,) = float_texts(np.array([value], dtype))
     return text
 
 
@@ -42,11 +49,11 @@ def written(value, dtype=np.float32):
         (1e-45, "1.4013e-45"),
     ],
 )
-def test_numbers_have_six_digits_or_all(value, text):
+def test_floats_have_six_digits_or_all(value, text):
     assert written(value) == text
 
 
-def test_numbers_of_two_sizes():
+def test_digits_of_float32_and_float64():
     assert written(0.1, np.float64) == "0.1"
     assert written(1 / 3, np.float64) == "0.33333333333333331"
     assert written(0.1, np.float16) == "0.0999755859"
@@ -56,7 +63,7 @@ def test_numbers_of_two_sizes():
 @example([16777217.0, 2.0**-149])
 def test_a_float32_is_read_as_it_was(values):
     array = np.array(values, np.float32)
-    texts = floats(array)
+    texts = float_texts(array)
     again = np.array([np.float32(json.loads(text)) for text in texts], np.float32)
     np.testing.assert_array_equal(again, array)
     assert all(set(text) & set(".eNI") for text in texts)
@@ -64,15 +71,15 @@ def test_a_float32_is_read_as_it_was(values):
 
 @given(st.lists(st.floats()))
 def test_a_float64_is_read_as_it_was(values):
-    again = [json.loads(text) for text in floats(np.array(values, np.float64))]
+    again = [json.loads(text) for text in float_texts(np.array(values, np.float64))]
     np.testing.assert_array_equal(again, values)
 
 
 @pytest.mark.parametrize(("setting", "text"), [("token", "NaN"), ("null", "null")])
-def test_what_stands_for_nan_is_a_setting(setting, text):
-    assert floats(np.array([math.nan], np.float32), setting) == [text]
+def test_form_of_nan_is_a_setting(setting, text):
+    assert float_texts(np.array([math.nan], np.float32), setting) == [text]
     with pytest.raises(InvalidRequest):
-        floats(np.array([math.nan], np.float32), "error")
+        float_texts(np.array([math.nan], np.float32), "error")
 
 
 DTYPES = [dtype for dtype in DATATYPES if dtype != np.float16]
@@ -80,36 +87,44 @@ DTYPES = [dtype for dtype in DATATYPES if dtype != np.float16]
 
 @settings(max_examples=60)
 @given(st.sampled_from(DTYPES).flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_side=0))))
-def test_what_is_written_is_read_as_it_was(array):
+def test_encoded_tensors_are_read_back_unchanged(array):
     tensor = Tensor("x", DATATYPES[array.dtype], array.shape, array)
     info = [TensorInfo("x", tensor.datatype, array.shape)]
     if array.size:
-        body = b'{"v":%b}' % whole(tensor).encode()
-        (again,) = from_columns(parse(body)["v"], info)
+        body = b'{"v":%b}' % tensor_text(tensor).encode()
+        (again,) = tensors_from_columns(parse_document(body)["v"], info)
         np.testing.assert_array_equal(again.data, array)
-        (again,) = from_rows([parse(b'{"v":%b}' % row.encode())["v"] for row in rows(tensor)], info)
+        (again,) = tensors_from_rows(
+            [parse_document(b'{"v":%b}' % row.encode())["v"] for row in row_texts(tensor)], info
+        )
         np.testing.assert_array_equal(again.data, array)
-    assert len(rows(tensor)) == array.shape[0]
+    assert len(row_texts(tensor)) == array.shape[0]
 
 
 @given(st.lists(st.text()))
 def test_texts_are_read_as_they_were_and_bytes_too(texts):
     info = [TensorInfo("x", "BYTES", (-1,))]
-    (again,) = from_columns(
-        parse(b'{"v":%b}' % whole(Tensor("x", "BYTES", (len(texts),), texts)).encode())["v"], info
+    (again,) = tensors_from_columns(
+        parse_document(
+            b'{"v":%b}' % tensor_text(Tensor("x", "BYTES", (len(texts),), texts)).encode()
+        )["v"],
+        info,
     )
     assert again.data == texts
     raw = [text.encode() for text in texts]
-    (again,) = from_columns(
-        parse(b'{"v":%b}' % whole(Tensor("x_bytes", "BYTES", (len(raw),), raw)).encode())["v"], info
+    (again,) = tensors_from_columns(
+        parse_document(
+            b'{"v":%b}' % tensor_text(Tensor("x_bytes", "BYTES", (len(raw),), raw)).encode()
+        )["v"],
+        info,
     )
     assert again.data == raw
 
 
 def test_a_scalar_has_no_brackets():
-    assert whole(Tensor("x", "FP32", (), np.array(8, np.float32))) == "8.0"
-    assert whole(Tensor("x", "INT64", (), np.array(8))) == "8"
-    assert whole(Tensor("x", "FP32", (2, 0), np.zeros((2, 0), np.float32))) == "[[],[]]"
+    assert tensor_text(Tensor("x", "FP32", (), np.array(8, np.float32))) == "8.0"
+    assert tensor_text(Tensor("x", "INT64", (), np.array(8))) == "8"
+    assert tensor_text(Tensor("x", "FP32", (2, 0), np.zeros((2, 0), np.float32))) == "[[],[]]"
 
 
 @pytest.mark.parametrize(
@@ -121,12 +136,12 @@ def test_a_scalar_has_no_brackets():
         ('{"ä": "\\u00e4"}'.encode(), {"ä": "ä"}),
     ],
 )
-def test_documents(body, document):
-    assert repr(parse(body)) == repr(document)
+def test_documents_are_parsed(body, document):
+    assert repr(parse_document(body)) == repr(document)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_text"),
     [
         (b"", "JSON Parse error: The document is empty"),
         (b" \n", "JSON Parse error: The document is empty"),
@@ -141,10 +156,10 @@ def test_documents(body, document):
         (b"7", "Is not object"),
     ],
 )
-def test_what_is_no_document(body, said):
+def test_invalid_document_is_refused(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
-        parse(body)
-    assert said in str(caught.value)
+        parse_document(body)
+    assert expected_text in str(caught.value)
 
 
 @given(
@@ -157,10 +172,12 @@ def test_what_is_no_document(body, said):
 def test_any_bytes_are_read_or_refused(body):
     for inputs in (ONE, TWO, [TensorInfo("x", "BYTES", (-1,))], [TensorInfo("x", "UINT8", (-1,))]):
         try:
-            document = parse(body)
-            given = document.get("instances")
-            from_columns(given, inputs)
-            from_rows(given if isinstance(given, list) and given else [1], inputs)
+            document = parse_document(body)
+            instances = document.get("instances")
+            tensors_from_columns(instances, inputs)
+            tensors_from_rows(
+                instances if isinstance(instances, list) and instances else [1], inputs
+            )
         except InvalidRequest:
             continue
 
@@ -180,7 +197,7 @@ NUMBERS = {
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_are_read_as(name):
     datatype, given_values, expected = NUMBERS[name]
-    (tensor,) = from_rows(given_values, [TensorInfo("x", datatype, (-1,))])
+    (tensor,) = tensors_from_rows(given_values, [TensorInfo("x", datatype, (-1,))])
     np.testing.assert_array_equal(tensor.data, np.array(expected, tensor.data.dtype))
 
 
@@ -202,9 +219,9 @@ def test_numbers_are_read_as(name):
         ("BYTES", {"b64": 1}, "string"),
     ],
 )
-def test_types_are_strict(datatype, value, type_name):
+def test_values_of_another_type_are_refused(datatype, value, type_name):
     with pytest.raises(InvalidRequest) as caught:
-        from_columns([value], [TensorInfo("x", datatype, (-1,))])
+        tensors_from_columns([value], [TensorInfo("x", datatype, (-1,))])
     assert f"is not of expected type: {type_name}" in str(caught.value)
 
 
@@ -226,11 +243,11 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
-def test_bad_rows(name):
-    instances, inputs, said = BAD_ROWS[name]
+def test_bad_rows_are_refused(name):
+    instances, inputs, expected_text = BAD_ROWS[name]
     with pytest.raises(InvalidRequest) as caught:
-        from_rows(instances, inputs)
-    assert said in str(caught.value)
+        tensors_from_rows(instances, inputs)
+    assert expected_text in str(caught.value)
 
 
 BAD_COLUMNS = {
@@ -241,18 +258,18 @@ BAD_COLUMNS = {
 
 
 @pytest.mark.parametrize("name", BAD_COLUMNS)
-def test_bad_columns(name):
-    value, inputs, said = BAD_COLUMNS[name]
+def test_bad_columns_are_refused(name):
+    value, inputs, expected_text = BAD_COLUMNS[name]
     with pytest.raises(InvalidRequest) as caught:
-        from_columns(value, inputs)
-    assert said in str(caught.value)
+        tensors_from_columns(value, inputs)
+    assert expected_text in str(caught.value)
 
 
 def test_columns_have_their_own_sizes_and_rows_are_stacked():
-    first, second = from_columns({"a": [1, 2], "b": 3, "unknown": "x"}, TWO)
+    first, second = tensors_from_columns({"a": [1, 2], "b": 3, "unknown": "x"}, TWO)
     assert (first.shape, second.shape) == ((2,), ())
-    first, second = from_rows([{"a": [1, 2], "b": 3}, {"a": [4, 5], "b": 6}], TWO)
+    first, second = tensors_from_rows([{"a": [1, 2], "b": 3}, {"a": [4, 5], "b": 6}], TWO)
     np.testing.assert_array_equal(first.data, [[1, 2], [4, 5]])
     np.testing.assert_array_equal(second.data, [3, 6])
-    (texts,) = from_rows([{"b64": "AP8="}, "é"], [TensorInfo("x", "BYTES", (-1,))])
+    (texts,) = tensors_from_rows([{"b64": "AP8="}, "é"], [TensorInfo("x", "BYTES", (-1,))])
     assert texts.data == [b"\x00\xff", "é"]

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from quadriga.proto import grpc_service
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
-from quadriga.proto.grpc_messages import POOL, SERVICE, decoded, message
+from quadriga.proto.grpc_messages import POOL, SERVICE, decode_message, message_class
 from quadriga.proto.messages import (
     Duration,
     InferResponse,
@@ -33,7 +33,7 @@ PROTO = Path(__file__).parent.parent.parent.parent / "proto"
 
 def asked(datatype="FP32", shape=(1,), raw=None, parameters=None, **contents):
     """Make a request of one input."""
-    request = message("ModelInferRequest")(model_name="m")
+    request = message_class("ModelInferRequest")(model_name="m")
     tensor = request.inputs.add(name="x", datatype=datatype, shape=shape)
     for name, values in contents.items():
         getattr(tensor.contents, name).extend(values)
@@ -45,14 +45,14 @@ def asked(datatype="FP32", shape=(1,), raw=None, parameters=None, **contents):
 
 
 def rendered(*outputs: Tensor, raw: bool):
-    answer = message("ModelInferResponse")()
+    answer = message_class("ModelInferResponse")()
     render_infer(InferResponse("m", "1", "id", outputs), answer, raw=raw)
     return answer
 
 
 def as_request(answer):
     """Send an answer's tensors as a request."""
-    request = message("ModelInferRequest")(model_name="m", id=answer.id)
+    request = message_class("ModelInferRequest")(model_name="m", id=answer.id)
     for output in answer.outputs:
         request.inputs.add().MergeFromString(output.SerializeToString())
     request.raw_input_contents.extend(answer.raw_output_contents)
@@ -84,9 +84,9 @@ def test_any_bytes_come_back_as_they_were(elements):
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "expected_text"),
     [
-        (message("ModelInferRequest")(), "at least one input"),
+        (message_class("ModelInferRequest")(), "at least one input"),
         (asked("FP32", [1], fp32_contents=[1], raw=b"abcd"), "got both (fp32_contents)"),
         (asked("FP32", [1], fp64_contents=[1]), "contents.fp32_contents, got fp64_contents"),
         (asked("FP32", [1], fp32_contents=[1], bool_contents=[True]), "fp32_contents"),
@@ -107,15 +107,21 @@ def test_any_bytes_come_back_as_they_were(elements):
         (asked("", [1]), "expected datatype to be one of"),
         (asked("BYTES", [1], parameters={"prompts": ("string_param", "What?")}), "JSON text"),
         (asked("BYTES", [1], parameters={"tiling": ("string_param", "[" * 5000)}), "JSON text"),
-        (message("ModelInferRequest")(id="x" * 1025, inputs=[{}]), "at most 1024"),
-        (message("ModelInferRequest")(id="字" * 683, inputs=[{}]), "at most 2048 bytes, got 2049"),
-        (message("ModelInferRequest")(id="\0" * 683, inputs=[{}]), "at most 2048 bytes, got 2049"),
+        (message_class("ModelInferRequest")(id="x" * 1025, inputs=[{}]), "at most 1024"),
+        (
+            message_class("ModelInferRequest")(id="字" * 683, inputs=[{}]),
+            "at most 2048 bytes, got 2049",
+        ),
+        (
+            message_class("ModelInferRequest")(id="\0" * 683, inputs=[{}]),
+            "at most 2048 bytes, got 2049",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused(request_, said):
+def test_contents_that_do_not_fit_the_tensor_are_refused(request_, expected_text):
     with pytest.raises(InvalidRequest) as refused:
         parse_infer(request_)
-    assert said in str(refused.value)
+    assert expected_text in str(refused.value)
 
 
 @pytest.mark.timeout(10)
@@ -136,7 +142,7 @@ def test_shared_memory_is_not_offered():
         parse_infer(asked(parameters={"shared_memory_region": ("string_param", "a")}))
 
 
-def test_one_output_without_typed_contents_makes_all_raw():
+def test_outputs_are_raw_if_one_has_no_typed_contents():
     half, single = np.ones(2, np.float16), np.ones(3, np.float32)
     answer = rendered(Tensor("a", "FP32", (3,), single), Tensor("b", "FP16", (2,), half), raw=False)
     assert list(answer.raw_output_contents) == [single.tobytes(), half.tobytes()]
@@ -180,7 +186,9 @@ def test_parameters_and_predictions_are_written():
         "h": 2**64,
         "i": None,
     }
-    answer = rendered(Tensor("x", "BYTES", (1,), [[{"label": "é"}]], parameters), raw=False)
+    answer = rendered(
+        Tensor("x", "BYTES", (1,), [[{"label": "é"}]], parameters=parameters), raw=False
+    )
     (output,) = answer.outputs
     written = {
         name: (kind := value.WhichOneof("parameter_choice"), getattr(value, kind))
@@ -198,7 +206,7 @@ def test_parameters_and_predictions_are_written():
     assert list(output.contents.bytes_contents) == ['[{"label":"é"}]'.encode()]
 
 
-class Echo:
+class EchoGrpc:
     """Answers with what it was asked; knows one model."""
 
     loaded: tuple = ()
@@ -212,7 +220,15 @@ class Echo:
         if name != "m":
             raise NotFound(f"expected the model m, got {name!r}")
         inputs = [TensorInfo("x", "BYTES", (-1,)), TensorInfo("y", "FP16", (2, 3))]
-        return ModelInfo("m", "1", ["1"], "onnxruntime_onnx", "TENSOR", inputs, inputs)
+        return ModelInfo(
+            "m",
+            "1",
+            ["1"],
+            platform="onnxruntime_onnx",
+            task="TENSOR",
+            inputs=inputs,
+            outputs=inputs,
+        )
 
     def model_statuses(self):
         states = ("READY", "LOADING", "FAILED", "UNLOADED")
@@ -243,11 +259,11 @@ class Echo:
 
 def called(method, request, serving=None):
     """Answer a request as the service does, without the wire."""
-    service = grpc_service.GrpcService(serving or Echo(), "0")
+    service = grpc_service.GrpcService(serving or EchoGrpc(), "0")
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()
     answer, _ = service._answer(row, body)
-    return decoded(message(row.output_type), answer)
+    return decode_message(message_class(row.output_type), answer)
 
 
 METHODS = sorted(set(POOL.FindServiceByName(SERVICE).methods_by_name) - {"ModelStreamInfer"})
@@ -279,37 +295,40 @@ def test_no_tensor_is_a_fault_of_the_server(datatype, shape, raw, field, values)
 
 
 def test_an_unknown_model_is_not_ready():
-    request = message("ModelReadyRequest")
+    request = message_class("ModelReadyRequest")
     assert called("ModelReady", request(name="m")).ready
     assert not called("ModelReady", request(name="other")).ready
 
 
 def test_the_configuration_has_whole_shapes():
-    config = called("ModelConfig", message("ModelConfigRequest")(name="m")).config
+    config = called("ModelConfig", message_class("ModelConfigRequest")(name="m")).config
     assert (config.backend, config.max_batch_size) == ("onnxruntime", 0)
     kinds = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in config.input]
     assert kinds == [("x", 13, [-1]), ("y", 10, [2, 3])]
 
 
-def test_the_index_speaks_of_states_that_clients_know():
-    index = called("RepositoryIndex", message("RepositoryIndexRequest")())
-    assert [(found.name, found.state, found.reason) for found in index.models] == [
+def test_index_has_states_that_clients_know():
+    index = called("RepositoryIndex", message_class("RepositoryIndexRequest")())
+    assert [(model.name, model.state, model.reason) for model in index.models] == [
         ("ready", "READY", ""),
         ("loading", "LOADING", ""),
         ("failed", "UNAVAILABLE", ""),
         ("unloaded", "UNAVAILABLE", "unloaded"),
     ]
-    ready = called("RepositoryIndex", message("RepositoryIndexRequest")(ready=True))
-    assert [found.name for found in ready.models] == ["ready"]
+    ready = called("RepositoryIndex", message_class("RepositoryIndexRequest")(ready=True))
+    assert [model.name for model in ready.models] == ["ready"]
 
 
 def test_statistics_are_of_one_model_or_of_all():
-    request = message("ModelStatisticsRequest")
-    (one,) = called("ModelStatistics", request(name="m", version="2")).model_stats
+    request = message_class("ModelStatisticsRequest")
+    (single,) = called("ModelStatistics", request(name="m", version="2")).model_stats
     (every,) = called("ModelStatistics", request()).model_stats
-    assert [(found.name, found.version) for found in (one, every)] == [("m", "2"), ("all", "1")]
-    assert (one.last_inference, one.inference_count, one.execution_count) == (5, 4, 3)
-    spent = one.inference_stats
+    assert [(statistics.name, statistics.version) for statistics in (single, every)] == [
+        ("m", "2"),
+        ("all", "1"),
+    ]
+    assert (single.last_inference, single.inference_count, single.execution_count) == (5, 4, 3)
+    spent = single.inference_stats
     assert (spent.success.count, spent.success.ns, spent.fail.count) == (2, 2000, 0)
     assert spent.compute_output.ns == 2**63
 
@@ -318,19 +337,19 @@ def test_statistics_are_of_one_model_or_of_all():
     "fields", [{"model_name": "m"}, {"repository_name": "m"}], ids=["Triton", "KServe"]
 )
 def test_models_are_loaded_and_unloaded_by_both_names(fields):
-    serving = Echo()
-    request = message("RepositoryModelLoadRequest")(**fields)
+    serving = EchoGrpc()
+    request = message_class("RepositoryModelLoadRequest")(**fields)
     answer = called("RepositoryModelLoad", request, serving)
     assert (answer.model_name, answer.isLoaded, serving.loaded) == ("m", True, ("m", None, {}))
-    request = message("RepositoryModelUnloadRequest")(**fields)
+    request = message_class("RepositoryModelUnloadRequest")(**fields)
     request.parameters["unload_dependents"].bool_param = True
     answer = called("RepositoryModelUnload", request, serving)
     assert (answer.model_name, answer.isUnloaded, serving.loaded) == ("m", True, ("m",))
 
 
 def test_a_model_is_loaded_with_configuration_and_files():
-    serving = Echo()
-    request = message("RepositoryModelLoadRequest")(model_name="m")
+    serving = EchoGrpc()
+    request = message_class("RepositoryModelLoadRequest")(model_name="m")
     request.parameters["config"].string_param = '{"a": 1}'
     request.parameters["file:1/model.onnx"].bytes_param = b"\0"
     called("RepositoryModelLoad", request, serving)
@@ -348,7 +367,7 @@ def test_a_model_is_loaded_with_configuration_and_files():
     ],
 )
 def test_other_load_parameters_are_refused(name, kind, value):
-    request = message("RepositoryModelLoadRequest")(model_name="m")
+    request = message_class("RepositoryModelLoadRequest")(model_name="m")
     setattr(request.parameters[name], kind, value)
     with pytest.raises(InvalidRequest, match="config"):
         called("RepositoryModelLoad", request)
@@ -361,12 +380,12 @@ def test_long_errors_are_cut():
     assert text.endswith("é...")
 
 
-def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+def test_json_nested_too_deeply_for_its_handler_is_refused():
     code, text = grpc_service._status(RecursionError())
     assert (code.name, text) == ("INVALID_ARGUMENT", "expected JSON that is nested less deeply")
 
 
-def test_a_fault_of_the_server_is_logged_and_not_told(caplog):
+def test_fault_of_the_server_is_logged_without_details_to_the_client(caplog):
     code, text = grpc_service._status(ValueError("a secret"))
     assert code.name == "INTERNAL"
     assert "secret" not in text

@@ -26,7 +26,7 @@ def test_no_more_bytes_wait_than_may_but_one_job_always_may() -> None:
     go_on = threading.Event()
     waiting = Backlog(limit_bytes=100)
     waiting.put(go_on.wait, 1000)
-    with pytest.raises(JournalError, match="expected at most 100 bytes to wait"):
+    with pytest.raises(JournalError, match="expected at most 100 bytes in memory"):
         waiting.put(lambda: None, 1)
     go_on.set()
     waiting.close()

@@ -134,14 +134,14 @@ def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
         until(lambda: store.blobs.get(orphan) is None)
         store.put(b"another")
         until(lambda: not store.there())
-    assert "1 images that nothing needed are removed" in caplog.text
+    assert "1 unreferenced images are removed" in caplog.text
 
 
 def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> None:
     blobs, url = FileBlobs(tmp_path / "blobs", grace_s=0.0), f"sqlite:///{tmp_path}/store.db"
     orphan = blobs.put(b"orphan")
     with sweeping(blobs, url, tmp_path / "journal"):
-        until(lambda: "the sweep of images ends before its time" in caplog.text)
+        until(lambda: "the sweep of unreferenced images is interrupted" in caplog.text)
         migrate(url)
         until(lambda: blobs.get(orphan) is None)
 

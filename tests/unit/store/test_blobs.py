@@ -182,7 +182,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
         FileBlobs(tmp_path).put("text")  # type: ignore[arg-type]
     digits = EMPTY.removeprefix("blake3:")
     (tmp_path / digits[:2]).touch()  # a file where the folder belongs
-    with pytest.raises(JournalError, match="expected to keep 0 bytes"):
+    with pytest.raises(JournalError, match="cannot store 0 bytes"):
         FileBlobs(tmp_path).put(b"")
     assert [p.name for p in tmp_path.iterdir()] == [digits[:2]]
     assert list(FileBlobs(tmp_path).entries()) == []
@@ -236,7 +236,7 @@ def test_an_image_that_is_known_to_be_there_is_asked_for_no_more(objects: Place,
 
 
 def test_only_so_many_are_remembered(objects: Place, monkeypatch) -> None:
-    monkeypatch.setattr(object_blobs, "_REMEMBERED", 3)
+    monkeypatch.setattr(object_blobs, "_MAX_CACHED_KEYS", 3)
     blobs = objects.open()
     for number in range(5):
         blobs.put(b"%d" % number)
@@ -263,7 +263,9 @@ def test_a_put_waits_for_a_removal_to_end(objects: Place, monkeypatch) -> None:
     key = blobs.put(b"wanted")
     blobs._write(f"{blob_path(key)}.removing", b"")
     objects.age(key, 2 * HOUR)
-    with pytest.raises(JournalError, match="to keep 6 bytes, got TimeoutError"):
+    with pytest.raises(
+        JournalError, match="cannot store 6 bytes in the object store: TimeoutError"
+    ):
         objects.open().put(b"wanted")
 
 
@@ -288,8 +290,8 @@ def test_a_server_that_is_away_is_no_crash(monkeypatch, s3, tmp_path) -> None:
     for name, value in (s3.environment | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}).items():
         monkeypatch.setenv(name, value)
     blobs = ObjectBlobs(f"s3://{BUCKET}")
-    with pytest.raises(JournalError, match="expected the object store to keep 5 bytes"):
+    with pytest.raises(JournalError, match="cannot store 5 bytes in the object store"):
         blobs.put(b"image")
     for call in (blobs.get, blobs.delete, lambda _: list(blobs.entries())):
-        with pytest.raises(NotReadyError, match="expected the object store to answer"):
+        with pytest.raises(NotReadyError, match="the object store cannot"):
             call(EMPTY)

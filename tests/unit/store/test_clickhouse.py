@@ -314,7 +314,7 @@ from pathlib import Path
 import quadriga.store.replication.clickhouse as clickhouse
 clickhouse.POLL_S = 0.02
 clickhouse.BATCH_RECORDS = 50
-clickhouse.Sink(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())
+clickhouse.ClickHouseSender(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())
 """
 
 

@@ -69,7 +69,7 @@ def fill(url: str, root: Path, records, statements=()) -> None:
     journal.append(records)
     place.drain(url, root / "journal")
     journal.close()
-    place.execute(url, *statements)
+    place.run_statements(url, *statements)
 
 
 def other_kind(url: str, tmp_path: Path, request) -> str:
@@ -132,10 +132,10 @@ def rollups(url: str) -> list:
 
 def test_everything_is_copied_there_and_back(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path / "a", some_records(), SAID)
-    place.execute(database_url, *rollups(database_url))
+    place.run_statements(database_url, *rollups(database_url))
     # the target has other ids for the same names
     fill(migrated(target), tmp_path / "b", [make_record(99, metadata={"altitude": "x"})])
-    place.execute(
+    place.run_statements(
         target, *((f"DELETE FROM {table}", ()) for table in ("inference", "meta_str", "pred"))
     )
     progress = copy_store(database_url, target)
@@ -176,7 +176,7 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
     copy_store(database_url, target)
     change = "INSERT INTO metadata_change VALUES (?, ?, ?, ?)"
     index = "INSERT INTO meta_{} SELECT id, ?, 1 FROM meta_key WHERE path = ? AND type = ?"
-    place.execute(
+    place.run_statements(
         database_url,
         ("UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = 1", (CHANGED, CHANGED)),
         ("DELETE FROM meta_num WHERE seq = 1", ()),
@@ -195,7 +195,7 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
 def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, some_records(), SAID)
     copy_store(database_url, target)
-    place.execute(database_url, *[
+    place.run_statements(database_url, *[
         (f"DELETE FROM {table} WHERE seq = 1", ()) for table in ("inference", "meta_num", "meta_str", "pred", "ground_truth")
     ] + [("DELETE FROM inference WHERE seq >= ?", (20 * IDS_PER_DAY,)),
         ("DELETE FROM meta_num WHERE seq >= ?", (20 * IDS_PER_DAY,)),
@@ -217,7 +217,7 @@ def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) ->
     fill(database_url, tmp_path, some_records())
     copy_store(database_url, target)
     values = ('{"x":0}', 10 * IDS_PER_DAY + 3)
-    place.execute(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
+    place.run_statements(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
     assert [day.day for day in compare_stores(database_url, target)] == ["2025-01-11"]
 
 
@@ -226,7 +226,7 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
         "import sys; from quadriga.store.replication import copying; copying._BATCH, copying._PAGE = 40, 100; "
-        "copying.copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
+        "copying.copy_store(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
     )
     seen = 0
     for wanted in (100, 300):
@@ -327,7 +327,7 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     fill(first, root, made)
     migrate(empty)
     copy_store(empty, middle, delete=True)  # of what the example before has left, but for counts
-    place.execute(middle, ("DELETE FROM rollup", ()))
+    place.run_statements(middle, ("DELETE FROM rollup", ()))
     copy_store(first, middle)
     copy_store(middle, last)
     assert_same(last, first)
@@ -335,7 +335,7 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
 
 
 def test_a_source_that_is_not_there_is_an_error(tmp_path) -> None:
-    with pytest.raises(StoreError, match="got none"):
+    with pytest.raises(StoreError, match="database not found"):
         copy_store(f"sqlite:///{tmp_path}/nothing.db", f"sqlite:///{tmp_path}/target.db")
     with pytest.raises(StoreError, match="sqlite or postgresql"):
         compare_stores("mysql://x", "mysql://y")

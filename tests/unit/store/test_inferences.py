@@ -173,7 +173,7 @@ def test_a_query_can_wait_for_what_is_journaled(store: Store, record) -> None:
 def test_waiting_for_a_dead_writer_ends(store: Store, record, monkeypatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_TIMEOUT_S", 0.05)
     store.journal.append([record(1)])
-    with pytest.raises(NotReadyError, match=r"moved within 0.05 s, got \d+ bytes behind"):
+    with pytest.raises(NotReadyError, match=r"not committed after 0.05 s: \d+ bytes"):
         store.ids(consistency="journal")
 
 
@@ -227,7 +227,7 @@ def test_readers_leave_a_deleted_database(lite: Store, record, tmp_path: Path) -
     lite.writer.drain()
     assert lite.ids(limit=2) == [4999, 4998]
     (tmp_path / "store.db").unlink()
-    with pytest.raises(NotReadyError, match="got none yet"):
+    with pytest.raises(NotReadyError, match="database not found"):
         lite.ids()
     lite.journal.append([record(7)])
     assert lite.inferences.get("7").id == "7"
@@ -262,9 +262,9 @@ def test_readers_take_a_database_put_in_place_of_another(
 READER = """
 import sys
 from pathlib import Path
-from quadriga.store.database import Readers
+from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
-readers = Readers(sys.argv[1])
+readers = ReaderPool(sys.argv[1])
 for _ in sys.stdin:
     try:
         with readers.snapshot() as connection:

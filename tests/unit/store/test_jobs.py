@@ -196,7 +196,7 @@ def test_a_cancellation_that_cannot_be_noted_is_no_fault_of_ours(jobs: Jobs, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "touch", full)
-    with pytest.raises(JournalError, match="to cancel the job, got: No space left"):
+    with pytest.raises(JournalError, match="cannot cancel the job: No space left"):
         jobs.cancel(job.id)
 
 

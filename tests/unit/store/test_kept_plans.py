@@ -87,7 +87,7 @@ def test_of_connections_that_broke_one_query_tells(gres, engine, record) -> None
 def test_what_is_refused_is_refused_again(gres, record) -> None:
     gres.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
     made = InferenceReader(
-        gres.url, gres.journal, gres.blobs, narrow=0, budget=Budget(unbounded_rows=3)
+        gres.url, gres.journal, gres.blobs, narrow_rows=0, budget=Budget(unbounded_rows=3)
     )
     for _ in range(3):
         with pytest.raises(QueryError, match="an index or a time bounds"):

@@ -59,9 +59,7 @@ def test_an_image_is_synced_with_its_folders(tmp_path, synced) -> None:
     blobs.sync(iter([key]))
     assert synced == [digest, digest[:2]]
     (tmp_path / "blobs" / digest[:2] / digest).unlink()
-    with pytest.raises(
-        JournalError, match="expected 1 images to reach the disk, got: No such file"
-    ):
+    with pytest.raises(JournalError, match="cannot sync 1 images to the disk: No such file"):
         blobs.sync([key])
 
 

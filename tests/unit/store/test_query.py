@@ -49,13 +49,13 @@ class Stored:
                 url,
                 root / "journal",
                 blobs,
-                narrow=narrow,
+                narrow_rows=narrow,
                 budget=Budget(first_batch_rows=narrow or 50),
             )
             for narrow in PLANS
         ]
         self.hasty = InferenceReader(
-            url, root / "journal", blobs, narrow=12, budget=Budget(40, 1, 7, 40)
+            url, root / "journal", blobs, narrow_rows=12, budget=Budget(40, 1, 7, 40)
         )
 
     def close(self) -> None:

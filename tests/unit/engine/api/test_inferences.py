@@ -21,12 +21,12 @@ from tests.unit.store.place import drain
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
     url = f"sqlite:///{tmp_path}/store.db"
-    kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
+    reference = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
     page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
     gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
     ms = smallest_id_at(1_769_860_800_123)
     journal.append([
-        make_record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
+        make_record(ms, input=reference, metadata={"camera_id": "north", "location": {"floor": 2}}),
         make_record(2, input=page), make_record(3, input=gone), make_record(4),
     ])  # fmt: skip
     drain(url, tmp_path / "journal")
@@ -82,13 +82,13 @@ def test_a_query_is_json_whatever_its_content_type(client, content_type: str, sl
     )
     assert response.status_code == 200
     body = response.json()
-    assert [one["id"] for one in body.pop("inferences")] == [ID]
+    assert [record["id"] for record in body.pop("inferences")] == [ID]
     assert body == {"cursor": None, "count": 1, "partial": False, "count_is_exact": True}
 
 
 def test_an_empty_body_finds_everything(client) -> None:
     body = client.post("/api/inferences/query").json()
-    assert [one["id"] for one in body["inferences"]] == [ID, "4", "3", "2"]
+    assert [record["id"] for record in body["inferences"]] == [ID, "4", "3", "2"]
     assert (body["cursor"], body["count"]) == (None, None)
 
 
@@ -139,7 +139,7 @@ ASCENDING = b'{"pagination": {"limit": 2, "direction": "ASCENDING", "offset": 0}
 
 def test_chariots_pagination_is_a_limit_and_an_order(client) -> None:
     body = client.post("/api/inferences/query", content=ASCENDING).json()
-    assert [one["id"] for one in body["inferences"]] == ["2", "3"]
+    assert [record["id"] for record in body["inferences"]] == ["2", "3"]
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
@@ -148,10 +148,10 @@ def test_a_query_can_stand_in_the_url(client, slash: str) -> None:
         f"/api/inferences{slash}?meta.camera_id=north&!label=none&q=(meta.location.floor=2|id=4)"
         "&limit=1&order=ts&count=capped"
     ).json()
-    assert [one["id"] for one in body["inferences"]] == [ID]
+    assert [record["id"] for record in body["inferences"]] == [ID]
     first = client.get("/api/inferences?limit=3").json()
     second = client.get(f"/api/inferences?limit=3&cursor={first['cursor']}").json()
-    assert [one["id"] for one in second["inferences"]] == ["2"]
+    assert [record["id"] for record in second["inferences"]] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_an_input_comes_back_as_it_was_sent(client) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("5", 404, "expected 5 to be a stored inference, got none"),
-        (str(1 << 63), 404, "to be a stored inference, got none"),
+        ("5", 404, "inference not found: 5"),
+        (str(1 << 63), 404, "inference not found"),
         ("abc", 400, "expected an id as a string of digits, got 'abc'"),
         ("9" * 20, 400, "expected an id as a string of digits"),
-        ("3/input", 404, "expected the input of 3 to be there, got one removed since"),
-        ("4/input", 404, "expected the input of 4 to be there, got one not kept"),
-        ("5/input", 404, "expected 5 to be a stored inference, got none"),
+        ("3/input", 404, "input of 3 is not available: removed since"),
+        ("4/input", 404, "input of 4 is not available: not stored"),
+        ("5/input", 404, "inference not found: 5"),
     ],
 )
 def test_what_is_not_there_is_said(client, path: str, status: int, message: str) -> None:
@@ -240,7 +240,7 @@ def test_a_presigned_url_answers_the_input(client, inference_id, content, conten
     assert response.headers["x-content-type-options"] == "nosniff"
     changed = client.get(url.replace("type=", "type=x"))
     assert changed.status_code == 400
-    assert "another signature" in changed.json()["error"]
+    assert "the signature of the URL" in changed.json()["error"]
 
 
 def test_a_presigned_url_of_bytes_that_are_gone_answers_404(client) -> None:
@@ -257,4 +257,4 @@ def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) ->
     digest = blob_key(b"\x89PNG").partition(":")[2]
     response = client.get(f"/api/blobs/{digest}{query}")
     assert response.status_code == 400
-    assert "expected a URL as this server signed it" in response.json()["error"]
+    assert "the signature of the URL is not one of this server" in response.json()["error"]

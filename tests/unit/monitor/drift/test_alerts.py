@@ -24,7 +24,7 @@ from tests.unit.monitor.drift.fake_drift import run_drift
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 
 SECRET = "between us"
-PAGE = Path(__file__).parents[4] / "docs" / "drift.md"
+PAGE = Path(__file__).parents[4] / "docs" / "drift-reference.md"
 
 
 @pytest.fixture

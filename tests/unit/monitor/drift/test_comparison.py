@@ -111,14 +111,19 @@ def test_a_shift_raises_an_alarm():
     ],
 )
 def test_an_alarm_needs_significance_effect_and_power(p, effect, status, alarm):
-    signal = Signal("x", "numeric", "ks", Effect("e", effect, 0.1), (200, 200), p=p, status=status)
+    signal = Signal(
+        "x", "numeric", "ks", effect=Effect("e", effect, 0.1), n=(200, 200), p=p, status=status
+    )
     assert decide([signal], ComparisonSettings())[0].alarm is alarm
 
 
 def test_signals_and_windows_share_alpha():
     effect = Effect("e", 1.0, 0.1)
     ps = [0.004, 0.9, 0.8, None]
-    signals = [Signal(str(at), "numeric", "ks", effect, (200, 200), p=p) for at, p in enumerate(ps)]
+    signals = [
+        Signal(str(at), "numeric", "ks", effect=effect, n=(200, 200), p=p)
+        for at, p in enumerate(ps)
+    ]
     signals[3] = msgspec.structs.replace(signals[3], status="insufficient")
     alone = decide(signals, ComparisonSettings())
     assert alone[0].p_adjusted == pytest.approx(0.012)

@@ -132,8 +132,8 @@ def _units(current, strata=None):
 
 
 def test_arrangements_are_counted_by_stratum():
-    units = permutation.log_arrangements(_units([0, 0, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1]))
-    assert math.exp(units) == pytest.approx(9)
+    log_count = permutation.log_arrangements(_units([0, 0, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1]))
+    assert math.exp(log_count) == pytest.approx(9)
 
 
 def test_units_stay_in_their_stratum():

@@ -111,9 +111,9 @@ def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
     monkeypatch.setattr(history_module, "MAX_BYTES", 3000)
     for hour in range(20):
         record_window(directory, report(hour), parameters(hour))
-    history = [window.start[11:13] for window in read_history(directory, MODEL).windows]
-    assert history == [f"{hour:02d}" for hour in range(20)][-len(history) :]
-    assert 2 < len(history) < 12
+    hours = [window.start[11:13] for window in read_history(directory, MODEL).windows]
+    assert hours == [f"{hour:02d}" for hour in range(20)][-len(hours) :]
+    assert 2 < len(hours) < 12
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_detectors_restart_with_a_new_baseline(directory):
     for hour in range(WARM_UP + 30):
         effect = 0.02 if hour < WARM_UP + 5 else 0.2
         record_window(directory, report(hour, effect=effect), parameters(hour))
-    history = read_history(directory, MODEL).detectors["c"]
-    assert (history.windows, history.is_learning) == (WARM_UP + 30, False)
-    assert history.changes.keys() == {"adwin", "page_hinkley"}
-    assert history.changes["adwin"][0] > "1970-01-03T05"
+    detectors = read_history(directory, MODEL).detectors["c"]
+    assert (detectors.windows, detectors.is_learning) == (WARM_UP + 30, False)
+    assert detectors.changes.keys() == {"adwin", "page_hinkley"}
+    assert detectors.changes["adwin"][0] > "1970-01-03T05"
     assert queued(directory) == []
     record_window(directory, report(99, baseline_n=77), parameters(99))
     assert read_history(directory, MODEL).detectors["c"].windows == 1

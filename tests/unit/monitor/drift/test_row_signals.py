@@ -15,9 +15,17 @@ DETECTION, CLASSIFICATION = "OBJECT_DETECTION", "IMAGE_CLASSIFICATION"
 
 
 def signals(task, predictions, metadata=None, seq=1, size=(100, 200)):
-    written = predictions if isinstance(predictions, str) else json.dumps(predictions)
-    arguments = json.dumps(metadata or {})
-    signals = derive_signals(InferenceRow(seq, task, written, arguments, 2.5, *size, 5000))
+    row = InferenceRow(
+        seq,
+        task,
+        predictions if isinstance(predictions, str) else json.dumps(predictions),
+        metadata=json.dumps(metadata or {}),
+        latency_ms=2.5,
+        width=size[0],
+        height=size[1],
+        bytes=5000,
+    )
+    signals = derive_signals(row)
     return {
         name: pytest.approx(value) if isinstance(value, float) else value
         for name, value in signals.items()
@@ -78,15 +86,18 @@ def test_signals_of_predictions(task, predictions, expected):
 
 
 def test_signals_of_the_request():
-    signals = derive_signals(InferenceRow(1, "TENSOR", "[]", '{"a": 1}', 2.5, 100, 200, 5000))
+    row = InferenceRow(
+        1, "TENSOR", "[]", metadata='{"a": 1}', latency_ms=2.5, width=100, height=200, bytes=5000
+    )
+    signals = derive_signals(row)
     assert signals["latency_ms"] == 2.5
     assert (signals["width"], signals["height"], signals["bytes_per_pixel"]) == (100, 200, 0.25)
-    assert "width" not in derive_signals(InferenceRow(1, "TENSOR", "[]", "{}", 2.5))
+    assert "width" not in derive_signals(InferenceRow(1, "TENSOR", "[]", "{}", latency_ms=2.5))
 
 
 def test_signals_of_metadata():
-    arguments = {"camera": {}, "camera.id": "n" * 300, "day": True, "x": 3, "tags": []}
-    derived = signals("TENSOR", {}, arguments)
+    metadata = {"camera": {}, "camera.id": "n" * 300, "day": True, "x": 3, "tags": []}
+    derived = signals("TENSOR", {}, metadata)
     assert derived == {"meta.camera.id": "n" * 256, "meta.day": True, "meta.x": 3}
 
 

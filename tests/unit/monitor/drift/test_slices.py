@@ -7,7 +7,7 @@ from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.slices import find_drift_slices
 from quadriga.monitor.drift.summary import summarise
-from quadriga.monitor.report.schema import by_effect
+from quadriga.monitor.report.schema import sorted_by_effect
 
 RNG = np.random.default_rng(9)
 
@@ -74,6 +74,6 @@ def test_a_column_of_many_values_is_no_slice():
 
 def test_signals_are_put_in_order_of_effect():
     baseline, current = world(2000), world(600, shift=3, share=0.3)
-    ordered = by_effect(compare(baseline, current).signals)
+    ordered = sorted_by_effect(compare(baseline, current).signals)
     assert [signal.name for signal in ordered][:2] == ["score", "label"]
     assert [signal.alarm for signal in ordered][:2] == [True, True]

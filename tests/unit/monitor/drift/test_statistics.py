@@ -53,9 +53,9 @@ def test_jensen_shannon_matches_scipy_and_psi_its_definition():
 def test_psi_is_as_large_as_expected_where_nothing_changed():
     rng = np.random.default_rng(0)
     tables = [rng.multinomial([400, 200], np.full(10, 0.1)).astype(float) for _ in range(400)]
-    test = [two_samples.psi(table) for table in tables]
-    assert np.mean([divergence.value for divergence in test]) == pytest.approx(
-        test[0].expected, rel=0.1
+    divergences = [two_samples.psi(table) for table in tables]
+    assert np.mean([divergence.value for divergence in divergences]) == pytest.approx(
+        divergences[0].expected, rel=0.1
     )
 
 

@@ -119,13 +119,13 @@ def test_a_change_is_named_with_the_slice_that_carries_it(place):
         fill(place, range(start, start + 400, 4), **fields | new)
     report = compared(place)
     assert report.status == "drift"
-    assert {camera.name for camera in report.signals if camera.alarm} == {"label", "score"}
+    assert {signal_.name for signal_ in report.signals if signal_.alarm} == {"label", "score"}
     assert signal(report, "label").new_labels == ["new"]
-    slices = {(camera.by, camera.value) for camera in report.slices}
+    slices = {(slice_.by, slice_.value) for slice_ in report.slices}
     assert slices == {("meta.camera_id", "south")}
     assert compared(place, by=["camera_id"]).slices == report.slices
     chosen = compared(place, signals=["score", "area"], ignore=["area"])
-    assert [camera.name for camera in chosen.signals] == ["score"]
+    assert [signal_.name for signal_ in chosen.signals] == ["score"]
 
 
 def test_windows_are_sampled_like_summaries(place):
@@ -153,12 +153,12 @@ def test_labels_outside_the_sample_are_counted(place):
     for second in range(1, 1001, 50):
         fill(place, [5000 + second], camera="north", label=f"rare {second}")
     fill(place, [5500], **fields | {"label": "another's"})
-    window = windowed(place, max_rows=100).summary
-    assert len(window.sample.order) <= 100
-    drawn = next(column for column in window.sample.columns if column.name == "label").labels
+    summary = windowed(place, max_rows=100).summary
+    assert len(summary.sample.order) <= 100
+    drawn = next(column for column in summary.sample.columns if column.name == "label").labels
     rare = {f"rare {second}" for second in range(1, 1001, 50)}
     assert len(rare & {*drawn}) < 20
-    assert window.labels["label"].keys() == {"a", *rare}
+    assert summary.labels["label"].keys() == {"a", *rare}
 
 
 def test_all_labels_of_an_image_are_counted(place):

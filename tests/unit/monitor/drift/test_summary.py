@@ -83,8 +83,8 @@ def test_rows_of_a_run_are_drawn_together():
 
 
 def test_a_draw_is_fair():
-    summary = [kept(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
-    counts = np.bincount(np.concatenate(summary) // 300, minlength=10)
+    orders = [kept(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
+    counts = np.bincount(np.concatenate(orders) // 300, minlength=10)
     assert counts.min() > 850
     assert counts.max() < 1150
 

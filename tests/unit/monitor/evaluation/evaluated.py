@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import Evaluator, state_of
-from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
+from quadriga.monitor.evaluation.evaluators import Evaluator, build_state
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, merge_states
 from quadriga.monitor.report.schema import Report
 from tests.reports import raw
 
@@ -19,9 +19,9 @@ def evaluated_image(
 
 def merged(
     evaluator: Evaluator, images: list[EvaluatedImage], shards: int = 1, by: Any = ()
-) -> State:
+) -> EvaluationState:
     """Deal images out, and put them together again."""
-    return merge([state_of(evaluator, images[at::shards], by) for at in range(shards)])
+    return merge_states([build_state(evaluator, images[at::shards], by) for at in range(shards)])
 
 
 def told(report: Report) -> Report:

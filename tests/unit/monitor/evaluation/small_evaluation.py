@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.evaluators import Findings, Headline
+from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from tests.unit.monitor.evaluation.evaluated import evaluated_image
 
@@ -59,8 +59,8 @@ class Evaluated:
             Headline("Wrong", {"label": None}, weights @ (1 - self.right)),
         ]
 
-    def findings(self):
-        return Findings(
+    def details(self):
+        return EvaluationDetails(
             badness={"wrong_label": 1 - self.right},
             parameters={"rule": "small"},
             excluded={"unseen_label": 0},

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation.objects.average_precision import AREAS, THRESHOLDS
-from quadriga.monitor.evaluation.objects.matching import match
-from quadriga.monitor.evaluation.objects.weighted import twelve_numbers
+from quadriga.monitor.evaluation.objects.average_precision import AREA_RANGES, IOU_THRESHOLDS
+from quadriga.monitor.evaluation.objects.matching import match_objects
+from quadriga.monitor.evaluation.objects.weighted import coco_numbers
 from quadriga.tasks.arrays import Float64Array, Int64Array
 from tests import coco_reference
 from tests.coco_reference import Arrays
@@ -68,10 +68,16 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
         "area": others[:, 2] * others[:, 3],
     }
     shape = LABELS, IMAGES + 1
-    ranking = match(
-        answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100, shape=shape
+    ranking = match_objects(
+        answers,
+        things,
+        overlap,
+        thresholds=IOU_THRESHOLDS,
+        areas=AREA_RANGES,
+        max_detections=100,
+        shape=shape,
     )
-    numbers, _ = twelve_numbers(ranking, np.ones((1, IMAGES + 1)))
+    numbers, _ = coco_numbers(ranking, np.ones((1, IMAGES + 1)))
     return *coco_reference.curves_of(ranking), numbers[:, 0]
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.labels.classification import Classification
-from quadriga.monitor.evaluation.reporting import Asked, evaluate
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.labels.classification import ClassificationEvaluator
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge_states
 from quadriga.monitor.report.schema import ReportedModel
 from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
 
@@ -31,7 +31,7 @@ def image_of(number, scores, truths):
 
 
 def evaluated(images):
-    evaluation = Classification()
+    evaluation = ClassificationEvaluator()
     state = merged(evaluation, images, 3)
     return evaluation.evaluate(state)
 
@@ -43,7 +43,7 @@ def whole(images):
         (one.type, text(one.parameters)): float(one.values[0])
         for one in found.headlines(np.ones((1, len(images))))
     }
-    rest = {(one.type, text(one.parameters)): one.value for one in found.findings().metrics}
+    rest = {(one.type, text(one.parameters)): one.value for one in found.details().metrics}
     assert not numbers.keys() & rest.keys()
     return {**rest, **{key: None if np.isnan(one) else one for key, one in numbers.items()}}
 
@@ -278,7 +278,7 @@ def test_a_score_that_is_not_given_is_zero():
 def test_curves_are_those_of_scikit_learn():
     scores, true = single_case(7)
     images = images_of(scores, true[:, None])
-    curves = evaluated(images).findings().curves
+    curves = evaluated(images).details().curves
     assert [one["label"] for one in curves["pr"]] == [
         None, *sorted(f"label {at}" for at in range(12) if at in true)
     ]  # fmt: skip
@@ -308,7 +308,7 @@ def test_long_curves_keep_their_shape_in_200_points():
     true = pick.random(5000) < 0.3
     scores = pick.normal(true * 1.5, 1)
     scores = 1 / (1 + np.exp(-np.stack([scores, -scores], axis=1)))
-    curves = evaluated(images_of(scores, (~true).astype(int)[:, None])).findings().curves
+    curves = evaluated(images_of(scores, (~true).astype(int)[:, None])).details().curves
     roc = curves["roc"][1]
     assert len(roc["threshold"]) <= 200
     assert [roc["false_positive_rate"][at] for at in (0, -1)] == [0, 1]
@@ -330,7 +330,7 @@ def test_who_is_taken_for_whom_comes_with_examples():
         image_of(3, {"dog": 0.05, "cat": 0.95}, ["dog"]),
         image_of(4, {}, ["cow"]),
     ]
-    found = evaluated(images).findings()
+    found = evaluated(images).details()
     confusion = found.confusion
     assert confusion.labels == ["cat", "cow", "dog"]
     assert confusion.matrix == [[1, 0, 0], [0, 0, 0], [2, 0, 0]]
@@ -361,7 +361,7 @@ def test_a_label_given_twice_has_its_higher_score():
     assert found[key("Accuracy")] == 1
     assert found[key("ROCAUC", label="a")] == 1
     confused = [image_of(1, [("b", 0.1), ("a", 0.3), ("b", 0.6)], ["a"])]
-    (example,) = evaluated(confused).findings().confusion.examples
+    (example,) = evaluated(confused).details().confusion.examples
     assert example.prediction_id == "2"
 
 
@@ -382,7 +382,7 @@ def test_what_is_undefined_is_none():
 
 def test_of_many_labels_the_commonest_are_in_the_matrix():
     images = [image_of(at, {f"{at:04}": 0.5, "0000": 0.6}, [f"{at:04}"]) for at in range(1002)]
-    confusion = evaluated([*images, image_of(1002, {"1001": 1}, ["1001"])]).findings().confusion
+    confusion = evaluated([*images, image_of(1002, {"1001": 1}, ["1001"])]).details().confusion
     assert len(confusion.labels) == len(confusion.matrix) == 1000
     assert confusion.labels[-2:] == ["0998", "1001"]
     assert confusion.matrix[-1][-1] == 1
@@ -396,14 +396,14 @@ def test_scores_that_are_no_probabilities_have_no_calibration():
     assert found[key("ROCAUC", average="macro")] == 1
     assert found[key("Brier", rule="sum over labels")] is None
     assert found[key("ECE", bins=15, rule="equal width, upper edge included")] is None
-    curves = evaluated(images).findings().curves
+    curves = evaluated(images).details().curves
     assert "reliability" not in curves
     assert sum(curves["scores"][0]["right"]) == 2
 
 
 def test_reliability_says_how_often_a_bin_is_right():
     images = [image_of(at, {"a": 0.8}, ["a" if at < 3 else "b"]) for at in range(4)]
-    (curve,) = evaluated(images).findings().curves["reliability"]
+    (curve,) = evaluated(images).details().curves["reliability"]
     full = [at for at, count in enumerate(curve["count"]) if count]
     assert [curve["edges"][at] for at in (full[0], full[0] + 1)] == pytest.approx([11 / 15, 0.8])
     assert curve["accuracy"][full[0]] == 0.75
@@ -436,7 +436,7 @@ def test_reliability_says_how_often_a_bin_is_right():
 def test_what_is_no_classification_is_refused(answer, truth, message):
     image = EvaluatedImage("7", msgspec.Raw(answer), msgspec.Raw(truth))
     with pytest.raises(EvaluationError, match=message):
-        state_of(Classification(), [image], [])
+        build_state(ClassificationEvaluator(), [image], [])
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -444,21 +444,21 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
     scores, true = multi_case(3)
     truths = [np.flatnonzero(row) for row in true] if many else true.argmax(axis=1)[:, None]
     images = images_of(scores, truths)
-    evaluation = Classification()
+    evaluation = ClassificationEvaluator()
     pick = np.random.default_rng(0)
     reports = []
     for shards in (1, 4, 7):
         dealt = pick.integers(0, shards, len(images))
         states = [
-            state_of(evaluation, [images[at] for at in np.flatnonzero(dealt == shard)], [])
+            build_state(evaluation, [images[at] for at in np.flatnonzero(dealt == shard)], [])
             for shard in pick.permutation(shards)
         ]
-        report = evaluate(
+        report = evaluate_state(
             evaluation,
-            merge(states),
+            merge_states(states),
             task="IMAGE_CLASSIFICATION",
             model=ReportedModel("m"),
-            asked=Asked(resamples=20),
+            options=EvaluationOptions(resamples=20),
         )
         assert report.parameters["multi_label"] is many
         report = msgspec.structs.replace(report, id="", created="", provenance={})
@@ -469,14 +469,14 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
 def test_models_may_differ_in_how_many_labels_an_image_has():
     one = [image_of(at, SURE, ["cat"]) for at in range(4)]
     several = [image_of(at, SURE, ["cat", "dog"]) for at in range(4)]
-    first, second = (merged(Classification(), some) for some in (one, several))
-    report = evaluate(
-        Classification(),
+    first, second = (merged(ClassificationEvaluator(), some) for some in (one, several))
+    report = evaluate_state(
+        ClassificationEvaluator(),
         first,
         task="IMAGE_CLASSIFICATION",
         model=ReportedModel("m"),
-        others=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
-        asked=Asked(resamples=5),
+        other_models=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
+        options=EvaluationOptions(resamples=5),
     )
     other, same = report.comparisons
     assert "HammingLoss" in {metric.type for metric in other.metrics}

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from quadriga.monitor.evaluation.evaluators import evaluator
-from quadriga.monitor.evaluation.files.coco import state_of_coco
+from quadriga.monitor.evaluation.evaluators import load_evaluator
+from quadriga.monitor.evaluation.files.coco import coco_state
 from quadriga.monitor.evaluation.objects.detection import box_overlap
-from quadriga.monitor.evaluation.pixels.instances import Instances, pair_overlap
-from quadriga.monitor.evaluation.state import EvaluationError, merge
+from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator, pair_overlap
+from quadriga.monitor.evaluation.state import EvaluationError, merge_states
 from tests.coco_reference import arrays_of, reference
 
 # pycocotools' own.
@@ -121,9 +121,9 @@ def files(folder, truth, results):
 
 def assert_as_reference(folder, truth, results, kind):
     task = {"segm": "IMAGE_SEGMENTATION", "bbox": "OBJECT_DETECTION"}[kind]
-    found, state = state_of_coco(*files(folder, truth, results), task=None if results else task)
+    found, state = coco_state(*files(folder, truth, results), task=None if results else task)
     assert found == task
-    state = merge([state])
+    state = merge_states([state])
     overlap = (pair_overlap if kind == "segm" else box_overlap)(state)
     # The order of our labels, which are sorted by name.
     order = np.argsort(LABELS)
@@ -132,7 +132,7 @@ def assert_as_reference(folder, truth, results, kind):
         if at < 3:
             its = its[..., order, :, :]  # noqa: PLW2901
         np.testing.assert_allclose(ours, its, rtol=0, atol=1e-12)
-    evaluation = Instances() if kind == "segm" else evaluator(task)
+    evaluation = InstanceEvaluator() if kind == "segm" else load_evaluator(task)
     headlines = evaluation.evaluate(state).headlines(np.ones((1, len(state.ids))))[:12]
     np.testing.assert_allclose(
         [one.values[0] for one in headlines[:12]], theirs[3], rtol=0, atol=1e-12
@@ -220,9 +220,9 @@ def test_edge_cases_are_those_of_the_reference(tmp_path, name):
 
 def test_images_of_many_parts_are_one_state(tmp_path, monkeypatch):
     places = files(tmp_path, dataset((case := mask_case(1))[0]), case[1])
-    _, whole = state_of_coco(*places)
+    _, whole = coco_state(*places)
     monkeypatch.setattr("quadriga.monitor.evaluation.files.coco._PIXELS", SIDE * SIDE * 7)
-    _, parts = state_of_coco(*places)
+    _, parts = coco_state(*places)
     assert msgspec.json.encode(plain(whole)) == msgspec.json.encode(plain(parts))
 
 
@@ -239,7 +239,7 @@ def plain(state):
 def test_any_dealing_of_the_images_gives_the_same_whole(tmp_path, seed, case):
     annotations, results = case(seed)
     truth = dataset(annotations)
-    whole = merge([state_of_coco(*files(tmp_path, truth, results), ["meta.camera.id"])[1]])
+    whole = merge_states([coco_state(*files(tmp_path, truth, results), ["meta.camera.id"])[1]])
     pick = np.random.default_rng(seed)
     shard = pick.integers(0, 3, 9)
     task = None
@@ -252,16 +252,14 @@ def test_any_dealing_of_the_images_gives_the_same_whole(tmp_path, seed, case):
         }
         mine = [one for one in results if shard[one["image_id"]] == number]
         task = "segmentation" if case is mask_case else "detection"
-        states.append(state_of_coco(*files(tmp_path, part, mine), ["meta.camera.id"], task)[1])
-    assert msgspec.json.encode(plain(merge(states))) == msgspec.json.encode(plain(whole))
+        states.append(coco_state(*files(tmp_path, part, mine), ["meta.camera.id"], task)[1])
+    assert msgspec.json.encode(plain(merge_states(states))) == msgspec.json.encode(plain(whole))
 
 
 def test_images_are_named_and_sliced_and_labels_without_truth_stay(tmp_path):
     truth = dataset([there(2, 1, SQUARE), there(9, 1, SQUARE), annotation(1, 5)], images=2)
-    _, state = state_of_coco(
-        *files(tmp_path, truth, []), ["meta.camera.id", "meta.x"], "segmentation"
-    )
-    state = merge([state])
+    _, state = coco_state(*files(tmp_path, truth, []), ["meta.camera.id", "meta.x"], "segmentation")
+    state = merge_states([state])
     assert state.ids == ["1", "2"]
     assert state.images == ["1.png", "2.png"]
     assert state.sizes.tolist() == [[SIDE, SIDE]] * 2
@@ -269,7 +267,7 @@ def test_images_are_named_and_sliced_and_labels_without_truth_stay(tmp_path):
     assert state.labels == ["apple", "bird", "cat"]
     assert state.excluded == {"unlisted_annotation": 2}
     truth["images"][0]["file_name"] = "1.png"
-    assert state_of_coco(*files(tmp_path, truth, []), task="segmentation")[1].images == ["2", "1"]
+    assert coco_state(*files(tmp_path, truth, []), task="segmentation")[1].images == ["2", "1"]
 
 
 def test_results_with_boxes_and_masks_are_masks_unless_boxes_are_asked_for(tmp_path):
@@ -277,10 +275,10 @@ def test_results_with_boxes_and_masks_are_masks_unless_boxes_are_asked_for(tmp_p
     result = {**found(1, 1, disc(50, 50, 20), 0.5), "bbox": [30, 30, 41, 41]}
     truth = dataset([there(1, 1, SQUARE, bbox=[0, 0, 40, 40])])
     places = files(tmp_path, truth, [result])
-    task, state = state_of_coco(*places)
+    task, state = coco_state(*places)
     assert task == "IMAGE_SEGMENTATION"
     assert state.tables["predictions"]["area"].tolist() == [disc(50, 50, 20).sum()]
-    task, state = state_of_coco(*places, task="detection")
+    task, state = coco_state(*places, task="detection")
     assert task == "OBJECT_DETECTION"
     assert state.tables["predictions"]["box"].tolist() == [[30, 30, 41, 41]]
 
@@ -333,9 +331,9 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG)
 def test_what_is_wrong_with_a_file_is_named(tmp_path, message):
     with pytest.raises(EvaluationError, match=message):
-        state_of_coco(*files(tmp_path, *WRONG[message]))
+        coco_state(*files(tmp_path, *WRONG[message]))
 
 
 def test_only_boxes_and_masks_come_in_these_files(tmp_path):
     with pytest.raises(EvaluationError, match="expected OBJECT_DETECTION or IMAGE_SEGMENTATION"):
-        state_of_coco(*files(tmp_path, GOOD, []), task="classification")
+        coco_state(*files(tmp_path, GOOD, []), task="classification")

@@ -2,8 +2,8 @@
 
 import re
 
-from quadriga.monitor.report.charts.curves import precision_recall, roc
-from quadriga.monitor.report.charts.drawing import styled
+from quadriga.monitor.report.charts.curves import precision_recall_chart, roc_chart
+from quadriga.monitor.report.charts.drawing import drawing_style
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 
 
@@ -12,7 +12,7 @@ def report(curves, metrics):
 
 
 def names(draw, curves, metrics):
-    with styled():
+    with drawing_style():
         found = draw(report(curves, metrics))
     return re.findall(r">(0\.\d\d [^<]*)<", str(found.svg))
 
@@ -38,7 +38,7 @@ def test_numbers_are_those_of_the_metrics():
         Metric("AP", 0.66, coco | {"iou": 0.75, "label": "a"}),
     ]
     curves = {"pr": [pr("a", 0.5), pr(None, 0.5), pr("a", 0.75)]}
-    assert names(precision_recall, curves, metrics) == ["0.44 a", "0.33 mean", "0.66 a"]
+    assert names(precision_recall_chart, curves, metrics) == ["0.44 a", "0.33 mean", "0.66 a"]
 
 
 def test_macro_average_belongs_to_the_mean():
@@ -46,7 +46,7 @@ def test_macro_average_belongs_to_the_mean():
         Metric("AveragePrecision", 0.11, {"average": "micro"}),
         Metric("AveragePrecision", 0.22, {"average": "macro"}),
     ]
-    assert names(precision_recall, {"pr": [pr(None)]}, metrics) == ["0.22 mean"]
+    assert names(precision_recall_chart, {"pr": [pr(None)]}, metrics) == ["0.22 mean"]
 
 
 def test_without_a_metric_it_is_the_area():
@@ -56,19 +56,19 @@ def test_without_a_metric_it_is_the_area():
         "true_positive_rate": [1, 0, None],
         "threshold": [],
     }
-    assert names(roc, {"roc": [curve]}, []) == ["0.50 a"]
+    assert names(roc_chart, {"roc": [curve]}, []) == ["0.50 a"]
 
 
 def test_the_worst_labels_are_drawn():
     metrics = [Metric("AveragePrecision", at / 10, {"label": f"l{at}"}) for at in range(9)]
     curves = {"pr": [pr(f"l{at}") for at in (8, 3, 1, 0, 2, 7, 6, 5, 4)]}
-    assert names(precision_recall, curves, metrics) == [f"0.{at}0 l{at}" for at in range(5)]
+    assert names(precision_recall_chart, curves, metrics) == [f"0.{at}0 l{at}" for at in range(5)]
 
 
 def test_no_curve_is_no_picture():
-    with styled():
-        assert roc(report({}, [])) is None
+    with drawing_style():
+        assert roc_chart(report({}, [])) is None
         assert (
-            precision_recall(report({"pr": [pr("a") | {"recall": [], "precision": []}]}, []))
+            precision_recall_chart(report({"pr": [pr("a") | {"recall": [], "precision": []}]}, []))
             is None
         )

@@ -53,11 +53,11 @@ def test_chariots_layout_with_metadata(dataset) -> None:
         }
     )  # fmt: skip
     first, second, third = images
-    assert first.truth == [{"label": "ship", **BOX}]
+    assert first.annotations == [{"label": "ship", **BOX}]
     assert first.metadata == {"camera": "north", "latitude": 5.5}
     assert (first.path, first.split, first.read()) == ("images/a.jpg", "val", b"A")
-    assert (second.path, second.truth, second.read()) == ("b", [], b"B")
-    assert third.truth is None, "what a model said is not true"
+    assert (second.path, second.annotations, second.read()) == ("b", [], b"B")
+    assert third.annotations is None, "what a model said is not true"
     with pytest.raises(OSError, match=r"c\.jpg"):
         third.read()
 
@@ -87,7 +87,7 @@ COCO = {
 def test_coco_in_the_places_where_its_images_lie(dataset, json_name, image_name, split) -> None:
     (image,) = dataset({json_name: json.dumps(COCO), image_name: "A", "results.json": "[]"})
     assert (image.path, image.split, image.read()) == (image_name, split, b"A")
-    assert image.truth == [
+    assert image.annotations == [
         {"label": "ship", **BOX, "crowd": True, "area": 9},
         {"label": "ship", **BOX},
     ]
@@ -97,9 +97,9 @@ def test_coco_for_each_task(dataset) -> None:
     files = {"annotations.json": json.dumps(COCO), "a.jpg": ""}
     (masks,) = dataset(files, "IMAGE_SEGMENTATION")
     corners = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 2, "y": 2}, {"x": 2, "y": 1}]
-    assert [one["contour"] for one in masks.truth] == [[corners], [corners]]
+    assert [one["contour"] for one in masks.annotations] == [[corners], [corners]]
     (labels,) = dataset(files, "IMAGE_CLASSIFICATION")
-    assert labels.truth == [{"label": "ship"}]
+    assert labels.annotations == [{"label": "ship"}]
     with pytest.raises(EvaluationError, match=r"annotations\[0\]: expected an oriented_bbox"):
         dataset(files, "ORIENTED_OBJECT_DETECTION")
 
@@ -115,7 +115,7 @@ def test_coco_for_each_task(dataset) -> None:
 def test_a_folder_for_each_label(dataset, names, found) -> None:
     images = dataset({name: name for name in (*names, "cat/readme.txt", "4.jpg")})
     images = [one for one in images if one.path in names]
-    assert [(one.truth[0]["label"], one.split) for one in images] == found
+    assert [(one.annotations[0]["label"], one.split) for one in images] == found
 
 
 @pytest.mark.parametrize(

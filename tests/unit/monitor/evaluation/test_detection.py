@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.monitor.evaluation.evaluators import evaluator, state_of
-from quadriga.monitor.evaluation.objects.detection import Detection
-from quadriga.monitor.evaluation.reporting import Asked, evaluate
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
+from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge_states
 from tests import coco_reference
 from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
 
@@ -30,13 +30,15 @@ def box(label, *corners, **fields):
 
 def whole(images, shards=1, by=()):
     """Deal images out, and put them together again."""
-    return merged(Detection(), images, shards, by)
+    return merged(DetectionEvaluator(), images, shards, by)
 
 
 def headlines(images, weights=None):
     state = whole(images)
     weights = np.ones((1, len(state.ids))) if weights is None else weights
-    return np.stack([one.values for one in Detection().evaluate(state).headlines(weights)[:12]])
+    return np.stack(
+        [one.values for one in DetectionEvaluator().evaluate(state).headlines(weights)[:12]]
+    )
 
 
 def made(seed, *, images=12, ties=True, crowds=True, labels=LABELS):
@@ -125,7 +127,7 @@ def hotcoco_of(images):
 def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
     images = made(seed)
     state = whole(images, shards=3)
-    evaluated = Detection().evaluate(state)
+    evaluated = DetectionEvaluator().evaluate(state)
     found = evaluated.headlines(np.ones((1, len(images))))[:12]
     mine = [*coco_reference.curves_of(evaluated.ranking), [one.values[0] for one in found]]
     for our, their in zip(mine, coco_reference.reference(*coco_of(images), "bbox"), strict=True):
@@ -133,7 +135,7 @@ def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
 
 
 def test_headlines_are_named_in_the_order_of_coco():
-    evaluated = Detection().evaluate(whole(made(0)))
+    evaluated = DetectionEvaluator().evaluate(whole(made(0)))
     names = [
         (one.type, one.parameters["iou"], one.parameters["area"], one.parameters["max_dets"])
         for one in evaluated.headlines(np.ones((1, 12)))[:12]
@@ -169,14 +171,21 @@ def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
     images = made(seed)
     shards = data.draw(st.lists(st.integers(0, 3), min_size=12, max_size=12))
     order = data.draw(st.permutations(range(12)))
-    dealt = merge(
+    dealt = merge_states(
         [
-            state_of(Detection(), [images[at] for at in order if shards[at] == shard], [])
+            build_state(
+                DetectionEvaluator(), [images[at] for at in order if shards[at] == shard], []
+            )
             for shard in range(4)
         ]
     )
     reports = [
-        evaluate(Detection(), state, task="OBJECT_DETECTION", asked=Asked(resamples=20))
+        evaluate_state(
+            DetectionEvaluator(),
+            state,
+            task="OBJECT_DETECTION",
+            options=EvaluationOptions(resamples=20),
+        )
         for state in (whole(images), dealt)
     ]
     one, other = (
@@ -189,7 +198,7 @@ def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
 @pytest.mark.parametrize("seed", range(1, 12, 2))
 def test_errors_and_confusion_are_those_of_hotcoco(seed):
     images = made(seed, ties=False, crowds=False)
-    found = Detection().evaluate(whole(images)).findings()
+    found = DetectionEvaluator().evaluate(whole(images)).details()
     reference = hotcoco_of(images)
     theirs = reference.tide_errors()["delta_ap"]
     mine = dict(found.errors_tide)
@@ -227,15 +236,15 @@ PLAIN = [
 
 
 def test_of_many_labels_the_most_common_are_in_the_confusion(monkeypatch):
-    monkeypatch.setattr("quadriga.monitor.evaluation.labels.label_counts.MOST_LABELS", 1)
-    confusion = Detection().evaluate(whole(PLAIN)).findings().confusion
+    monkeypatch.setattr("quadriga.monitor.evaluation.labels.label_counts.MAX_LABELS", 1)
+    confusion = DetectionEvaluator().evaluate(whole(PLAIN)).details().confusion
     assert confusion.labels == ["car"]
     assert confusion.matrix == [[1]]
     assert confusion.parameters["labels"] == 3
 
 
 def test_what_is_behind_each_number_is_named():
-    findings = Detection().evaluate(whole(PLAIN)).findings()
+    findings = DetectionEvaluator().evaluate(whole(PLAIN)).details()
     assert findings.confusion.labels == ["bus", "car", "dog"]
     assert findings.confusion.matrix == [[0, 0, 0], [1, 1, 0], [0, 0, 0]]
     assert findings.confusion.hallucinations == {"bus": 2, "dog": 1}
@@ -262,7 +271,7 @@ def test_what_is_behind_each_number_is_named():
 
 
 def test_rates_at_a_score_and_at_the_best_one():
-    findings = Detection().evaluate(whole(PLAIN)).findings()
+    findings = DetectionEvaluator().evaluate(whole(PLAIN)).details()
     half = {"score": 0.5, "iou": 0.5}
     assert metric(findings, "Precision", **half, label=None) == 1 / 4
     assert metric(findings, "Recall", **half, label=None) == 1 / 3
@@ -276,7 +285,7 @@ def test_rates_at_a_score_and_at_the_best_one():
 
 
 def test_curves_have_their_scores_and_end_where_the_recall_does():
-    findings = Detection().evaluate(whole(PLAIN)).findings()
+    findings = DetectionEvaluator().evaluate(whole(PLAIN)).details()
     curve, unfound = (
         next(one for one in findings.curves["pr"] if one["label"] == label and one["iou"] == 0.5)
         for label in ("car", "bus")
@@ -308,8 +317,8 @@ def test_curves_have_their_scores_and_end_where_the_recall_does():
     ids=["no images", "nothing", "no predictions", "no truths", "only a crowd", "points"],
 )
 def test_what_is_undefined_is_none(images):
-    report = evaluate(
-        evaluator("detection"),
+    report = evaluate_state(
+        load_evaluator("detection"),
         whole(images),
         task="OBJECT_DETECTION",
     )
@@ -349,12 +358,12 @@ def test_a_number_that_is_none_is_refused(number):
 
 
 def test_the_example_of_the_document_gives_its_numbers():
-    text = (Path(__file__).parents[4] / "docs/evaluation.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/evaluation-reference.md").read_text()
     section = text.partition("\n## Detection\n")[2].partition("\n## ")[0]
     lines = section.partition("```json\n")[2].partition("```")[0].splitlines()
     images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]
-    evaluated = Detection().evaluate(whole(images))
-    findings = evaluated.findings()
+    evaluated = DetectionEvaluator().evaluate(whole(images))
+    findings = evaluated.details()
     ap = evaluated.headlines(np.ones((1, 3)))[1].values[0]
     half = {"score": 0.5, "iou": 0.5, "label": None}
     numbers = [
@@ -369,7 +378,7 @@ def test_the_example_of_the_document_gives_its_numbers():
 
 def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
     findings = (
-        Detection()
+        DetectionEvaluator()
         .evaluate(
             whole(
                 [
@@ -386,7 +395,7 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
                 ]
             )
         )
-        .findings()
+        .details()
     )
     assert findings.confusion.matrix == [[0] * 3] * 3
     assert findings.confusion.hallucinations == {}
@@ -395,7 +404,9 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
 
 def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
     predictions = [box("car", 0, 0, 9, 9, score=1 - one / 200) for one in range(103)]
-    findings = Detection().evaluate(whole([evaluated_image(1, predictions, [CAR])])).findings()
+    findings = (
+        DetectionEvaluator().evaluate(whole([evaluated_image(1, predictions, [CAR])])).details()
+    )
     assert findings.excluded == {"over_max_dets": 3}
     assert sum(findings.confusion.hallucinations.values()) == 100
 
@@ -403,21 +414,21 @@ def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
 def test_a_label_that_nothing_finds_is_worth_its_misses():
     there = [box("found", 0, 0, 10, 10), box("lost", 50, 50, 60, 60)]
     half = evaluated_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
-    errors = Detection().evaluate(whole([half])).findings().errors_tide
+    errors = DetectionEvaluator().evaluate(whole([half])).details().errors_tide
     assert errors["Miss"] == errors["FalseNeg"] == pytest.approx(0.5)
     nothing = evaluated_image("1", [], there)
-    errors = Detection().evaluate(whole([nothing])).findings().errors_tide
+    errors = DetectionEvaluator().evaluate(whole([nothing])).details().errors_tide
     assert errors["Miss"] is None
     assert errors["Loc"] == 0
 
 
 def test_each_label_has_an_interval_of_the_same_resamples():
     images = made(3, images=30, ties=False)
-    report = evaluate(
-        Detection(),
+    report = evaluate_state(
+        DetectionEvaluator(),
         whole(images),
         task="OBJECT_DETECTION",
-        asked=Asked(resamples=50),
+        options=EvaluationOptions(resamples=50),
     )
     averaged = [
         one
@@ -443,11 +454,11 @@ def test_each_label_has_an_interval_of_the_same_resamples():
         for one in images
     ]
     state = whole(alone)
-    found = evaluate(
-        Detection(),
+    found = evaluate_state(
+        DetectionEvaluator(),
         state,
         task="OBJECT_DETECTION",
-        asked=Asked(resamples=50),
+        options=EvaluationOptions(resamples=50),
     )
     assert found.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
     assert all(one.parameters.get("label") is None for one in report.metrics[:12])

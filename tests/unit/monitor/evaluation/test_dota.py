@@ -9,11 +9,14 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.objects.dota import RULES, THRESHOLDS
-from quadriga.monitor.evaluation.objects.oriented import OrientedDetection, oriented_overlap
-from quadriga.monitor.evaluation.reporting import Asked, evaluate
-from quadriga.monitor.evaluation.state import merge, select
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.objects.dota import IOU_THRESHOLDS, RULES
+from quadriga.monitor.evaluation.objects.oriented import (
+    OrientedDetectionEvaluator,
+    oriented_overlap,
+)
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.evaluation.state import merge_states, select_images
 from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
 
 LABELS = "abc"
@@ -138,12 +141,12 @@ def of_rule(metrics):
 
 
 def report(images, resamples=0):
-    state = merged(OrientedDetection(), images)
-    return evaluate(
-        OrientedDetection(),
+    state = merged(OrientedDetectionEvaluator(), images)
+    return evaluate_state(
+        OrientedDetectionEvaluator(),
         state,
         task="ORIENTED_OBJECT_DETECTION",
-        asked=Asked(resamples=resamples),
+        options=EvaluationOptions(resamples=resamples),
     )
 
 
@@ -187,12 +190,12 @@ SPECIAL = {
 )
 def test_numbers_are_those_of_the_development_kit(cases):
     images = images_of(cases)
-    state = merged(OrientedDetection(), images)
+    state = merged(OrientedDetectionEvaluator(), images)
     found = of_rule(report(images).metrics)
     assert len(found) == 4 * (1 + len(state.labels))
     pairs = [best_overlaps(state, label) for label in range(len(state.labels))]
     for rule in RULES:
-        for threshold in THRESHOLDS:
+        for threshold in IOU_THRESHOLDS:
             expected = [
                 voc_eval(state, label, of, threshold, rule == "DOTA VOC07")
                 for label, of in enumerate(pairs)
@@ -225,16 +228,16 @@ def overall(headlines):
 def test_weights_are_as_if_images_were_there_so_often():
     cases = random_cases(1)
     images = images_of(cases)
-    state = merged(OrientedDetection(), images)
+    state = merged(OrientedDetectionEvaluator(), images)
     weights = np.random.default_rng(0).integers(0, 3, (6, len(images))).astype(float)
     weights[0] = 1
     weights[1] = 0
-    headlines = overall(OrientedDetection().evaluate(state).headlines(weights))
+    headlines = overall(OrientedDetectionEvaluator().evaluate(state).headlines(weights))
     for number, weighting in enumerate(weights):
         at = [one for one, count in enumerate(weighting) for _ in range(int(count))]
         repeated = [msgspec.structs.replace(images[one], id=str(n)) for n, one in enumerate(at)]
-        whole = merged(OrientedDetection(), repeated)
-        again = OrientedDetection().evaluate(whole).headlines(np.ones((1, len(repeated))))
+        whole = merged(OrientedDetectionEvaluator(), repeated)
+        again = OrientedDetectionEvaluator().evaluate(whole).headlines(np.ones((1, len(repeated))))
         again = overall(again)
         for one, other in zip(headlines, again, strict=True):
             assert one[:2] == other[:2]
@@ -243,11 +246,11 @@ def test_weights_are_as_if_images_were_there_so_often():
 
 def test_a_part_is_a_weighting_of_zeros_and_ones():
     images = images_of(random_cases(5))
-    state = merged(OrientedDetection(), images)
+    state = merged(OrientedDetectionEvaluator(), images)
     mask = np.arange(len(images)) % 2.0
-    whole = OrientedDetection().evaluate(state).headlines(mask[None])
-    part = select(state, np.flatnonzero(mask))
-    alone = OrientedDetection().evaluate(part).headlines(np.ones((1, len(part.ids))))
+    whole = OrientedDetectionEvaluator().evaluate(state).headlines(mask[None])
+    part = select_images(state, np.flatnonzero(mask))
+    alone = OrientedDetectionEvaluator().evaluate(part).headlines(np.ones((1, len(part.ids))))
     for one, other in zip(whole, alone, strict=True):
         np.testing.assert_allclose(one.values, other.values, atol=1e-12)
 
@@ -319,25 +322,25 @@ def test_numbers_by_the_other_rule_are_those_of_pycocotools(seed):
             one["difficult"] = False  # of which it does not know
     images = images_of(cases)
     found = [one for one in report(images).metrics if one.parameters.get("rule") == "COCO"]
-    expected = coco(merged(OrientedDetection(), images))
+    expected = coco(merged(OrientedDetectionEvaluator(), images))
     assert [one.value for one in found[:12]] == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
     images = images_of(random_cases(7))
     whole = report(images, resamples=20)
-    shards = [state_of(OrientedDetection(), images[at::3], []) for at in (2, 0, 1)]
-    parts = evaluate(
-        OrientedDetection(),
-        merge([merge(shards[:2]), shards[2]]),
+    shards = [build_state(OrientedDetectionEvaluator(), images[at::3], []) for at in (2, 0, 1)]
+    parts = evaluate_state(
+        OrientedDetectionEvaluator(),
+        merge_states([merge_states(shards[:2]), shards[2]]),
         task="ORIENTED_OBJECT_DETECTION",
-        asked=Asked(resamples=20),
+        options=EvaluationOptions(resamples=20),
     )
     assert parts.metrics == whole.metrics
     assert parts.curves == whole.curves
     rules = {one.parameters.get("rule") for one in whole.metrics}
     assert {"COCO", *RULES} <= rules
-    assert whole.parameters["dota"]["iou_above"] == THRESHOLDS
+    assert whole.parameters["dota"]["iou_above"] == IOU_THRESHOLDS
     [dota] = [
         one for one in whole.metrics if of_rule([one]) == {("DOTA VOC12", 0.5, None): one.value}
     ]

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
 from tests.unit.monitor.evaluation.evaluated import merged
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
 
 def example(heading):
@@ -26,7 +26,7 @@ def example(heading):
 )
 def test_examples_have_the_numbers_that_are_said(task, heading):
     images, said = example(heading)
-    evaluation = evaluator(task)
+    evaluation = load_evaluator(task)
     evaluated = evaluation.evaluate(merged(evaluation, images))
     found = {}
     for one in evaluated.headlines(np.ones((1, len(images)))):

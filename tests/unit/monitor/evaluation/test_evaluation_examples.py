@@ -1,4 +1,4 @@
-"""The examples of docs/evaluation.md give the numbers that stand beside them."""
+"""The examples of docs/evaluation-reference.md give the numbers that stand beside them."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
 from tests.unit.monitor.evaluation.evaluated import merged
 
-PAGE = Path(__file__).parents[4] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
 
 def example(heading):
@@ -29,12 +29,12 @@ def example(heading):
 
 
 @pytest.mark.parametrize(
-    ("heading", "task"), [("Oriented boxes", "oriented"), ("Answers", "image-text")]
+    ("heading", "task"), [("Oriented boxes", "oriented"), ("Text answers", "image-text")]
 )
 def test_examples_give_their_numbers(heading, task):
     image, rows = example(heading)
     assert rows
-    evaluation = evaluator(task)
+    evaluation = load_evaluator(task)
     whole = evaluation.evaluate(merged(evaluation, [image]))
     found = {}
     for one in whole.headlines(np.ones((1, 1))):

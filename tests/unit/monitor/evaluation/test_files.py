@@ -9,13 +9,13 @@ import pytest
 
 from quadriga.monitor.evaluation.files import evaluate_files as files
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco, evaluate_records
-from quadriga.monitor.evaluation.reporting import Asked
+from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
 from tests.unit.monitor.evaluation.evaluated import told
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 FOUND = [BOX | {"score": 0.5}]
-ASKED = Asked(resamples=5)
+ASKED = EvaluationOptions(resamples=5)
 
 
 def record(name, **fields):
@@ -27,7 +27,7 @@ def lines(*records):
 
 
 def evaluated(*records, task="detection", **options):
-    return evaluate_records(lines(*records), task, name="a.jsonl", asked=ASKED, **options)
+    return evaluate_records(lines(*records), task, name="a.jsonl", options=ASKED, **options)
 
 
 def value(report, kind="AP"):
@@ -122,7 +122,7 @@ def coco(tmp_path):
     def evaluate(results, task=None):
         (tmp_path / "truth.json").write_text(json.dumps(COCO))
         (tmp_path / "found.json").write_text(json.dumps(results))
-        return evaluate_coco(tmp_path / "truth.json", tmp_path / "found.json", task, asked=ASKED)
+        return evaluate_coco(tmp_path / "truth.json", tmp_path / "found.json", task, options=ASKED)
 
     return evaluate
 
@@ -151,7 +151,7 @@ def test_masks_of_coco_are_drawn_as_contours(coco) -> None:
 
 def test_the_record_of_the_document_is_one() -> None:
     page = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
-    section = page.partition("\n## Evaluating files\n")[2].partition("\n## ")[0]
+    section = page.partition("\n## Evaluate files\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     report = evaluated(json.loads(example), by=["meta.camera_id"])
     assert [one.value for one in report.slices] == ["north"]

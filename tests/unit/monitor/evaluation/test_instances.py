@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.objects.detection import Detection
-from quadriga.monitor.evaluation.pixels.instances import Instances, pair_overlap
-from quadriga.monitor.evaluation.reporting import Asked, evaluate
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, merge
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
+from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator, pair_overlap
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    LabelNumbers,
+    merge_states,
+)
 from quadriga.tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
 from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
@@ -119,21 +124,23 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
     shards = np.random.default_rng(seed).integers(0, 3, len(images))
     given = [image_of(at, *one) for at, one in enumerate(images, 1)]
     states = [
-        state_of(
-            Instances(), [one for one, of in zip(given, shards, strict=True) if of == shard], []
+        build_state(
+            InstanceEvaluator(),
+            [one for one, of in zip(given, shards, strict=True) if of == shard],
+            [],
         )
         for shard in range(3)
     ]
-    state = merge(states)
+    state = merge_states(states)
     assert state.labels == list(LABELS)
     theirs = reference(*as_coco(images), "segm")
     for ours, its in zip(arrays_of(state, pair_overlap(state)), theirs, strict=True):
         np.testing.assert_allclose(ours, its, rtol=0, atol=1e-12)
-    headlines = Instances().evaluate(state).headlines(np.ones((1, len(state.ids))))[:12]
+    headlines = InstanceEvaluator().evaluate(state).headlines(np.ones((1, len(state.ids))))[:12]
     np.testing.assert_allclose(
         [one.values[0] for one in headlines[:12]], theirs[3], rtol=0, atol=1e-12
     )
-    whole = merged(Instances(), given)
+    whole = merged(InstanceEvaluator(), given)
     for name, table in whole.tables.items():
         for key, column in table.items():
             assert column.dtype == state.tables[name][key].dtype
@@ -141,7 +148,7 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
 
 
 def tables(predictions, truths, **fields):
-    return Instances().tables([image_of(1, predictions, truths, **fields)], Labels())
+    return InstanceEvaluator().tables([image_of(1, predictions, truths, **fields)], LabelNumbers())
 
 
 def test_tables_hold_pixels_and_pairs_of_any_labels():
@@ -202,12 +209,12 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
         for at, images in enumerate((masks, boxes)):
             images.append(image_of(number, *([one[at] for one in side] for side in both)))
     reports = []
-    for evaluation, images in ((Instances(), masks), (Detection(), boxes)):
-        report = evaluate(
+    for evaluation, images in ((InstanceEvaluator(), masks), (DetectionEvaluator(), boxes)):
+        report = evaluate_state(
             evaluation,
             merged(evaluation, images),
             task="",
-            asked=Asked(resamples=5),
+            options=EvaluationOptions(resamples=5),
         )
         encoded = msgspec.to_builtins(report, enc_hook=lambda raw: bytes(raw).decode())
         assert encoded["parameters"].pop("overlap") in ("mask", "box")
@@ -220,15 +227,17 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
 
 
 def test_the_documented_squares_overlap_by_a_third():
-    text = Path("docs/evaluation.md").read_text(encoding="utf-8")
+    text = Path("docs/evaluation-reference.md").read_text(encoding="utf-8")
     line = text.partition("## Masks")[2].partition("```json")[2].partition("```")[0]
-    found = Instances().tables([msgspec.json.decode(line, type=EvaluatedImage)], Labels())
+    found = InstanceEvaluator().tables(
+        [msgspec.json.decode(line, type=EvaluatedImage)], LabelNumbers()
+    )
     assert found["predictions"]["area"].tolist() == found["truths"]["area"].tolist() == [400]
     assert found["pairs"]["overlap"].tolist() == [1 / 3]
 
 
 def test_nothing_makes_the_same_columns():
-    none = Instances().tables([], Labels())
+    none = InstanceEvaluator().tables([], LabelNumbers())
     some = tables([{"label": "a", "score": 0.5, "contour": square(0, 0, 2)}], [])
     for name, table in some.items():
         assert {key: column.dtype for key, column in table.items()} == {
@@ -266,7 +275,7 @@ def test_regions_that_are_no_objects_are_passed_over():
         [{"label": "background", "score": 1, **part}, {"label": "cat", "score": 0.5, **part}],
         [{"label": "void", **other}, {"label": "cat", **other}, {"label": "ignore", **part}],
     )
-    state = merged(Instances(), [image])
+    state = merged(InstanceEvaluator(), [image])
     assert state.labels == ["cat"]
     assert state.tables["predictions"]["number"].tolist() == [1]
     assert state.tables["truths"]["number"].tolist() == [1]

@@ -12,9 +12,9 @@ from quadriga.monitor.evaluation.pixels.masks import (
     Masks,
     from_contours,
     from_runs,
-    overlaps,
+    mask_overlaps,
 )
-from quadriga.monitor.evaluation.pixels.run_lengths import from_polygons, masks_of
+from quadriga.monitor.evaluation.pixels.run_lengths import from_polygons, masks_from_segmentations
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.exchange.coco import RunLengths
 from quadriga.tasks.contours import fill, rings
@@ -110,7 +110,7 @@ def test_run_lengths_are_the_masks_that_were_written(seed, write):
     sizes = pick.integers(1, 200, (20, 2))
     given = [region(pick, *size) for size in sizes]
     given[0] = (pick.random(given[0].shape) < 0.5).astype(np.uint8)
-    masks = masks_of([write(mask) for mask in given], sizes, named)
+    masks = masks_from_segmentations([write(mask) for mask in given], sizes, named)
     for at, mask in enumerate(given):
         np.testing.assert_array_equal(lines(masks, at, mask.T.shape).T, mask)
     assert masks.area.tolist() == [mask.sum() for mask in given]
@@ -142,13 +142,16 @@ def test_overlaps_are_those_of_the_reference_and_contours_and_runs_agree(seed):
     theirs = coco.iou([encoded(one) for one in found], [encoded(one) for one in there], crowd)
     sizes = np.full((12, 2), (width, height))
     here = np.zeros(12, np.int64)
-    by_runs = [masks_of([run_lengths(one) for one in of], sizes, named) for of in (found, there)]
+    by_runs = [
+        masks_from_segmentations([run_lengths(one) for one in of], sizes, named)
+        for of in (found, there)
+    ]
     by_rings = [
         from_contours(contours_of([rings(one) for one in of]), width, height)
         for of in (found, there)
     ]
     for masks in (by_runs, by_rings):
-        prediction, truth, overlap = overlaps(*masks, (here, here), crowd)
+        prediction, truth, overlap = mask_overlaps(*masks, (here, here), crowd)
         ours = np.zeros((12, 12))
         ours[prediction, truth] = overlap
         np.testing.assert_array_equal(ours, theirs)
@@ -158,9 +161,9 @@ def test_overlaps_are_those_of_the_reference_and_contours_and_runs_agree(seed):
 def test_only_masks_of_one_image_are_compared(monkeypatch):
     monkeypatch.setattr("quadriga.monitor.evaluation.pixels.masks._LINES", 7)  # in several parts
     square = fill([np.array([(2, 3), (9, 3), (9, 12), (2, 12)], np.int32)], 70, 40)
-    masks = masks_of([run_lengths(square)] * 4, np.full((4, 2), (70, 40)), named)
+    masks = masks_from_segmentations([run_lengths(square)] * 4, np.full((4, 2), (70, 40)), named)
     images = np.array([0, 1, 1, 3]), np.array([1, 2, 3, 3])
-    prediction, truth, overlap = overlaps(masks, masks, images, np.zeros(4, bool))
+    prediction, truth, overlap = mask_overlaps(masks, masks, images, np.zeros(4, bool))
     assert list(zip(prediction.tolist(), truth.tolist(), strict=True)) == [
         (1, 0), (2, 0), (3, 2), (3, 3),
     ]  # fmt: skip
@@ -168,13 +171,13 @@ def test_only_masks_of_one_image_are_compared(monkeypatch):
 
 
 def test_a_square_of_twenty_pixels_is_four_hundred():
-    """As `docs/evaluation.md` says."""
+    """As `docs/evaluation-reference.md` says."""
     ring = np.array([(0, 0), (19, 0), (19, 19), (0, 19)], np.int32)
     assert from_contours(contours_of([[ring]]), 100, 100).area.tolist() == [400]
     size = np.array([(100, 100)])
     edges = [[0.0, 0.0, 20.0, 0.0, 20.0, 20.0, 0.0, 20.0]]
-    assert masks_of([edges], size, named).area.tolist() == [400]
-    assert masks_of([[ring.ravel().tolist()]], size, named).area.tolist() == [361]
+    assert masks_from_segmentations([edges], size, named).area.tolist() == [400]
+    assert masks_from_segmentations([[ring.ravel().tolist()]], size, named).area.tolist() == [361]
 
 
 WRONG = {
@@ -198,21 +201,21 @@ def test_a_segmentation_that_is_none_is_named(message):
     good = RunLengths((4, 6), [24])
     size = np.full((3, 2), (6, 4))
     with pytest.raises(EvaluationError, match=f"region 1: .*{message}"):
-        masks_of([good, WRONG[message], [[0.0, 0, 3, 0, 3, 3]]], size, named)
+        masks_from_segmentations([good, WRONG[message], [[0.0, 0, 3, 0, 3, 3]]], size, named)
 
 
 def test_nothing_is_no_masks():
-    masks = masks_of(
+    masks = masks_from_segmentations(
         [[], RunLengths((4, 6), [24]), RunLengths((4, 6), [0, 24])], np.full((3, 2), (6, 4)), named
     )
     assert masks.area.tolist() == [0, 0, 24]
-    none = masks_of([], np.zeros((0, 2), np.int64), named)
+    none = masks_from_segmentations([], np.zeros((0, 2), np.int64), named)
     here = np.zeros(3, np.int64)
-    assert [len(one) for one in overlaps(masks, none, (here, here[:0]), np.zeros(0, bool))] == [
-        0
-    ] * 3
-    assert [len(one) for one in overlaps(none, masks, (here[:0], here), np.zeros(3, bool))] == [
-        0
-    ] * 3
-    prediction, truth, overlap = overlaps(masks, masks, (here, here), np.zeros(3, bool))
+    assert [
+        len(one) for one in mask_overlaps(masks, none, (here, here[:0]), np.zeros(0, bool))
+    ] == [0] * 3
+    assert [
+        len(one) for one in mask_overlaps(none, masks, (here[:0], here), np.zeros(3, bool))
+    ] == [0] * 3
+    prediction, truth, overlap = mask_overlaps(masks, masks, (here, here), np.zeros(3, bool))
     assert (prediction.tolist(), truth.tolist(), overlap.tolist()) == ([2], [2], [1.0])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.evaluation.objects import matching
-from quadriga.monitor.evaluation.objects.average_precision import AREAS, THRESHOLDS
-from quadriga.monitor.evaluation.objects.matching import match, near_pairs
+from quadriga.monitor.evaluation.objects.average_precision import AREA_RANGES, IOU_THRESHOLDS
+from quadriga.monitor.evaluation.objects.matching import match_objects, near_pairs
 
 
 @pytest.fixture(params=[1 << 17, 40], ids=["at once", "in parts"])
@@ -59,15 +59,15 @@ def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
     predictions, truths, overlaps = made(seed)
 
     def matched():
-        return match(
+        return match_objects(
             predictions,
             truths,
             lambda one, other: overlaps[one, other],
-            thresholds=THRESHOLDS,
-            areas=AREAS,
-            most=4,
+            thresholds=IOU_THRESHOLDS,
+            areas=AREA_RANGES,
+            max_detections=4,
             shape=(3, 7),
-        )._replace(to_find=None)
+        )._replace(actual_counts=None)
 
     at_once = matched()
     monkeypatch.setattr(matching, "_AT_ONCE", 10)

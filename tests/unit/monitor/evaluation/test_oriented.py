@@ -9,7 +9,11 @@ import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.monitor.evaluation.objects.oriented import OrientedDetection, convex, oriented_overlap
+from quadriga.monitor.evaluation.objects.oriented import (
+    OrientedDetectionEvaluator,
+    order_corners,
+    oriented_overlap,
+)
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.tasks.rotated import xywhr_to_corners
 from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
@@ -31,7 +35,7 @@ def image(predictions, truths, *, width=1, height=1, name="1"):
 
 
 def state(*images):
-    return merged(OrientedDetection(), images)
+    return merged(OrientedDetectionEvaluator(), images)
 
 
 def overlaps(predictions, truths, **size):
@@ -201,7 +205,7 @@ SHAPES = {
 @pytest.mark.parametrize(("corners", "area"), SHAPES.values(), ids=SHAPES)
 def test_corners_in_any_order_span_the_same(corners, area):
     around = np.array(list(itertools.permutations(corners)), float)
-    ordered = convex(around - around.mean(axis=1, keepdims=True))
+    ordered = order_corners(around - around.mean(axis=1, keepdims=True))
     assert shapely.area(shapely.polygons(ordered)) == pytest.approx(area, abs=1e-12)
     x, y = np.moveaxis(ordered, 2, 0)
     doubled = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)

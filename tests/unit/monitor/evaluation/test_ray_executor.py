@@ -12,7 +12,7 @@ from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.ray_executor import RayCluster, RayExecutor
-from quadriga.monitor.evaluation.reporting import Asked
+from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.store.blobs.files import FileBlobs
@@ -106,7 +106,11 @@ def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_pat
     assert parquet.count_row_groups(path) > 1
     for each in (map, cluster.map):
         report = evaluate_parquet(
-            path, "detection", by=["meta.camera_id"], asked=Asked(resamples=5), each=each
+            path,
+            "detection",
+            by=["meta.camera_id"],
+            options=EvaluationOptions(resamples=5),
+            map_shards=each,
         )
         assert report.metrics == stored_report.metrics
         assert report.slices == stored_report.slices

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.evaluation import reporting
-from quadriga.monitor.evaluation.evaluators import EVALUATORS, evaluator
+from quadriga.monitor.evaluation.evaluators import EVALUATORS, load_evaluator
 from quadriga.monitor.evaluation.reporting import (
-    Asked,
-    evaluate,
-    interval,
-    resampled,
-    with_pictures,
+    EvaluationOptions,
+    bootstrap_weights,
+    confidence_interval,
+    evaluate_state,
+    with_image_items,
 )
-from quadriga.monitor.report.page import page
+from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Report, ReportedModel, Window
 from tests.unit.monitor.evaluation.evaluated import merged
 from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
@@ -36,14 +36,14 @@ def images_of(results=RESULTS, start=1, **more):
 
 
 def report_of(state, **more):
-    asked = more.pop("asked", Asked(seed=3))
-    return evaluate(
+    asked = more.pop("options", EvaluationOptions(seed=3))
+    return evaluate_state(
         Small(),
         state,
         task="X",
         model=MODEL,
         window=Window("s", "e", filter={}),
-        asked=asked,
+        options=asked,
         **more,
     )
 
@@ -78,28 +78,28 @@ def test_resamples_in_many_steps_are_those_in_one(monkeypatch):
     steps = []
     at_once = report_of(whole(images_of(), ["hour"]))
     monkeypatch.setattr(reporting, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
-    stepwise = report_of(whole(images_of(), ["hour"]), step=lambda: steps.append(1))
+    stepwise = report_of(whole(images_of(), ["hour"]), check_cancelled=lambda: steps.append(1))
     assert len(steps) == 2 * -(-201 // 3)
     assert stepwise.metrics == at_once.metrics
     assert stepwise.slices == at_once.slices
 
 
 def test_without_resamples_there_are_no_intervals():
-    report = report_of(whole(images_of()), asked=Asked(0))
+    report = report_of(whole(images_of()), options=EvaluationOptions(0))
     assert report.metrics[0].value is not None
     assert [metric.ci95 for metric in report.metrics] == [None, None]
 
 
 def test_resamples_begin_with_the_whole_and_draw_as_many():
-    weights = resampled(7, Asked(5))
+    weights = bootstrap_weights(7, EvaluationOptions(5))
     assert weights.shape == (6, 7)
     assert (weights[0] == 1).all()
     assert (weights.sum(axis=1) == 7).all()
-    assert resampled(0, Asked(5)).shape == (6, 0)
+    assert bootstrap_weights(0, EvaluationOptions(5)).shape == (6, 0)
 
 
 def test_nothing_with_a_truth_is_insufficient():
-    report = report_of(whole([image_of(1, "a", None)], ["hour"]), others=[(OTHER, whole([]))])
+    report = report_of(whole([image_of(1, "a", None)], ["hour"]), other_models=[(OTHER, whole([]))])
     assert (report.status, report.data.current.n) == ("insufficient", 0)
     assert [metric.value for metric in report.metrics] == [None, 0]
     assert [metric.value for metric in report.comparisons[0].differences] == [None, 0]
@@ -124,7 +124,7 @@ def test_slices_are_evaluated_by_themselves():
 
 
 def test_of_many_values_the_most_common_are_shown(monkeypatch):
-    monkeypatch.setattr(reporting, "MOST_SLICES", 2)
+    monkeypatch.setattr(reporting, "MAX_SLICES", 2)
     images = [
         image
         for at, camera in enumerate("bca")
@@ -135,7 +135,7 @@ def test_of_many_values_the_most_common_are_shown(monkeypatch):
 
 def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
     images = images_of("ab")
-    report = with_pictures(report_of(whole(images)), images)
+    report = with_image_items(report_of(whole(images)), images)
     (worst,) = report.worst
     assert (worst.inference_id, worst.reason, worst.image) == ("2", "wrong_label", "blake3:1")
     assert (worst.width, worst.height) == (4, 3)
@@ -147,7 +147,7 @@ def test_the_same_model_does_not_differ():
     state = whole(images_of())
     again = whole(images_of(start=50))
     for other in (state, again):
-        (comparison,) = report_of(state, others=[(OTHER, other)]).comparisons
+        (comparison,) = report_of(state, other_models=[(OTHER, other)]).comparisons
         assert (comparison.model, comparison.n, comparison.excluded) == (OTHER, len(RESULTS), {})
         assert [(metric.value, metric.ci95) for metric in comparison.differences] == [
             (0, (0, 0)),
@@ -160,7 +160,7 @@ def test_another_model_differs_image_by_image():
     renamed = [
         msgspec.structs.replace(image, id=str(50 + at)) for at, image in enumerate(others)
     ]  # answered in another order
-    report = report_of(whole(images_of()), others=[(OTHER, whole(renamed))])
+    report = report_of(whole(images_of()), other_models=[(OTHER, whole(renamed))])
     (comparison,) = report.comparisons
     accuracy, wrong = comparison.differences
     assert accuracy.value == pytest.approx(1 / len(RESULTS), abs=1e-12)
@@ -181,7 +181,7 @@ def test_models_are_compared_where_both_answered():
         image_of(62, "a", "a", image="blake3:nobody"),
         image_of(63, "a", None, image="blake3:1"),
     ]
-    (comparison,) = report_of(whole(ours), others=[(OTHER, whole(theirs))]).comparisons
+    (comparison,) = report_of(whole(ours), other_models=[(OTHER, whole(theirs))]).comparisons
     assert comparison.n == 2
     assert comparison.excluded == {"not_answered": 1, "duplicate": 1, "no_truth": 1}
     assert comparison.metrics[0].value == 0.5
@@ -190,19 +190,24 @@ def test_models_are_compared_where_both_answered():
 
 @pytest.mark.parametrize("task", EVALUATORS)
 def test_every_task_has_a_report_of_nothing(task):
-    evaluation = evaluator(task)
+    evaluation = load_evaluator(task)
     unknown = image_of(1, "", None)
     states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
     for state in states:
-        report = evaluate(
-            evaluation, state, task=task, model=MODEL, window=Window(), others=[(OTHER, states[0])]
+        report = evaluate_state(
+            evaluation,
+            state,
+            task=task,
+            model=MODEL,
+            window=Window(),
+            other_models=[(OTHER, states[0])],
         )
         assert (report.status, report.data.current.n) == ("insufficient", 0)
         assert {metric.value for metric in report.metrics} <= {None, 0}
         assert {metric.ci95 for metric in report.metrics} <= {None, (0, 0)}
         again = msgspec.json.decode(msgspec.json.encode(report), type=Report)
         assert again.metrics == report.metrics
-        assert "<html" in page(report, lambda _: None)
+        assert "<html" in render_page(report, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +215,6 @@ def test_every_task_has_a_report_of_nothing(task):
 )
 def test_an_interval_holds_its_number(number, low, high):
     resamples = np.linspace(0.2, 0.8, 41)
-    assert interval(np.append(number, resamples)) == pytest.approx((low, high))
-    assert interval(np.append(np.nan, resamples)) == pytest.approx((0.215, 0.785))
-    assert interval(np.array([number, np.nan])) is None
+    assert confidence_interval(np.append(number, resamples)) == pytest.approx((low, high))
+    assert confidence_interval(np.append(np.nan, resamples)) == pytest.approx((0.215, 0.785))
+    assert confidence_interval(np.array([number, np.nan])) is None

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.evaluators import build_state
 from quadriga.monitor.evaluation.state import (
     EvaluationError,
-    State,
+    EvaluationState,
     decode_state,
     encode_state,
-    merge,
+    merge_states,
 )
 from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
 
@@ -28,9 +28,9 @@ COLUMNS = st.one_of(
 )
 
 
-def state_with(tables) -> State:
+def state_with(tables) -> EvaluationState:
     sizes = np.array([[1, 2]], np.int64)
-    return State(["1"], ["x"], sizes, {"hour": [None]}, ["é\0"], tables, {"no_truth": 2})
+    return EvaluationState(["1"], ["x"], sizes, {"hour": [None]}, ["é\0"], tables, {"no_truth": 2})
 
 
 TABLES = st.dictionaries(st.text(max_size=5), COLUMNS, max_size=3)
@@ -56,9 +56,9 @@ def test_columns_of_every_kind_come_back(tables):
 
 def test_what_came_back_merges():
     images = [image_of(1), image_of(2, "ab", "b"), image_of(3, "", None)]
-    parts = [state_of(Small(), [image], ["hour"]) for image in images]
-    whole = encode_state(merge(parts))
-    assert encode_state(merge(decode_state(encode_state(part)) for part in parts)) == whole
+    parts = [build_state(Small(), [image], ["hour"]) for image in images]
+    whole = encode_state(merge_states(parts))
+    assert encode_state(merge_states(decode_state(encode_state(part)) for part in parts)) == whole
 
 
 def test_a_row_of_an_array_in_another_order_comes_back():

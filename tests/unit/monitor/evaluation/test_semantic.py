@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from quadriga.monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
-from quadriga.monitor.evaluation.pixels.instances import Instances
-from quadriga.monitor.evaluation.pixels.segmentation import Segmentation, Semantic
-from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.evaluators import (
+    CombinedMetrics,
+    EvaluationDetails,
+    Headline,
+    build_state,
+)
+from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator
+from quadriga.monitor.evaluation.pixels.segmentation import SegmentationEvaluator, SemanticEvaluator
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Confusion, Metric, ReportedModel
 from quadriga.tasks.contours import fill, rings
@@ -102,13 +107,13 @@ def expected(images):
 @pytest.mark.parametrize("seed", range(6))
 def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
     images = random_images(seed)
-    state = merged(Semantic(), [image_of(number, *both) for *both, number in images], 2)
-    evaluated = Semantic().evaluate(state)
+    state = merged(SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2)
+    evaluated = SemanticEvaluator().evaluate(state)
     mine = numbers(evaluated.headlines(np.ones((1, len(images)))))
     assert mine == pytest.approx(expected(images), rel=0, abs=1e-12)
 
     true, said = flattened(images)
-    found = evaluated.findings()
+    found = evaluated.details()
     by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
     at = {"labels": state.labels, "average": None, "zero_division": 0}
     are_true, are_said = set(true), set(said)
@@ -135,8 +140,8 @@ def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
 
 def test_weights_count_images_again():
     images = random_images(4)
-    state = merged(Semantic(), [image_of(number, *both) for *both, number in images], 2)
-    evaluated = Semantic().evaluate(state)
+    state = merged(SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2)
+    evaluated = SemanticEvaluator().evaluate(state)
     counts = np.array([[1, 0, 2, 0, 3, 1], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
     headlines = evaluated.headlines(counts.astype(float))
     for row, count in enumerate(counts[:2]):
@@ -149,7 +154,9 @@ def test_weights_count_images_again():
 
 
 def one_image(answers, truths):
-    evaluated = Semantic().evaluate(merged(Semantic(), [image_of(1, answers, truths, 10, 10)], 2))
+    evaluated = SemanticEvaluator().evaluate(
+        merged(SemanticEvaluator(), [image_of(1, answers, truths, 10, 10)], 2)
+    )
     return evaluated, numbers(evaluated.headlines(np.ones((1, 1))))
 
 
@@ -177,7 +184,7 @@ def test_pixels_to_be_ignored_do_not_count(fields):
         [region("a", ALL, score=1)], [region("a", LEFT), {**region("b", RIGHT), **fields}]
     )
     assert found == dict.fromkeys(found, 1.0)
-    assert evaluated.findings().badness["wrong_pixels"].tolist() == [0]
+    assert evaluated.details().badness["wrong_pixels"].tolist() == [0]
 
 
 def test_nothing_is_no_label_but_may_be_right():
@@ -188,12 +195,12 @@ def test_nothing_is_no_label_but_may_be_right():
         ("PixelAccuracy", True): 0.5,
         ("mIOU", True): 0.25,
     }
-    assert evaluated.findings().badness["wrong_pixels"].tolist() == [1]
-    assert evaluated.findings().confusion_pixels.misses == {"a": 50}
+    assert evaluated.details().badness["wrong_pixels"].tolist() == [1]
+    assert evaluated.details().confusion_pixels.misses == {"a": 50}
     empty, found = one_image([], [region("background", LEFT)])
     assert np.isnan(found["mIOU", False])
     assert found["PixelAccuracy", True] == found["mIOU", True] == 1
-    assert empty.findings().badness["wrong_pixels"].tolist() == [0]
+    assert empty.details().badness["wrong_pixels"].tolist() == [0]
 
 
 def test_an_absent_label_is_none():
@@ -201,19 +208,19 @@ def test_an_absent_label_is_none():
         image_of(1, [region("a", ALL, score=1)], [region("a", ALL)]),
         image_of(2, [region("b", ALL, score=1)], [region("void", ALL)]),
     ]
-    found = Semantic().evaluate(merged(Semantic(), images, 2)).findings()
+    found = SemanticEvaluator().evaluate(merged(SemanticEvaluator(), images, 2)).details()
     by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
     assert by_label["IOU", "a"] == 1
     assert by_label["IOU", "b"] is None
     assert {label for _, label in by_label} == {"a", "b"}
-    assert merged(Semantic(), [], 2).tables["pixels"]["count"].tolist() == []
+    assert merged(SemanticEvaluator(), [], 2).tables["pixels"]["count"].tolist() == []
 
 
 def test_an_image_may_have_more_labels_than_pixels():
     names = "abcdef"
     answers = [region(one, square(0, 0, 1, 1), score=at) for at, one in enumerate(names)]
     truths = [region(one, square(0, 0, 1, 1)) for one in names[::-1]]
-    state = merged(Semantic(), [image_of(1, answers, truths, 2, 2)], 2)
+    state = merged(SemanticEvaluator(), [image_of(1, answers, truths, 2, 2)], 2)
     pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
     assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
 
@@ -221,7 +228,7 @@ def test_an_image_may_have_more_labels_than_pixels():
 def test_a_contour_made_from_a_mask_is_that_mask():
     mask = (np.random.default_rng(0).random((HEIGHT, WIDTH)) < 0.5).astype(np.uint8)
     contour = [[{"x": int(x), "y": int(y)} for x, y in ring] for ring in rings(mask)]
-    state = merged(Semantic(), [image_of(1, [region("a", contour, score=1)], [])], 2)
+    state = merged(SemanticEvaluator(), [image_of(1, [region("a", contour, score=1)], [])], 2)
     pixels = state.tables["pixels"]
     assert pixels["count"][pixels["predicted_label"] == 0].tolist() == [int(mask.sum())]
 
@@ -243,7 +250,7 @@ def test_a_contour_made_from_a_mask_is_that_mask():
 def test_what_cannot_be_painted_is_refused(change, message):
     image = msgspec.structs.replace(image_of(1, [], []), **change)
     with pytest.raises(EvaluationError, match=message):
-        state_of(Semantic(), [image], [])
+        build_state(SemanticEvaluator(), [image], [])
 
 
 class Sized:
@@ -259,8 +266,8 @@ class Sized:
     def headlines(self, weights):
         return [Headline("Width", {}, weights @ self.state.sizes[:, 0].astype(float))]
 
-    def findings(self):
-        return Findings(
+    def details(self):
+        return EvaluationDetails(
             metrics=[Metric("Images", float(len(self.state.ids)))],
             curves={"pr": [{"label": None}]},
             confusion=Confusion(["a"]),
@@ -274,21 +281,21 @@ class SizedPixels:
     """Both."""
 
     def tables(self, images, labels):
-        return Sized().tables(images, labels) | Semantic().tables(images, labels)
+        return Sized().tables(images, labels) | SemanticEvaluator().tables(images, labels)
 
     def evaluate(self, state):
-        return Composed([Sized().evaluate(state), Semantic().evaluate(state)])
+        return CombinedMetrics([Sized().evaluate(state), SemanticEvaluator().evaluate(state)])
 
 
 def test_a_composition_says_what_its_parts_say():
     evaluation = SizedPixels()
     images = [image_of(number, *both) for *both, number in random_images(1)]
-    report = evaluate(
+    report = evaluate_state(
         evaluation,
         merged(evaluation, images, 2),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
-        asked=Asked(resamples=10),
+        options=EvaluationOptions(resamples=10),
     )
     assert [one.type for one in report.metrics[:3]] == ["Width", "mIOU", "mDice"]
     assert {"Images", "IOU"} <= {one.type for one in report.metrics}
@@ -308,16 +315,19 @@ def overall(headlines):
 def test_a_segmentation_is_instances_and_pixels():
     images = [image_of(number, *both) for *both, number in random_images(2)]
     ones = np.ones((1, len(images)))
-    state = merged(Segmentation(), images, 2)
-    mine = Segmentation().evaluate(state)
-    parts = [part.evaluate(merged(part, images, 2)) for part in (Instances(), Semantic())]
+    state = merged(SegmentationEvaluator(), images, 2)
+    mine = SegmentationEvaluator().evaluate(state)
+    parts = [
+        part.evaluate(merged(part, images, 2))
+        for part in (InstanceEvaluator(), SemanticEvaluator())
+    ]
     both = overall(one for part in parts for one in part.headlines(ones))
     found = overall(mine.headlines(ones))
     assert [one[:2] for one in found] == [one[:2] for one in both]
     for one, other in zip(found, both, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
-    assert mine.findings().confusion_pixels == parts[1].findings().confusion_pixels
+    assert mine.details().confusion_pixels == parts[1].details().confusion_pixels
     objects = state._replace(tables={**state.tables})
     del objects.tables["pixels"]
-    alone = overall(Segmentation().evaluate(objects).headlines(ones))
+    alone = overall(SegmentationEvaluator().evaluate(objects).headlines(ones))
     assert [one[:2] for one in alone] == [one[:2] for one in overall(parts[0].headlines(ones))]

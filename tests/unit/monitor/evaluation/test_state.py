@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge, select
+from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    EvaluationState,
+    merge_states,
+    select_images,
+)
 from tests.unit.monitor.evaluation.evaluated import merged
 
 
@@ -38,7 +44,7 @@ def image_of(number, labels, **more):
     )
 
 
-def is_same(one: State, other: State) -> bool:
+def is_same(one: EvaluationState, other: EvaluationState) -> bool:
     assert one[:2] == other[:2]
     assert one[3:5] == other[3:5]
     assert one.excluded == other.excluded
@@ -60,15 +66,17 @@ def test_any_dealing_gives_the_same_whole(images, data):
     order = data.draw(st.permutations(range(len(images))))
     whole = merged(Counted(), images, by=["meta.camera.id"])
     parts = [
-        state_of(Counted(), [images[at] for at in order if shards[at] == shard], ["meta.camera.id"])
+        build_state(
+            Counted(), [images[at] for at in order if shards[at] == shard], ["meta.camera.id"]
+        )
         for shard in range(4)
     ]
-    assert is_same(merge(parts), whole)
-    assert is_same(merge([merge(parts[:2]), merge(parts[2:])]), whole)
+    assert is_same(merge_states(parts), whole)
+    assert is_same(merge_states([merge_states(parts[:2]), merge_states(parts[2:])]), whole)
 
 
 def test_images_come_by_number_and_labels_by_text():
-    whole = merge([state_of(Counted(), [image_of(10, "ba"), image_of(9, "b")], [])])
+    whole = merge_states([build_state(Counted(), [image_of(10, "ba"), image_of(9, "b")], [])])
     assert whole.ids == ["9", "10"]
     assert whole.labels == ["a", "b"]
     assert whole.tables["predictions"]["label"].tolist() == [1, 1, 0]
@@ -77,19 +85,23 @@ def test_images_come_by_number_and_labels_by_text():
 
 def test_an_image_without_truth_is_left_out_and_counted():
     unknown = msgspec.structs.replace(image_of(1, "a"), ground_truth=msgspec.Raw(b"null"))
-    whole = merge([state_of(Counted(), [unknown], []), state_of(Counted(), [image_of(2, "")], [])])
+    whole = merge_states(
+        [build_state(Counted(), [unknown], []), build_state(Counted(), [image_of(2, "")], [])]
+    )
     assert whole.ids == ["2"]
     assert whole.excluded == {"no_truth": 1}
 
 
 def test_the_same_image_twice_is_refused():
     with pytest.raises(EvaluationError, match="expected each image once, got '1' twice"):
-        merge([state_of(Counted(), [image_of(1, "a")], [])] * 2)
+        merge_states([build_state(Counted(), [image_of(1, "a")], [])] * 2)
 
 
 def test_a_part_keeps_its_rows_and_all_labels():
-    whole = merge([state_of(Counted(), [image_of(at, "ab"[at % 2 :]) for at in range(4)], [])])
-    part = select(whole, [1, 2])
+    whole = merge_states(
+        [build_state(Counted(), [image_of(at, "ab"[at % 2 :]) for at in range(4)], [])]
+    )
+    part = select_images(whole, [1, 2])
     assert part.ids == ["1", "2"]
     assert part.labels == ["a", "b"]
     assert part.tables["predictions"]["image"].tolist() == [0, 1, 1]
@@ -98,7 +110,9 @@ def test_a_part_keeps_its_rows_and_all_labels():
 
 def test_slices_are_the_values_of_metadata_and_parts_of_the_time():
     images = [image_of(1, "a", created_at="2026-01-31T22:05:06.000Z"), image_of(2, "a")]
-    whole = merge([state_of(Counted(), images, ["meta.camera.id", "meta.x", "hour", "day"])])
+    whole = merge_states(
+        [build_state(Counted(), images, ["meta.camera.id", "meta.x", "hour", "day"])]
+    )
     assert whole.slices == {
         "meta.camera.id": ["1", "2"],
         "meta.x": [None, None],
@@ -106,7 +120,7 @@ def test_slices_are_the_values_of_metadata_and_parts_of_the_time():
         "day": ["2026-01-31", None],
     }
     with pytest.raises(EvaluationError, match="to slice by, got 'camera'"):
-        state_of(Counted(), images, ["camera"])
+        build_state(Counted(), images, ["camera"])
 
 
 @pytest.mark.parametrize(
@@ -121,4 +135,4 @@ def test_slices_are_the_values_of_metadata_and_parts_of_the_time():
 def test_what_no_image_can_have_is_refused(fields, message):
     image = msgspec.structs.replace(image_of(7, "a"), **fields)
     with pytest.raises(EvaluationError, match=message):
-        state_of(Counted(), [image], ["meta.a"])
+        build_state(Counted(), [image], ["meta.a"])

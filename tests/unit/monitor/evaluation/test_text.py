@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
 
-from quadriga.monitor.evaluation.evaluators import evaluator, state_of
-from quadriga.monitor.evaluation.reporting import Asked, evaluate
-from quadriga.monitor.evaluation.state import EvaluationError, merge, select
+from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
+from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.evaluation.state import EvaluationError, merge_states, select_images
 from quadriga.monitor.evaluation.text import prompts as text
-from quadriga.monitor.evaluation.text.prompts import Text, matched
+from quadriga.monitor.evaluation.text.prompts import TextEvaluator, match_prompts
 from quadriga.monitor.evaluation.text.text_metrics import cider
 from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
 
@@ -33,7 +33,7 @@ MATCHED = {
 
 @pytest.mark.parametrize(("found", "asked", "expected"), MATCHED.values(), ids=MATCHED)
 def test_an_answer_belongs_to_its_prompt(found, asked, expected):
-    assert matched(found, asked) == expected
+    assert match_prompts(found, asked) == expected
 
 
 def said(answer, prompt=""):
@@ -41,15 +41,15 @@ def said(answer, prompt=""):
 
 
 def state(images):
-    return merged(Text(), images)
+    return merged(TextEvaluator(), images)
 
 
 def report(images, resamples=0):
-    return evaluate(
-        Text(),
+    return evaluate_state(
+        TextEvaluator(),
         state(images),
         task="IMAGE_TEXT_TO_TEXT",
-        asked=Asked(resamples=resamples),
+        options=EvaluationOptions(resamples=resamples),
     )
 
 
@@ -145,7 +145,7 @@ def random_images(count=9):
 
 def test_weights_are_as_if_images_were_there_so_often():
     images = random_images()
-    whole = Text().evaluate(state(images))
+    whole = TextEvaluator().evaluate(state(images))
     weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
     for number, weighting in enumerate(weights):
         repeated = [
@@ -153,7 +153,7 @@ def test_weights_are_as_if_images_were_there_so_often():
             for at, count in enumerate(weighting)
             for n in range(int(count))
         ]
-        again = Text().evaluate(state(repeated)).headlines(np.ones((1, len(repeated))))
+        again = TextEvaluator().evaluate(state(repeated)).headlines(np.ones((1, len(repeated))))
         for one, other in zip(whole.headlines(weights), again, strict=True):
             if one.type != "CIDEr":  # rare words are counted over all images
                 assert one.values[number] == pytest.approx(other.values[0], abs=1e-9)
@@ -161,15 +161,15 @@ def test_weights_are_as_if_images_were_there_so_often():
 
 def test_parts_and_the_order_of_shards_give_the_same_numbers_bit_for_bit():
     images = random_images()
-    shards = [state_of(Text(), images[at::3], []) for at in (2, 0, 1)]
+    shards = [build_state(TextEvaluator(), images[at::3], []) for at in (2, 0, 1)]
     shards = [pickle.loads(pickle.dumps(shard)) for shard in shards]
-    merged = merge([merge(shards[:2]), shards[2]])
+    merged = merge_states([merge_states(shards[:2]), shards[2]])
     weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
-    found = [Text().evaluate(one).headlines(weights) for one in (merged, state(images))]
+    found = [TextEvaluator().evaluate(one).headlines(weights) for one in (merged, state(images))]
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one.values, other.values)
-    part = select(merged, [1, 4, 5])
-    assert len(Text().evaluate(part).headlines(np.ones((1, 3)))) == 7
+    part = select_images(merged, [1, 4, 5])
+    assert len(TextEvaluator().evaluate(part).headlines(np.ones((1, 3)))) == 7
 
 
 def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
@@ -177,12 +177,12 @@ def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(text, "_SCORES", (*text._SCORES[:4], lambda *_: np.nan))
     without = state(IMAGES[:1])
     monkeypatch.undo()
-    whole = Text().evaluate(merge([without, state(IMAGES[1:])]))
+    whole = TextEvaluator().evaluate(merge_states([without, state(IMAGES[1:])]))
     found = {one.type: one.values[0] for one in whole.headlines(np.ones((1, 3)))}
     assert np.isnan(found["BLEU"])
     assert np.isnan(found["ROUGE-L"])
     assert found["ExactMatch"] == pytest.approx(2 / 5)
-    missing = whole.findings().parameters["missing"]
+    missing = whole.details().parameters["missing"]
     assert missing == "BLEU and ROUGE-L: pip install quadriga[text]"
 
 
@@ -202,7 +202,7 @@ def test_what_is_no_answer_is_refused(found, there, message):
 
 
 def test_the_task_is_found_by_its_name():
-    assert isinstance(evaluator("image-text"), Text)
+    assert isinstance(load_evaluator("image-text"), TextEvaluator)
 
 
 def test_empty_answers_have_a_bleu_and_no_questions_have_none():

@@ -15,11 +15,11 @@ from quadriga.monitor.evaluation.text import text_metrics as answers
 from quadriga.monitor.evaluation.text.text_metrics import (
     anls,
     bleu_counts,
-    bleu_of,
+    bleu_score,
     cider,
     exact_match,
     levenshtein,
-    normalised,
+    normalise_text,
     rouge_l,
     token_f1,
     vqa_accuracy,
@@ -65,7 +65,7 @@ NORMALISED = {
 
 @pytest.mark.parametrize(("text", "expected"), NORMALISED.items())
 def test_normalisation_is_that_of_squad(text, expected):
-    assert normalised(text) == expected
+    assert normalise_text(text) == expected
 
 
 # answer, references: exact match, F1, accuracy, ANLS
@@ -128,7 +128,7 @@ def test_bleu_is_that_of_sacrebleu(pairs):
         for at in range(most)
     ]
     expected = BLEU().corpus_score([said for said, _ in pairs], streams).score
-    assert bleu_of(counts) == pytest.approx(expected, abs=1e-9)
+    assert bleu_score(counts) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(deadline=None, max_examples=100)
@@ -145,7 +145,7 @@ def test_without_the_extra_they_are_undefined(monkeypatch):
     monkeypatch.setattr(answers, "_bleu", answers._bleu.__wrapped__)
     monkeypatch.setattr(answers, "_rouge", answers._rouge.__wrapped__)
     assert np.isnan(bleu_counts("a", ["a"])).all()
-    assert math.isnan(bleu_of([1.0] * 10))
+    assert math.isnan(bleu_score([1.0] * 10))
     assert math.isnan(rouge_l("a", ["a"]))
 
 

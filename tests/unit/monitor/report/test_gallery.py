@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from quadriga.monitor.report.gallery import MOST_IMAGES, MOST_UNLIKE, gallery, unlike
+from quadriga.monitor.report.gallery import MAX_IMAGES, MAX_UNLIKE, unlike_cards, worst_cards
 from quadriga.monitor.report.schema import Data, Neighbour, Report, Unlike, Window, Worst
 from tests.reports import raw
 
 
 def of(worst, files=None):
     files = {} if files is None else files
-    return gallery(Report("evaluation", "OBJECT_DETECTION", Data(Window()), worst=worst), files.get)
+    return worst_cards(
+        Report("evaluation", "OBJECT_DETECTION", Data(Window()), worst=worst), files.get
+    )
 
 
 def card(predictions=(), truths=(), data=None, **size):
@@ -115,7 +117,7 @@ def test_an_image_is_shown_once_with_all_its_reasons():
 def test_of_too_many_images_the_worst_of_each_reason_stay():
     worst = [Worst(f"{reason}{at}", reason, 1) for reason in "ab" for at in range(40)]
     found = of(worst)
-    assert len(found) == MOST_IMAGES
+    assert len(found) == MAX_IMAGES
     assert {one.reasons[0] for one in found} == {"a: 1", "b: 1"}
 
 
@@ -170,10 +172,10 @@ def test_fine_contours_are_drawn_with_few_points():
 
 def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
     near = [Neighbour(str(at), at / 8, "a", predictions=raw([BOX])) for at in range(9)]
-    found = [Unlike("7", 0.5, "a", nearest=near)] * (MOST_UNLIKE + 1)
+    found = [Unlike("7", 0.5, "a", nearest=near)] * (MAX_UNLIKE + 1)
     report = Report("drift", "OBJECT_DETECTION", Data(Window()), unlike=found)
-    rows = unlike(report, {"a": png(960, 480)}.get)
-    assert len(rows) == MOST_UNLIKE
+    rows = unlike_cards(report, {"a": png(960, 480)}.get)
+    assert len(rows) == MAX_UNLIKE
     assert [one.inference_id for one in rows[0]] == ["7", "0", "1", "2"]
     assert [one.reasons for one in rows[0][:2]] == [["Semantic score 0.500"], ["Distance 0.000"]]
     assert [shown(one).shape for one in rows[0][:2]] == [(240, 480), (160, 320)]
@@ -182,6 +184,6 @@ def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
 
 def test_neighbours_that_are_not_kept_say_so():
     found = [Unlike("7", 0.5, nearest=[Neighbour("8", 0.25, predictions=raw({"broken": 1}))])]
-    ((one, near),) = unlike(Report("drift", "", Data(Window()), unlike=found), {}.get)
+    ((one, near),) = unlike_cards(Report("drift", "", Data(Window()), unlike=found), {}.get)
     assert one.notes == ["The image is not kept."]
     assert near.notes == ["The image is not kept.", "Predictions or truth cannot be read."]

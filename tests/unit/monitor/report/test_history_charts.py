@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quadriga.monitor.report.charts import history
-from quadriga.monitor.report.charts.drawing import styled
+from quadriga.monitor.report.charts.drawing import drawing_style
 from quadriga.monitor.report.schema import Data, PastSignal, PastWindow, Report, Window
 from tests.drift_reports import watched
 from tests.reports import HOSTILE
@@ -31,13 +31,13 @@ def of(*windows):
 
 
 def heat_map(report):
-    with styled():
-        return history.heat_map(report)
+    with drawing_style():
+        return history.p_value_chart(report)
 
 
 def effects(report):
-    with styled():
-        return history.effects(report)
+    with drawing_style():
+        return history.effect_charts(report)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_each_alarm_is_a_diamond_in_the_map():
 
 
 def test_many_signals_and_windows_are_cut_to_the_most_moved_and_the_last():
-    report = watched(history.MOST_WINDOWS + 20, 60)
-    assert history.windows(report) == report.history[20:]
+    report = watched(history.MAX_WINDOWS + 20, 60)
+    assert history.comparable_windows(report) == report.history[20:]
     chart = heat_map(report)
     assert " 25 signals that moved less are left out." in chart.caption
     assert ">signal 59</text>" in chart.svg

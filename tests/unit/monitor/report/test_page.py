@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from quadriga.monitor.report.page import page
+from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
     Confusion,
     Data,
@@ -57,7 +57,7 @@ class Elements(HTMLParser):
 
 
 def made(report):
-    return page(report, image_bytes)
+    return render_page(report, image_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +131,17 @@ def test_page_of_decoded_json_is_the_page(pages):
 
 
 def test_report_is_described():
-    described = (ROOT / "docs" / "evaluation.md").read_text("utf-8").partition("## The report\n")[2]
+    described = (
+        (ROOT / "docs" / "evaluation-reference.md")
+        .read_text("utf-8")
+        .partition("## The report\n")[2]
+    )
     for field in msgspec.structs.fields(Report):
         assert f"`{field.encode_name}`" in described, field.encode_name
 
 
 def test_documented_lines_write_a_page(tmp_path, monkeypatch):
-    document = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    document = (ROOT / "docs" / "evaluation-reference.md").read_text("utf-8")
     lines = (
         document.partition("## The report as a page")[2]
         .partition("```python\n")[2]
@@ -385,7 +389,9 @@ def test_undefined_numbers_of_every_kind_have_a_page():
 def test_what_a_comparison_leaves_out_is_said():
     report = detection()
     assert report.comparisons[0].excluded == {"not_answered": 20}
-    assert "Left out: 20 images that one of them did not answer." in page(report, lambda _: None)
+    assert "Left out: 20 images that one of them did not answer." in render_page(
+        report, lambda _: None
+    )
 
 
 def test_models_without_an_image_in_common_are_not_drawn_beside_each_other():

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from quadriga.monitor.report.page import page
+from quadriga.monitor.report.page import render_page
 from tests.browser import Browser
 from tests.drift_reports import REPORTS
 from tests.reports import image_bytes
@@ -34,7 +34,7 @@ def browser():
 @pytest.fixture(scope="module", params=list(REPORTS))
 def path(request, tmp_path_factory):
     file = tmp_path_factory.mktemp("page") / f"{request.param}.html"
-    file.write_text(page(REPORTS[request.param](), image_bytes), "utf-8")
+    file.write_text(render_page(REPORTS[request.param](), image_bytes), "utf-8")
     yield file
     shutil.rmtree(file.parent)
 

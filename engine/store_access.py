@@ -1,0 +1,27 @@
+"""Opens the store that the settings name, for reading."""
+
+from quadriga.engine.settings import Settings
+from quadriga.store.blobs.files import open_blobs
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.inferences import InferenceReader
+
+
+def open_reader(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceReader, Blobs]:
+    """Open the database and the images; no connection is made yet.
+
+    Args:
+        settings: Settings of the server.
+        timeout_s: Maximum time of a query.
+
+    Raises:
+        quadriga.store.errors.StoreError: The database or the images cannot be read at their location.
+    """
+    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    inferences = InferenceReader(
+        settings.database_url,
+        settings.journal_directory,
+        blobs,
+        timeout_s=timeout_s,
+        presign_s=settings.presign_s,
+    )
+    return inferences, blobs

@@ -135,7 +135,7 @@ class Study:
 
 
 def moved(report: dict[str, Any]) -> Iterator[str]:
-    """Give the signals in alarm, by how many times the least effect that matters they moved."""
+    """Return the names of the signals in alarm, by effect over minimum effect, largest first."""
     alarms = [signal for signal in report["signals"] if signal["alarm"]]
     alarms.sort(key=lambda signal: -signal["effect"]["value"] / signal["effect"]["minimum"])
     return (signal["name"] for signal in alarms)

@@ -10,7 +10,7 @@ from tests.unit.monitor.drift.window_reports import report
 
 
 def run_drift(run: JobRun) -> str:
-    """Note a window as a real one does."""
+    """Record a window as a real drift job does."""
     parameters = msgspec.convert(run.job.parameters, DriftParameters)
     directory = run.directory.parent.parent / "drift"
     drift_report = msgspec.structs.replace(report(0, alarms="a"), id=run.job.id)

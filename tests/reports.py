@@ -143,13 +143,13 @@ def comparison(headlines):
     theirs = headlines(0.52)
     differences = [
         Metric(
-            one.type,
+            value.type,
             round(0.01 * (at - 3), 3),
-            one.parameters,
+            value.parameters,
             (0.01 * (at - 5), 0.01 * (at - 1)),
-            one.n,
+            value.n,
         )
-        for at, one in enumerate(theirs)
+        for at, value in enumerate(theirs)
     ]
     differences[4] = Metric(theirs[4].type, None, theirs[4].parameters)
     return Comparison(OTHER, 480, theirs, differences[:-1], {"not_answered": 20})
@@ -157,22 +157,22 @@ def comparison(headlines):
 
 def box(label, *corners, score=None):
     xmin, ymin, xmax, ymax = corners
-    found = {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
-    return found if score is None else {**found, "score": score}
+    fields = {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
+    return fields if score is None else {**fields, "score": score}
 
 
 def worst_of_boxes():
     truths = [box("circle", 20, 30, 90, 95), box("square", 120, 60, 200, 140)]
-    found = [
+    predictions = [
         box("circle", 24, 28, 95, 90, score=0.93),
         box(HOSTILE, 150, 20, 310, 235, score=0.71),
         box("star", 1, 2, 9, 9, score=0.05),
     ]
     picture = "detection/scene_01.jpg"
     return [
-        Worst("101", "miss", 3, picture, None, None, raw(found), raw(truths)),
-        Worst("102", "miss", 2, "nowhere.jpg", 320, 240, raw(found), raw(truths)),
-        Worst("101", "false_positive", 0.71, picture, None, None, raw(found), raw(truths)),
+        Worst("101", "miss", 3, picture, None, None, raw(predictions), raw(truths)),
+        Worst("102", "miss", 2, "nowhere.jpg", 320, 240, raw(predictions), raw(truths)),
+        Worst("101", "false_positive", 0.71, picture, None, None, raw(predictions), raw(truths)),
         Worst(HOSTILE, "wrong_label", 0.5, None, None, None, [], None),
         Worst("103", "wrong_label", 0.4, picture, 320, 240, raw({"broken": 1}), raw([])),
     ]
@@ -258,7 +258,7 @@ def segmentation():
     ring = [{"x": x, "y": y} for x, y in [(30, 30), (120, 25), (150, 110), (60, 140)]]
     hole = [{"x": x, "y": y} for x, y in [(70, 60), (100, 60), (100, 90), (70, 90)]]
     picture = "segmentation/scene_01.jpg"
-    found = [{"label": "circle", "score": 0.8, "contour": [ring, hole]}]
+    predictions = [{"label": "circle", "score": 0.8, "contour": [ring, hole]}]
     truth = [{"label": "circle", "contour": [ring]}]
     return Report(
         "evaluation",
@@ -276,7 +276,7 @@ def segmentation():
         confusion=confusion(LABELS[:5], 3),
         confusion_pixels=confusion(LABELS[:5], 4, scale=4321),
         slices=slices(mean),
-        worst=[Worst("1", "low_overlap", 0.6, picture, None, None, raw(found), raw(truth))],
+        worst=[Worst("1", "low_overlap", 0.6, picture, None, None, raw(predictions), raw(truth))],
     )
 
 
@@ -338,7 +338,10 @@ def text():
             around(kind, value, {}) for kind in ("ExactMatch", "VQAAccuracy", "ANLS", "TokenF1")
         ] + [Metric("BLEU", 31.4, {}, (28.1, 34.9), 90)]
 
-    said = [{"prompt": "What is it?", "answer": HOSTILE}, {"prompt": "How many?", "answer": "two"}]
+    predictions = [
+        {"prompt": "What is it?", "answer": HOSTILE},
+        {"prompt": "How many?", "answer": "two"},
+    ]
     true = [{"prompt": "What is it?", "answers": ["a circle", "one circle"]}, {"answer": "2"}]
     return Report(
         "evaluation",
@@ -346,7 +349,7 @@ def text():
         Data(Window(n=90)),
         model=MODEL,
         metrics=headlines(0.6),
-        worst=[Worst("9", "wrong_answer", 1, "gone", None, None, raw(said), raw(true))],
+        worst=[Worst("9", "wrong_answer", 1, "gone", None, None, raw(predictions), raw(true))],
         comparisons=[comparison(headlines)],
     )
 
@@ -358,7 +361,9 @@ def empty():
 def undefined():
     """Give a report in which every number is undefined."""
     report = detection()
-    nothing = [Metric(one.type, None, one.parameters, (None, None)) for one in report.metrics]
+    nothing = [
+        Metric(metric.type, None, metric.parameters, (None, None)) for metric in report.metrics
+    ]
     emptied = [
         {
             key: [None] * len(value) if isinstance(value, list) else value
@@ -377,13 +382,13 @@ def undefined():
         },
         confusion=Confusion(["a"], [[0]]),
         errors_tide=dict.fromkeys(report.errors_tide),
-        slices=[Slice(one.by, one.value, one.n, nothing[:2]) for one in report.slices],
+        slices=[Slice(metric.by, metric.value, metric.n, nothing[:2]) for metric in report.slices],
         worst=[],
         comparisons=[Comparison(OTHER, 0, nothing[:2], nothing[:2])],
     )
 
 
 EVALUATIONS = {
-    made.__name__: made
-    for made in (detection, oriented, segmentation, classification, text, empty, undefined)
+    make_report.__name__: make_report
+    for make_report in (detection, oriented, segmentation, classification, text, empty, undefined)
 }

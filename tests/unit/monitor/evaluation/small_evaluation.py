@@ -20,30 +20,31 @@ class Small:
 
     def tables(self, images, labels):
         rows = [
-            (at, labels[one["label"]], kind)
+            (at, labels[item["label"]], kind)
             for at, image in enumerate(images)
-            for kind, given in enumerate((image.predictions, image.ground_truth))
-            for one in self.read(given)
+            for kind, data in enumerate((image.predictions, image.ground_truth))
+            for item in self.read(data)
         ]
         image, label, kind = np.array(rows, np.int64).reshape(-1, 3).T
         return {"rows": {"image": image, "label": label, "is_truth": kind.astype(bool)}}
 
-    def read(self, given):
-        found = msgspec.json.decode(given)
-        if any("label" not in one for one in found):
+    def read(self, data):
+        items = msgspec.json.decode(data)
+        if any("label" not in item for item in items):
             raise EvaluationError("expected a label, got none")
-        return found
+        return items
 
     def evaluate(self, state):
         rows = state.tables["rows"]
-        right = np.ones(len(state.ids))
-        for at in range(len(right)):
-            of = rows["image"] == at
-            found, there = (
-                sorted(rows["label"][of & (rows["is_truth"] == kind)].tolist()) for kind in (0, 1)
+        is_right = np.ones(len(state.ids))
+        for index in range(len(is_right)):
+            is_of_image = rows["image"] == index
+            predicted, true = (
+                sorted(rows["label"][is_of_image & (rows["is_truth"] == kind)].tolist())
+                for kind in (0, 1)
             )
-            right[at] = found == there
-        return Evaluated(right)
+            is_right[index] = predicted == true
+        return Evaluated(is_right)
 
 
 class Evaluated:

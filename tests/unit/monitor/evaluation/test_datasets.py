@@ -97,7 +97,7 @@ def test_coco_for_each_task(dataset) -> None:
     files = {"annotations.json": json.dumps(COCO), "a.jpg": ""}
     (masks,) = dataset(files, "IMAGE_SEGMENTATION")
     corners = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 2, "y": 2}, {"x": 2, "y": 1}]
-    assert [one["contour"] for one in masks.annotations] == [[corners], [corners]]
+    assert [annotation["contour"] for annotation in masks.annotations] == [[corners], [corners]]
     (labels,) = dataset(files, "IMAGE_CLASSIFICATION")
     assert labels.annotations == [{"label": "ship"}]
     with pytest.raises(EvaluationError, match=r"annotations\[0\]: expected an oriented_bbox"):
@@ -114,8 +114,8 @@ def test_coco_for_each_task(dataset) -> None:
 )
 def test_a_folder_for_each_label(dataset, names, found) -> None:
     images = dataset({name: name for name in (*names, "cat/readme.txt", "4.jpg")})
-    images = [one for one in images if one.path in names]
-    assert [(one.annotations[0]["label"], one.split) for one in images] == found
+    images = [image for image in images if image.path in names]
+    assert [(image.annotations[0]["label"], image.split) for image in images] == found
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(scope="module")
 def cluster():
     """Start a cluster once: it takes some seconds."""
-    made = RayCluster("ray")
-    yield made
-    made.close()
+    ray_cluster = RayCluster("ray")
+    yield ray_cluster
+    ray_cluster.close()
 
 
 def box(source):
@@ -72,25 +72,29 @@ def place(place, monkeypatch):
 
 
 def test_a_cluster_gives_the_same_report(place, database_url, cluster):
-    asked = EvaluationParameters(
+    parameters = EvaluationParameters(
         "one", by=["meta.camera_id"], compare=[{"model": "other"}], resamples=5
     )
-    asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
-    here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
-    assert here.provenance["shards"] == 3
-    assert told(there) == told(here)
+    parameters = msgspec.convert(msgspec.to_builtins(parameters), EvaluationParameters)
+    local_report = evaluate_stored(place.inferences, parameters)
+    there = evaluate_stored(
+        place.inferences, parameters, executor=RayExecutor(cluster, database_url)
+    )
+    assert local_report.provenance["shards"] == 3
+    assert told(there) == told(local_report)
 
 
 def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
     monkeypatch.setattr(windows, "SHARD_SIZE", 100)
     middle = str((1 + IMAGES // 2) * 1000 << 22)
     window = StoredWindow(where={"id": {"lt": middle}})
-    asked = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
-    here = compare_stored(place.inferences, asked)
-    there = compare_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
-    assert here.data.current.n == here.data.baseline.n == IMAGES // 2
-    assert told(there) == told(here)
+    parameters = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
+    local_report = compare_stored(place.inferences, parameters)
+    there = compare_stored(
+        place.inferences, parameters, executor=RayExecutor(cluster, database_url)
+    )
+    assert local_report.data.current.n == local_report.data.baseline.n == IMAGES // 2
+    assert told(there) == told(local_report)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -98,19 +102,19 @@ def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_pat
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 100)
     path = tmp_path / "one.parquet"
-    asked = ExportParameters({"model": "one"}, "parquet", images=False)
-    export(place.inferences, FileBlobs(tmp_path / "blobs"), asked, path)
+    parameters = ExportParameters({"model": "one"}, "parquet", images=False)
+    export(place.inferences, FileBlobs(tmp_path / "blobs"), parameters, path)
     stored_report = evaluate_stored(
         place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )
     assert parquet.count_row_groups(path) > 1
-    for each in (map, cluster.map):
+    for map_shards in (map, cluster.map):
         report = evaluate_parquet(
             path,
             "detection",
             by=["meta.camera_id"],
             options=EvaluationOptions(resamples=5),
-            map_shards=each,
+            map_shards=map_shards,
         )
         assert report.metrics == stored_report.metrics
         assert report.slices == stored_report.slices

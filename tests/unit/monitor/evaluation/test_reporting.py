@@ -30,20 +30,20 @@ def whole(images, by=()):
 
 def images_of(results=RESULTS, start=1, **more):
     return [
-        image_of(start + at, one, "a", image=f"blake3:{at}", **more)
-        for at, one in enumerate(results)
+        image_of(start + at, predicted, "a", image=f"blake3:{at}", **more)
+        for at, predicted in enumerate(results)
     ]
 
 
 def report_of(state, **more):
-    asked = more.pop("options", EvaluationOptions(seed=3))
+    options = more.pop("options", EvaluationOptions(seed=3))
     return evaluate_state(
         Small(),
         state,
         task="X",
         model=MODEL,
         window=Window("s", "e", filter={}),
-        options=asked,
+        options=options,
         **more,
     )
 
@@ -66,7 +66,7 @@ def test_a_report_says_what_was_looked_at():
 
 def test_intervals_are_those_of_drawing_images_again():
     report = report_of(whole(images_of()))
-    right = np.array([one == "a" for one in RESULTS], np.float64)
+    right = np.array([predicted == "a" for predicted in RESULTS], np.float64)
     source = np.random.default_rng(3)
     drawn = [right[source.integers(0, len(right), len(right))].mean() for _ in range(200)]
     assert report.metrics[0].ci95 == pytest.approx(
@@ -113,13 +113,13 @@ def test_slices_are_evaluated_by_themselves():
         *images_of("b", 21),
     ]
     report = report_of(whole(images, ["meta.camera"]))
-    assert [(one.by, one.value, one.n) for one in report.slices] == [
+    assert [(slice_.by, slice_.value, slice_.n) for slice_ in report.slices] == [
         ("meta.camera", "north", 3),
         ("meta.camera", "5", 2),
         ("meta.camera", None, 1),
     ]
-    assert [one.metrics[0].value for one in report.slices] == [2 / 3, 1 / 2, 0]
-    assert [one.metrics[0].n for one in report.slices] == [3, 2, 1]
+    assert [slice_.metrics[0].value for slice_ in report.slices] == [2 / 3, 1 / 2, 0]
+    assert [slice_.metrics[0].n for slice_ in report.slices] == [3, 2, 1]
     assert report.slices[2].metrics[0].ci95 == (0, 0)
 
 
@@ -130,7 +130,7 @@ def test_of_many_values_the_most_common_are_shown(monkeypatch):
         for at, camera in enumerate("bca")
         for image in images_of("a" * (1 + (camera == "c")), 10 * (1 + at), metadata={"k": camera})
     ]
-    assert [one.value for one in report_of(whole(images, ["meta.k"])).slices] == ["c", "a"]
+    assert [slice_.value for slice_ in report_of(whole(images, ["meta.k"])).slices] == ["c", "a"]
 
 
 def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
@@ -146,8 +146,8 @@ def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
 def test_the_same_model_does_not_differ():
     state = whole(images_of())
     again = whole(images_of(start=50))
-    for other in (state, again):
-        (comparison,) = report_of(state, other_models=[(OTHER, other)]).comparisons
+    for other_state in (state, again):
+        (comparison,) = report_of(state, other_models=[(OTHER, other_state)]).comparisons
         assert (comparison.model, comparison.n, comparison.excluded) == (OTHER, len(RESULTS), {})
         assert [(metric.value, metric.ci95) for metric in comparison.differences] == [
             (0, (0, 0)),

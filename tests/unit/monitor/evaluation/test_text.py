@@ -53,8 +53,8 @@ def report(images, resamples=0):
     )
 
 
-def values(of):
-    return {one.type: one.value for one in of.metrics}
+def values(details):
+    return {metric.type: metric.value for metric in details.metrics}
 
 
 IMAGES = [
@@ -98,14 +98,14 @@ def test_numbers_are_means_over_prompts():
         ["the dog lies on grass"],
         ["boot"],
     ]
-    padded = [[some[at] if at < len(some) else None for some in references] for at in range(3)]
+    padded = [[texts[at] if at < len(texts) else None for texts in references] for at in range(3)]
     assert metrics["BLEU"] == pytest.approx(BLEU().corpus_score(answers, padded).score, abs=1e-9)
     assert metrics["CIDEr"] == pytest.approx(cider(answers, references).mean(), abs=1e-9)
 
 
 def test_worst_is_the_image_with_the_worst_answer():
     worst = report(IMAGES).worst
-    assert [(one.inference_id, one.reason) for one in worst] == [
+    assert [(image.inference_id, image.reason) for image in worst] == [
         ("1", "wrong_answer"), ("3", "wrong_answer"), ("2", "wrong_answer"),
     ]  # fmt: skip
     assert worst[0].score == 1
@@ -145,7 +145,7 @@ def random_images(count=9):
 
 def test_weights_are_as_if_images_were_there_so_often():
     images = random_images()
-    whole = TextEvaluator().evaluate(state(images))
+    metrics = TextEvaluator().evaluate(state(images))
     weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
     for number, weighting in enumerate(weights):
         repeated = [
@@ -154,9 +154,9 @@ def test_weights_are_as_if_images_were_there_so_often():
             for n in range(int(count))
         ]
         again = TextEvaluator().evaluate(state(repeated)).headlines(np.ones((1, len(repeated))))
-        for one, other in zip(whole.headlines(weights), again, strict=True):
-            if one.type != "CIDEr":  # rare words are counted over all images
-                assert one.values[number] == pytest.approx(other.values[0], abs=1e-9)
+        for left, right in zip(metrics.headlines(weights), again, strict=True):
+            if left.type != "CIDEr":  # rare words are counted over all images
+                assert left.values[number] == pytest.approx(right.values[0], abs=1e-9)
 
 
 def test_parts_and_the_order_of_shards_give_the_same_numbers_bit_for_bit():
@@ -165,11 +165,13 @@ def test_parts_and_the_order_of_shards_give_the_same_numbers_bit_for_bit():
     shards = [pickle.loads(pickle.dumps(shard)) for shard in shards]
     merged = merge_states([merge_states(shards[:2]), shards[2]])
     weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
-    found = [TextEvaluator().evaluate(one).headlines(weights) for one in (merged, state(images))]
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one.values, other.values)
-    part = select_images(merged, [1, 4, 5])
-    assert len(TextEvaluator().evaluate(part).headlines(np.ones((1, 3)))) == 7
+    headlines = [
+        TextEvaluator().evaluate(left).headlines(weights) for left in (merged, state(images))
+    ]
+    for left, right in zip(*headlines, strict=True):
+        np.testing.assert_array_equal(left.values, right.values)
+    selected = select_images(merged, [1, 4, 5])
+    assert len(TextEvaluator().evaluate(selected).headlines(np.ones((1, 3)))) == 7
 
 
 def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
@@ -177,12 +179,12 @@ def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(text, "_SCORES", (*text._SCORES[:4], lambda *_: np.nan))
     without = state(IMAGES[:1])
     monkeypatch.undo()
-    whole = TextEvaluator().evaluate(merge_states([without, state(IMAGES[1:])]))
-    found = {one.type: one.values[0] for one in whole.headlines(np.ones((1, 3)))}
-    assert np.isnan(found["BLEU"])
-    assert np.isnan(found["ROUGE-L"])
-    assert found["ExactMatch"] == pytest.approx(2 / 5)
-    missing = whole.details().parameters["missing"]
+    metrics = TextEvaluator().evaluate(merge_states([without, state(IMAGES[1:])]))
+    values = {headline.type: headline.values[0] for headline in metrics.headlines(np.ones((1, 3)))}
+    assert np.isnan(values["BLEU"])
+    assert np.isnan(values["ROUGE-L"])
+    assert values["ExactMatch"] == pytest.approx(2 / 5)
+    missing = metrics.details().parameters["missing"]
     assert missing == "BLEU and ROUGE-L: pip install quadriga[text]"
 
 

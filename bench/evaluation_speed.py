@@ -132,13 +132,13 @@ def coco_of(predictions: Table, truths: Table, images: int) -> Coco:
 
 
 Row = tuple[int, bytes, bytes]
-"""As a page of the store has it: a number, predictions and truth as JSON."""
+"""A row of a page of the store: a number, predictions and truth as JSON."""
 
 
-def rows_of(found: Table, truths: Table, images: int) -> Iterator[Row]:
+def rows_of(prediction_table: Table, truths: Table, images: int) -> Iterator[Row]:
     """Return tables as rows of the store."""
     sides = []
-    for table in (found, truths):
+    for table in (prediction_table, truths):
         boxes: list[list[dict[str, Any]]] = [[] for _ in range(images)]
         columns = [table[name].tolist() for name in ("image", "label", "corners")]
         more = {name: table[name].tolist() for name in ("score", "crowd") if name in table}
@@ -213,7 +213,13 @@ def state_of_arrays(predictions: Table, truths: Table, images: int) -> Evaluatio
     return merge_states(
         [
             EvaluationState(
-                ids, ids, sizes, {}, NAMES, {"predictions": predictions, "truths": truths}, {}
+                ids=ids,
+                images=ids,
+                sizes=sizes,
+                slices={},
+                labels=NAMES,
+                tables={"predictions": predictions, "truths": truths},
+                excluded={},
             )
         ]
     )
@@ -329,8 +335,8 @@ def show(images: int, costs: dict[str, list[Cost]]) -> None:
         + f"{'arrays':>9}{'rows':>9}" * 2
     )
     least = {
-        name: Cost(*(min(values) for values in zip(*each, strict=True)))
-        for name, each in costs.items()
+        name: Cost(*(min(values) for values in zip(*pairs, strict=True)))
+        for name, pairs in costs.items()
     }
     ours = [least[f"ours, {source}"] for source in ("arrays", "rows")]
     for name, cost in least.items():
@@ -364,8 +370,8 @@ def large(images: int, resamples: int) -> None:
     state = step("merge", lambda: merge_states(states))
     states.clear()
     evaluated = step("match", lambda: DetectionEvaluator().evaluate(state))
-    ones = np.ones((1, images))
-    numbers = step("twelve numbers", lambda: evaluated.headlines(ones))
+    equal_weights = np.ones((1, images))
+    numbers = step("twelve numbers", lambda: evaluated.headlines(equal_weights))
     step("the rest of the report", evaluated.details)
     weights = bootstrap_weights(images, EvaluationOptions(resamples))
     step(f"{resamples} resamples", lambda: evaluated.headlines(weights))

@@ -105,31 +105,35 @@ def write(folder: Path, images: int, *, polygons: bool) -> Files:
     for image in range(1, images + 1):
         predictions, truths = objects(pick)
         segments: dict[str, list[Any]] = {"predictions": [], "ground_truth": []}
-        for one in truths:
-            mask = mask_of(one)
-            shape = [one["outline"].ravel().tolist()] if polygons and not one["crowd"] else None
+        for annotation in truths:
+            mask = mask_of(annotation)
+            shape = (
+                [annotation["outline"].ravel().tolist()]
+                if polygons and not annotation["crowd"]
+                else None
+            )
             annotations.append(
                 {
                     "id": len(annotations) + 1,
                     "image_id": image,
-                    "category_id": one["label"],
+                    "category_id": annotation["label"],
                     "segmentation": shape or written(mask),
                     "area": int(mask.sum()),
-                    "iscrowd": int(one["crowd"]),
+                    "iscrowd": int(annotation["crowd"]),
                 }
             )
-            segments["ground_truth"].append(segment(one, mask))
-        for one in predictions:
-            mask = mask_of(one)
+            segments["ground_truth"].append(segment(annotation, mask))
+        for annotation in predictions:
+            mask = mask_of(annotation)
             results.append(
                 {
                     "image_id": image,
-                    "category_id": one["label"],
+                    "category_id": annotation["label"],
                     "segmentation": written(mask),
-                    "score": one["score"],
+                    "score": annotation["score"],
                 }
             )
-            segments["predictions"].append(segment(one, mask))
+            segments["predictions"].append(segment(annotation, mask))
         lines.append({"id": str(image), "width": WIDTH, "height": HEIGHT, **segments})
     numbers = range(1, images + 1)
     truth = {

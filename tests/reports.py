@@ -41,7 +41,7 @@ def ap(value, label=None, iou="0.50:0.95", area="all", n=500):
 
 def around(kind, value, parameters, n=500, width=0.03):
     low, high = max(0, value - width), min(1, value + width * 0.8)
-    return Metric(kind, value, parameters, (low, high), n)
+    return Metric(kind, value, parameters, ci95=(low, high), n=n)
 
 
 def coco_headlines(value):
@@ -116,16 +116,18 @@ def confusion(labels, seed=0, *, background=True, scale=1):
     matrix += np.diag(source.integers(20, 900, len(labels)))
     matrix *= scale
     return Confusion(
-        labels,
-        matrix.tolist(),
-        {label: int(source.integers(0, 40)) for label in labels} if background else {},
-        {label: int(source.integers(0, 60)) for label in labels} if background else {},
-        [
-            Example(labels[0], labels[1], "101", "0", "2"),
-            Example(None, labels[1], "102", None, "1"),
-            Example(labels[0], None, HOSTILE, "3", None),
+        labels=labels,
+        matrix=matrix.tolist(),
+        hallucinations={label: int(source.integers(0, 40)) for label in labels}
+        if background
+        else {},
+        misses={label: int(source.integers(0, 60)) for label in labels} if background else {},
+        examples=[
+            Example(labels[0], labels[1], "101", ground_truth_id="0", prediction_id="2"),
+            Example(None, labels[1], "102", ground_truth_id=None, prediction_id="1"),
+            Example(labels[0], None, HOSTILE, ground_truth_id="3", prediction_id=None),
         ],
-        {"iou": 0.5, "score": 0.3},
+        parameters={"iou": 0.5, "score": 0.3},
     )
 
 
@@ -146,13 +148,15 @@ def comparison(headlines):
             value.type,
             round(0.01 * (at - 3), 3),
             value.parameters,
-            (0.01 * (at - 5), 0.01 * (at - 1)),
-            value.n,
+            ci95=(0.01 * (at - 5), 0.01 * (at - 1)),
+            n=value.n,
         )
         for at, value in enumerate(theirs)
     ]
     differences[4] = Metric(theirs[4].type, None, theirs[4].parameters)
-    return Comparison(OTHER, 480, theirs, differences[:-1], {"not_answered": 20})
+    return Comparison(
+        OTHER, 480, theirs, differences=differences[:-1], excluded={"not_answered": 20}
+    )
 
 
 def box(label, *corners, score=None):
@@ -170,11 +174,56 @@ def worst_of_boxes():
     ]
     picture = "detection/scene_01.jpg"
     return [
-        Worst("101", "miss", 3, picture, None, None, raw(predictions), raw(truths)),
-        Worst("102", "miss", 2, "nowhere.jpg", 320, 240, raw(predictions), raw(truths)),
-        Worst("101", "false_positive", 0.71, picture, None, None, raw(predictions), raw(truths)),
-        Worst(HOSTILE, "wrong_label", 0.5, None, None, None, [], None),
-        Worst("103", "wrong_label", 0.4, picture, 320, 240, raw({"broken": 1}), raw([])),
+        Worst(
+            inference_id="101",
+            reason="miss",
+            score=3,
+            image=picture,
+            width=None,
+            height=None,
+            predictions=raw(predictions),
+            ground_truth=raw(truths),
+        ),
+        Worst(
+            inference_id="102",
+            reason="miss",
+            score=2,
+            image="nowhere.jpg",
+            width=320,
+            height=240,
+            predictions=raw(predictions),
+            ground_truth=raw(truths),
+        ),
+        Worst(
+            inference_id="101",
+            reason="false_positive",
+            score=0.71,
+            image=picture,
+            width=None,
+            height=None,
+            predictions=raw(predictions),
+            ground_truth=raw(truths),
+        ),
+        Worst(
+            inference_id=HOSTILE,
+            reason="wrong_label",
+            score=0.5,
+            image=None,
+            width=None,
+            height=None,
+            predictions=[],
+            ground_truth=None,
+        ),
+        Worst(
+            inference_id="103",
+            reason="wrong_label",
+            score=0.4,
+            image=picture,
+            width=320,
+            height=240,
+            predictions=raw({"broken": 1}),
+            ground_truth=raw([]),
+        ),
     ]
 
 
@@ -187,8 +236,8 @@ def detection():
                 "2026-01-31T00:00:00.000Z",
                 "2026-02-06T23:59:59.999Z",
                 500,
-                None,
-                {"meta.camera_id": HOSTILE},
+                n_eff=None,
+                filter={"meta.camera_id": HOSTILE},
             ),
             excluded={"no_truth": 12, "unseen_label": 3},
         ),
@@ -243,7 +292,18 @@ def oriented():
         Data(Window(n=3)),
         model=MODEL,
         metrics=[ap(0.5), Metric("AP", 0.6, {"rule": "DOTA VOC07", "iou": 0.5, "label": None})],
-        worst=[Worst("1", "low_overlap", 0.4, picture, None, None, raw([turned]), raw([truth]))],
+        worst=[
+            Worst(
+                inference_id="1",
+                reason="low_overlap",
+                score=0.4,
+                image=picture,
+                width=None,
+                height=None,
+                predictions=raw([turned]),
+                ground_truth=raw([truth]),
+            )
+        ],
     )
 
 
@@ -276,7 +336,18 @@ def segmentation():
         confusion=confusion(LABELS[:5], 3),
         confusion_pixels=confusion(LABELS[:5], 4, scale=4321),
         slices=slices(mean),
-        worst=[Worst("1", "low_overlap", 0.6, picture, None, None, raw(predictions), raw(truth))],
+        worst=[
+            Worst(
+                inference_id="1",
+                reason="low_overlap",
+                score=0.6,
+                image=picture,
+                width=None,
+                height=None,
+                predictions=raw(predictions),
+                ground_truth=raw(truth),
+            )
+        ],
     )
 
 
@@ -319,14 +390,14 @@ def classification(labels=40):
         confusion=confusion(names, 1, background=False),
         worst=[
             Worst(
-                "7",
-                "wrong_label",
-                0.97,
-                picture,
-                None,
-                None,
-                raw(answers),
-                raw([{"label": "class 3"}]),
+                inference_id="7",
+                reason="wrong_label",
+                score=0.97,
+                image=picture,
+                width=None,
+                height=None,
+                predictions=raw(answers),
+                ground_truth=raw([{"label": "class 3"}]),
             )
         ],
     )
@@ -336,7 +407,7 @@ def text():
     def headlines(value):
         return [
             around(kind, value, {}) for kind in ("ExactMatch", "VQAAccuracy", "ANLS", "TokenF1")
-        ] + [Metric("BLEU", 31.4, {}, (28.1, 34.9), 90)]
+        ] + [Metric("BLEU", 31.4, {}, ci95=(28.1, 34.9), n=90)]
 
     predictions = [
         {"prompt": "What is it?", "answer": HOSTILE},
@@ -349,7 +420,18 @@ def text():
         Data(Window(n=90)),
         model=MODEL,
         metrics=headlines(0.6),
-        worst=[Worst("9", "wrong_answer", 1, "gone", None, None, raw(predictions), raw(true))],
+        worst=[
+            Worst(
+                inference_id="9",
+                reason="wrong_answer",
+                score=1,
+                image="gone",
+                width=None,
+                height=None,
+                predictions=raw(predictions),
+                ground_truth=raw(true),
+            )
+        ],
         comparisons=[comparison(headlines)],
     )
 

@@ -1,4 +1,4 @@
-"""An evaluation for tests: an image is right where the labels that were found are those that are there."""
+"""An evaluator for tests: an image is correct if its predicted labels equal its annotated labels."""
 
 import msgspec
 import numpy as np
@@ -9,14 +9,14 @@ from tests.unit.monitor.evaluation.evaluated import evaluated_image
 
 
 def image_of(number, found="a", there="a", **more) -> EvaluatedImage:
-    """An image whose labels are single letters; `there` is None where nobody knows."""
+    """Return an image whose labels are single letters; `there` is None for an image without ground truth."""
     predictions = [{"label": label, "score": 0.5} for label in found]
     truth = None if there is None else [{"label": label} for label in there]
     return evaluated_image(number, predictions, truth, 4, 3, **more)
 
 
 class Small:
-    """As `quadriga.monitor.evaluation.evaluators.Evaluator`."""
+    """Evaluator that compares sets of labels; see `quadriga.monitor.evaluation.evaluators.Evaluator`."""
 
     def tables(self, images, labels):
         rows = [

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 SIDE = 160
 LABELS = ("bird", "cat", "apple")
-"""In the order of their numbers, not of the alphabet."""
+"""Labels in the order of their category ids, not of the alphabet."""
 
 
 def dataset(annotations, images=8):

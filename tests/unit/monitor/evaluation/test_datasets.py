@@ -105,21 +105,21 @@ def test_coco_for_each_task(dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "expected"),
     [
         (["cat/1.jpg", "dog/deep/2.PNG"], [("cat", None), ("dog", None)]),
         (["val/cat/1.jpg", "train/dog/2.jpg"], [("dog", "train"), ("cat", "val")]),
         (["val/1.jpg"], [("val", None)]),
     ],
 )
-def test_a_folder_for_each_label(dataset, names, found) -> None:
+def test_a_folder_for_each_label(dataset, names, expected) -> None:
     images = dataset({name: name for name in (*names, "cat/readme.txt", "4.jpg")})
     images = [image for image in images if image.path in names]
-    assert [(image.annotations[0]["label"], image.split) for image in images] == found
+    assert [(image.annotations[0]["label"], image.split) for image in images] == expected
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({"a.txt": ""}, "expected set.* to hold annotations.jsonl"),
         ({"annotations.jsonl": "{"}, "annotations.jsonl:1: expected JSON"),
@@ -130,8 +130,8 @@ def test_a_folder_for_each_label(dataset, names, found) -> None:
          r"annotations\[0\]: expected category_id to be one of the categories"),
     ],
 )  # fmt: skip
-def test_what_is_no_dataset_is_said(dataset, files, said) -> None:
-    with pytest.raises(EvaluationError, match=said):
+def test_what_is_no_dataset_is_said(dataset, files, message) -> None:
+    with pytest.raises(EvaluationError, match=message):
         dataset(files)
 
 

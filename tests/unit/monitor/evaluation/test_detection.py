@@ -306,14 +306,16 @@ def test_rates_at_a_score_and_at_the_best_one():
 def test_curves_have_their_scores_and_end_where_the_recall_does():
     findings = DetectionEvaluator().evaluate(whole(PLAIN)).details()
     curve, unfound = (
-        next(one for one in findings.curves["pr"] if one["label"] == label and one["iou"] == 0.5)
+        next(
+            item for item in findings.curves["pr"] if item["label"] == label and item["iou"] == 0.5
+        )
         for label in ("car", "bus")
     )
     assert curve["recall"][50] == 0.5
     assert curve["precision"][50:52] == [pytest.approx(1), 0]
     assert curve["score"][50:52] == [0.9, None]
     assert (set(unfound["precision"]), set(unfound["score"])) == ({0}, {None})
-    means = [one["iou"] for one in findings.curves["pr"] if one["label"] is None]
+    means = [item["iou"] for item in findings.curves["pr"] if item["label"] is None]
     assert means == [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]
     assert sum(findings.curves["reliability"][0]["count"]) == 4
     assert metric(findings, "ECE", bins=15) == pytest.approx((0.1 + 0.8 + 0.7 + 0.6) / 4)

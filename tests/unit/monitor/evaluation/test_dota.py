@@ -71,7 +71,7 @@ def random_cases(seed, *, crowds=True, images=12):
 
 
 def voc_ap(rec, prec, eleven):
-    """As the development kit has it."""
+    """Average precision as in DOTA's development kit."""
     if eleven:
         ap = 0.0
         for t in np.arange(0.0, 1.1, 0.1):
@@ -205,7 +205,9 @@ def test_numbers_are_those_of_the_development_kit(cases):
     for rule in RULES:
         for threshold in IOU_THRESHOLDS:
             expected = [
-                voc_eval(state, label, label_pairs, threshold, rule == "DOTA VOC07")
+                voc_eval(
+                    state, label, label_pairs, threshold=threshold, eleven=rule == "DOTA VOC07"
+                )
                 for label, label_pairs in enumerate(pairs)
             ]
             for label, value in zip(state.labels, expected, strict=True):
@@ -216,7 +218,7 @@ def test_numbers_are_those_of_the_development_kit(cases):
 
 
 def test_the_rule_tells_what_it_says():
-    """Of exactly a half is too little, and there is no second choice: by hand."""
+    """An overlap of exactly 0.5 does not match, and a prediction has no second choice: by hand."""
     for name, value in {
         "of exactly a half": 0,
         "no second choice": 0.5,
@@ -287,17 +289,17 @@ class Oriented(COCOeval):
 
 def coco(state):
     """Ask pycocotools for its twelve numbers; difficult objects are ignored as crowds are not."""
-    predictions, there = state.tables["predictions"], state.tables["truths"]
+    predictions, annotated = state.tables["predictions"], state.tables["truths"]
     annotations = [
         {
             "id": row + 1,
-            "image_id": int(there["image"][row]) + 1,
-            "category_id": int(there["label"][row]) + 1,
-            "area": float(there["area"][row]),
+            "image_id": int(annotated["image"][row]) + 1,
+            "category_id": int(annotated["label"][row]) + 1,
+            "area": float(annotated["area"][row]),
             "bbox": [0, 0, 1, 1],
-            "iscrowd": int(there["crowd"][row]),
+            "iscrowd": int(annotated["crowd"][row]),
         }
-        for row in range(len(there["image"]))
+        for row in range(len(annotated["image"]))
     ]
     results = [
         {

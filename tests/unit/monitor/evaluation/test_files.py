@@ -55,10 +55,10 @@ def test_nothing_to_evaluate_is_insufficient(records) -> None:
 
 def test_shards_make_no_difference(monkeypatch) -> None:
     records = [record(at, predictions=FOUND * (at % 3), metadata={"a": at % 2}) for at in range(9)]
-    whole = evaluated(*records, by=["meta.a"])
+    report = evaluated(*records, by=["meta.a"])
     monkeypatch.setattr(files, "SHARD_SIZE", 2)
-    assert told(evaluated(*records, by=["meta.a"])) == told(whole)
-    assert [(slice_.by, slice_.value, slice_.n) for slice_ in whole.slices] == [
+    assert told(evaluated(*records, by=["meta.a"])) == told(report)
+    assert [(slice_.by, slice_.value, slice_.n) for slice_ in report.slices] == [
         ("meta.a", "0", 5),
         ("meta.a", "1", 4),
     ]
@@ -82,7 +82,7 @@ def test_the_worst_images_have_what_is_drawn_on_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (b"{", "a.jsonl:3: expected JSON, got: "),
         (b"[]", "a.jsonl:3: expected `object`, got `array`"),
@@ -94,10 +94,10 @@ def test_the_worst_images_have_what_is_drawn_on_them() -> None:
         (record(3, ground_truth=[{"label": "a"}]), "a.jsonl:3: image '3': ground_truth[0]: expected a field"),
     ],
 )  # fmt: skip
-def test_a_bad_line_is_named(bad, said: str) -> None:
+def test_a_bad_line_is_named(bad, message: str) -> None:
     with pytest.raises(EvaluationError) as caught:
         evaluated(record(1), b"", bad, record(4))
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_tasks_that_are_none_are_refused() -> None:

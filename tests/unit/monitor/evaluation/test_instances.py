@@ -126,7 +126,11 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
     states = [
         build_state(
             InstanceEvaluator(),
-            [item for item, of in zip(evaluated, shards, strict=True) if of == shard],
+            [
+                item
+                for item, image_shard in zip(evaluated, shards, strict=True)
+                if image_shard == shard
+            ],
             [],
         )
         for shard in range(3)

@@ -173,7 +173,7 @@ def test_only_masks_of_one_image_are_compared(monkeypatch):
 
 
 def test_a_square_of_twenty_pixels_is_four_hundred():
-    """As `docs/evaluation-reference.md` says."""
+    """The area is that of the example in `docs/evaluation-reference.md`."""
     ring = np.array([(0, 0), (19, 0), (19, 19), (0, 19)], np.int32)
     assert from_contours(contours_of([[ring]]), 100, 100).area.tolist() == [400]
     size = np.array([(100, 100)])

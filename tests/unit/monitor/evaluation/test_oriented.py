@@ -29,7 +29,7 @@ def quad(corners, **fields):
 
 
 def image(predictions, truths, *, width=1, height=1, name="1"):
-    """Of one pixel, unless told: then fractions are pixels."""
+    """Return an image, by default of one pixel, so that fractions are pixels."""
     scored = [{"score": 0.5, **prediction} for prediction in predictions]
     return evaluated_image(name, scored, truths, width, height)
 
@@ -45,9 +45,9 @@ def overlaps(predictions, truths, **size):
     return oriented_overlap(merged_state)(places, places)
 
 
-def by_geos(one, other):
+def by_geos(left, right):
     """Intersection over union of pairs of polygons (P, 4, 2)."""
-    first, second = shapely.polygons(one), shapely.polygons(other)
+    first, second = shapely.polygons(left), shapely.polygons(right)
     common = shapely.area(shapely.intersection(first, second))
     return common / (shapely.area(first) + shapely.area(second) - common)
 
@@ -125,9 +125,9 @@ PAIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other", "expected"), PAIRS.values(), ids=PAIRS)
-def test_overlap_is_that_of_the_closed_form(one, other, expected):
-    actual = overlaps([box(*one), box(*other)], [box(*other), box(*one)])
+@pytest.mark.parametrize(("first", "second", "expected"), PAIRS.values(), ids=PAIRS)
+def test_overlap_is_that_of_the_closed_form(first, second, expected):
+    actual = overlaps([box(*first), box(*second)], [box(*second), box(*first)])
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
@@ -165,8 +165,8 @@ def test_pairs_that_detectron2_gets_wrong_are_as_geos_has_them():
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),
 )
-def test_collinear_edges_and_shared_corners_are_as_exact(one, other):
-    first, second = ([*values[:4], values[4] * math.pi / 8] for values in (one, other))
+def test_collinear_edges_and_shared_corners_are_as_exact(left_box, right_box):
+    first, second = ([*values[:4], values[4] * math.pi / 8] for values in (left_box, right_box))
     expected = by_geos(*(xywhr_to_corners(np.array([values])) for values in (first, second)))
     actual = overlaps([box(*first)], [box(*second)])
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
@@ -180,8 +180,8 @@ def test_overlap_of_a_pair_is_the_same_alone_bit_for_bit():
 
 
 def test_of_a_crowd_it_is_the_part_of_the_prediction_that_lies_in_it():
-    predictions = [box(0, 0, 2, 2, 0.4), box(5, 0, 2, 2, 0)]
-    truths = [box(0, 0, 20, 20, 1, crowd=True), box(4, 0, 2, 2, 0, crowd=True)]
+    predictions = [box(0, 0, 2, h=2, r=0.4), box(5, 0, 2, h=2, r=0)]
+    truths = [box(0, 0, 20, h=20, r=1, crowd=True), box(4, 0, 2, h=2, r=0, crowd=True)]
     np.testing.assert_allclose(overlaps(predictions, truths), [1, 0.5])
     merged_state = state(image(predictions, truths))
     places = np.arange(2)
@@ -210,15 +210,17 @@ def test_corners_in_any_order_span_the_same(corners, area):
     x, y = np.moveaxis(ordered, 2, 0)
     doubled = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)
     assert (doubled >= -1e-12).all(), "clockwise on the screen"
-    merged_state = state(image([], [quad(one) for one in around], width=None, height=None))
+    merged_state = state(
+        image([], [quad(quad_corners) for quad_corners in around], width=None, height=None)
+    )
     assert merged_state.tables["truths"]["area"] == pytest.approx(area, abs=1e-12)
 
 
 def test_boxes_become_pixels_before_they_turn():
-    predictions = [box(0.5, 0.5, 0.2, 0.1, math.pi / 2)]
+    predictions = [box(0.5, 0.5, 0.2, h=0.1, r=math.pi / 2)]
     truths = [
         quad([(90, 30), (110, 30), (110, 70), (90, 70)]),
-        box(0.5, 0.5, 0.1, 0.4, 0, area=7, difficult=True),
+        box(0.5, 0.5, 0.1, h=0.4, r=0, area=7, difficult=True),
     ]
     merged_state = state(image(predictions, truths, width=200, height=100))
     there = merged_state.tables["truths"]
@@ -231,12 +233,15 @@ def test_boxes_become_pixels_before_they_turn():
 
 WRONG = {
     "no size": (
-        image([box(0, 0, 1, 1, 0)], [], width=None),
+        image([box(0, 0, 1, h=1, r=0)], [], width=None),
         r"predictions\[0\]: expected width and height",
     ),
-    "no size of truths": (image([], [box(0, 0, 1, 1, 0)], height=0), "expected width and height"),
+    "no size of truths": (
+        image([], [box(0, 0, 1, h=1, r=0)], height=0),
+        "expected width and height",
+    ),
     "a negative side": (
-        image([box(0, 0, -1, 1, 0)], []),
+        image([box(0, 0, -1, h=1, r=0)], []),
         r"predictions\[0\].w: expected `float` >= 0",
     ),
     "a huge corner": (

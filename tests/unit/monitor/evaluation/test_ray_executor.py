@@ -56,7 +56,9 @@ def place(place, monkeypatch):
                 (1 + at + 5000 * (model is OTHER)) * 1000 << 22,
                 model=model,
                 predictions=[{"score": float(source.random()), **box(source)} for _ in range(3)],
-                input=InputReference("image", f"blake3:{at:064x}", 640, 480, "image/jpeg"),
+                input=InputReference(
+                    "image", f"blake3:{at:064x}", 640, height=480, mime="image/jpeg"
+                ),
                 metadata={"camera_id": "ns"[at % 2]},
             )
             for at in range(IMAGES)

@@ -21,7 +21,7 @@ from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
 MODEL = ReportedModel("one", "1")
 OTHER = ReportedModel("other", "2")
 RESULTS = "aabaabbaaaabaabb"
-"""Of images where `a` is right."""
+"""Predicted labels of images whose true label is `a`."""
 
 
 def whole(images, by=()):
@@ -57,7 +57,7 @@ def test_a_report_says_what_was_looked_at():
         "ok",
         MODEL,
     )
-    assert report.data.current == Window("s", "e", len(RESULTS), None, {})
+    assert report.data.current == Window("s", "e", len(RESULTS), n_eff=None, filter={})
     assert report.data.excluded == {"no_truth": 1, "unseen_label": 0}
     assert report.parameters == {"rule": "small", "resamples": 200, "seed": 3}
     assert report.metrics[0].value == RESULTS.count("a") / len(RESULTS)

@@ -30,7 +30,15 @@ COLUMNS = st.one_of(
 
 def state_with(tables) -> EvaluationState:
     sizes = np.array([[1, 2]], np.int64)
-    return EvaluationState(["1"], ["x"], sizes, {"hour": [None]}, ["é\0"], tables, {"no_truth": 2})
+    return EvaluationState(
+        ids=["1"],
+        images=["x"],
+        sizes=sizes,
+        slices={"hour": [None]},
+        labels=["é\0"],
+        tables=tables,
+        excluded={"no_truth": 2},
+    )
 
 
 TABLES = st.dictionaries(st.text(max_size=5), COLUMNS, max_size=3)

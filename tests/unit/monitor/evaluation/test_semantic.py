@@ -165,7 +165,7 @@ def test_weights_count_images_again():
 
 def one_image(answers, truths):
     evaluated = SemanticEvaluator().evaluate(
-        merged(SemanticEvaluator(), [image_of(1, answers, truths, 10, 10)], 2)
+        merged(SemanticEvaluator(), [image_of(1, answers, truths, width=10, height=10)], 2)
     )
     return evaluated, numbers(evaluated.headlines(np.ones((1, 1))))
 
@@ -230,9 +230,9 @@ def test_an_absent_label_is_none():
 
 def test_an_image_may_have_more_labels_than_pixels():
     names = "abcdef"
-    answers = [region(one, square(0, 0, 1, 1), score=at) for at, one in enumerate(names)]
-    truths = [region(one, square(0, 0, 1, 1)) for one in names[::-1]]
-    state = merged(SemanticEvaluator(), [image_of(1, answers, truths, 2, 2)], 2)
+    answers = [region(label, square(0, 0, 1, 1), score=at) for at, label in enumerate(names)]
+    truths = [region(label, square(0, 0, 1, 1)) for label in names[::-1]]
+    state = merged(SemanticEvaluator(), [image_of(1, answers, truths, width=2, height=2)], 2)
     pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
     assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
 

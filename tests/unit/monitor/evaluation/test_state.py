@@ -40,7 +40,13 @@ def image_of(number, labels, **more):
     predictions = [{"label": label, "score": at / 10} for at, label in enumerate(labels)]
     raw = msgspec.Raw(msgspec.json.encode(predictions))
     return EvaluatedImage(
-        str(number), raw, msgspec.Raw(b"[]"), number, 2, {"camera": {"id": number % 3}}, **more
+        id=str(number),
+        predictions=raw,
+        ground_truth=msgspec.Raw(b"[]"),
+        width=number,
+        height=2,
+        metadata={"camera": {"id": number % 3}},
+        **more,
     )
 
 

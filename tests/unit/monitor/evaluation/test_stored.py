@@ -43,7 +43,7 @@ def answer():
         values = {
             "model": MODEL,
             "predictions": [{"label": label, "score": 0.5} for label in found],
-            "input": InputReference("image", digest, 640, 480, "image/jpeg"),
+            "input": InputReference("image", digest, 640, height=480, mime="image/jpeg"),
         }
         return make_record(id_at_second(second), **values | fields)
 

@@ -31,9 +31,11 @@ MATCHED = {
 }
 
 
-@pytest.mark.parametrize(("found", "asked", "expected"), MATCHED.values(), ids=MATCHED)
-def test_an_answer_belongs_to_its_prompt(found, asked, expected):
-    assert match_prompts(found, asked) == expected
+@pytest.mark.parametrize(
+    ("predicted_prompts", "annotated_prompts", "expected"), MATCHED.values(), ids=MATCHED
+)
+def test_an_answer_belongs_to_its_prompt(predicted_prompts, annotated_prompts, expected):
+    assert match_prompts(predicted_prompts, annotated_prompts) == expected
 
 
 def said(answer, prompt=""):
@@ -75,8 +77,8 @@ IMAGES = [
 
 
 def test_numbers_are_means_over_prompts():
-    found = report(IMAGES)
-    metrics = values(found)
+    text_report = report(IMAGES)
+    metrics = values(text_report)
     assert list(metrics)[:7] == [
         "ExactMatch", "TokenF1", "VQAAccuracy", "ANLS", "BLEU", "ROUGE-L", "CIDEr",
     ]  # fmt: skip
@@ -88,8 +90,8 @@ def test_numbers_are_means_over_prompts():
     assert metrics["ANLS"] == pytest.approx((1 + 1 + 0 + likeness + 3 / 4) / 5)
     assert metrics["Prompts"] == 5
     assert metrics["Unanswered"] == 1
-    assert found.data.excluded == {"unasked_prompt": 1}
-    assert found.parameters["unanswered"] == "counts as an empty answer"
+    assert text_report.data.excluded == {"unasked_prompt": 1}
+    assert text_report.parameters["unanswered"] == "counts as an empty answer"
     answers = ["two", "A red ship", "", "a dog lies on the green grass", "boat"]
     references = [
         ["2", "two", "two"],
@@ -197,10 +199,10 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("found", "there", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_no_answer_is_refused(found, there, message):
+@pytest.mark.parametrize(("predictions", "annotations", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_no_answer_is_refused(predictions, annotations, message):
     with pytest.raises(EvaluationError, match=message):
-        state([evaluated_image("1", found, there)])
+        state([evaluated_image("1", predictions, annotations)])
 
 
 def test_the_task_is_found_by_its_name():

@@ -114,8 +114,8 @@ def plain_levenshtein(first, second):
 
 @settings(deadline=None, max_examples=200)
 @given(st.text("ab 船", max_size=80), st.text("ab 船", max_size=80))
-def test_distance_is_that_of_the_table(one, other):
-    assert levenshtein(one, other) == plain_levenshtein(one, other)
+def test_distance_is_that_of_the_table(first, second):
+    assert levenshtein(first, second) == plain_levenshtein(first, second)
 
 
 @settings(deadline=None, max_examples=100)
@@ -133,10 +133,10 @@ def test_bleu_is_that_of_sacrebleu(pairs):
 
 @settings(deadline=None, max_examples=100)
 @given(TEXTS, REFERENCES)
-def test_rouge_is_that_of_rouge_score(said, references):
+def test_rouge_is_that_of_rouge_score(answer, references):
     scorer = RougeScorer(["rougeL"], use_stemmer=False)
-    expected = max(scorer.score(reference, said)["rougeL"].fmeasure for reference in references)
-    assert rouge_l(said, references) == pytest.approx(expected, abs=1e-9)
+    expected = max(scorer.score(reference, answer)["rougeL"].fmeasure for reference in references)
+    assert rouge_l(answer, references) == pytest.approx(expected, abs=1e-9)
 
 
 def test_without_the_extra_they_are_undefined(monkeypatch):

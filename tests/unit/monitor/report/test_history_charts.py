@@ -98,6 +98,6 @@ def test_many_signals_and_windows_are_cut_to_the_most_moved_and_the_last():
     ],
 )
 def test_windows_are_named_as_short_as_they_can_be_told_apart(starts, shown):
-    windows = [PastWindow(start, None, 1, "ok", "", past(0, a=signal()).signals) for start in starts]  # fmt: skip
+    windows = [PastWindow(start=start, end=None, n=1, status="ok", report="", signals=past(0, a=signal()).signals) for start in starts]  # fmt: skip
     (chart,) = effects(of(*windows))
     assert (f">{shown}</text>" in chart.svg) == bool(shown)

@@ -246,8 +246,8 @@ def test_confusions_name_inferences_to_look_at():
         ["a", "b"],
         [[5, 2], [0, 7]],
         {"a": 3},
-        {"b": 1},
-        [Example("a", "b", "17"), Example(None, "a", "19")],
+        misses={"b": 1},
+        examples=[Example("a", "b", "17"), Example(None, "a", "19")],
     )
     text = words(
         made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), confusion=confusion))
@@ -345,7 +345,7 @@ def test_what_a_report_has_not_leaves_no_empty_part(pages):
 
 
 @pytest.mark.parametrize(
-    ("status", "signals", "said"),
+    ("status", "signals", "expected"),
     [
         ("insufficient", [], "Insufficient: there are too few independent values"),
         ("insufficient", ["insufficient"], "Insufficient: there are too few independent values"),
@@ -355,13 +355,20 @@ def test_what_a_report_has_not_leaves_no_empty_part(pages):
         ("error", ["ok"], "The report could not be finished"),
     ],
 )
-def test_what_came_out_is_said_in_words(status, signals, said):
+def test_what_came_out_is_said_in_words(status, signals, expected):
     made_of = [
-        Signal(str(at), "numeric", "ks", Effect("wasserstein_iqr", 0.0, 0.1), (5, 5), status=signal)
+        Signal(
+            str(at),
+            "numeric",
+            "ks",
+            effect=Effect("wasserstein_iqr", 0.0, 0.1),
+            n=(5, 5),
+            status=signal,
+        )
         for at, signal in enumerate(signals)
     ]
     report = Report("drift", "", Data(Window(), Window()), status=status, signals=made_of)
-    assert said in words(made(report))
+    assert expected in words(made(report))
 
 
 def test_many_labels_are_cut_to_what_can_be_read():

@@ -7,6 +7,9 @@ QUADRIGA := $(BIN)/quadriga
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
 CLIENTS := tritonclient kserve mlserver schemathesis
+# MLServer takes no Python above 3.12: make conformance PYTHON=python3.13 CLIENTS_PYTHON=python3.11
+CLIENTS_PYTHON ?= $(PYTHON)
+CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 # Each process of a server would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,7 +42,7 @@ PYTHONS := 3.11 3.13
 longest: $(INSTALLED)-dev
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m nightly $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.nightly tests)
 
-clients: $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Install the public clients
+clients: $(CLIENTS:%=.conformance/%/$(CLIENTS_INSTALLED))  ## Install the public clients
 
 conformance: $(INSTALLED)-dev clients  ## Run public clients against a server
 	@$(BIN)/python -m pytest tests/conformance -m conformance
@@ -95,8 +98,8 @@ $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
 	@touch $@
 
 # Each client lives in an environment of its own: two of them bring the same protocol buffers.
-.conformance/%/installed-$(VERSION): tests/conformance/requirements-%.lock
+.conformance/%/$(CLIENTS_INSTALLED): tests/conformance/requirements-%.lock
 	@echo "Setting up .conformance/$*: under a minute, once"
-	@$(PYTHON) -m venv --clear .conformance/$*
+	@$(CLIENTS_PYTHON) -m venv --clear .conformance/$*
 	@.conformance/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@

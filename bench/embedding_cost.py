@@ -40,12 +40,12 @@ def residual(folder: Path, size: int) -> Path:
     weights: dict[str, np.ndarray] = {}
     rng = np.random.default_rng(1)
 
-    def convolved(before: str, shape: tuple[int, ...], stride: int) -> str:
+    def convolved(input_name: str, shape: tuple[int, ...], stride: int) -> str:
         name = f"c{len(nodes)}"
         fan_in = np.prod(shape[1:])
         weights[f"{name}_w"] = (rng.normal(size=shape) / fan_in**0.5).astype(np.float32)
         pads = [shape[-1] // 2] * 4
-        inputs = [before, f"{name}_w"]
+        inputs = [input_name, f"{name}_w"]
         nodes.append(helper.make_node("Conv", inputs, [name], strides=[stride] * 2, pads=pads))
         return name
 
@@ -110,13 +110,13 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, help="further models")
     parser.add_argument("--answers", type=int, default=3000)
     parser.add_argument("--most-s", type=float, default=20, help="of a model")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     cv2.setNumThreads(1)
     print(f"{'model':26} {'without':>11}  {'with it':>9}")
     with tempfile.TemporaryDirectory() as temporary:
-        made = [residual(Path(temporary) / f"resnet-18-of-{size}", size) for size in (64, 224)]
-        for folder in [*(SAMPLE_MODELS / name for name in SAMPLES), *made, *asked.folders]:
-            print(compare(folder, asked.answers, asked.most_s), flush=True)
+        models = [residual(Path(temporary) / f"resnet-18-of-{size}", size) for size in (64, 224)]
+        for folder in [*(SAMPLE_MODELS / name for name in SAMPLES), *models, *arguments.folders]:
+            print(compare(folder, arguments.answers, arguments.most_s), flush=True)
 
 
 if __name__ == "__main__":

@@ -67,14 +67,14 @@ def objects(pick: np.random.Generator) -> tuple[list[dict[str, Any]], list[dict[
             place = places[near] + pick.normal(0, (3, 3, 2, 0.02, 0.05))
             place[2] = max(place[2], 2)
             label = int(labels[near]) if pick.random() < 0.8 else label
-        shape = {"label": label, "outline": outline(pick, place), "score": float(pick.random())}
-        predictions.append(shape)
+        item = {"label": label, "outline": outline(pick, place), "score": float(pick.random())}
+        predictions.append(item)
     return predictions, truths
 
 
-def mask_of(shape: dict[str, Any]) -> Mask:
+def mask_of(item: dict[str, Any]) -> Mask:
     """Fill an outline."""
-    return fill([np.rint(shape["outline"]).astype(np.int32)], WIDTH, HEIGHT)
+    return fill([np.rint(item["outline"]).astype(np.int32)], WIDTH, HEIGHT)
 
 
 def written(mask: Mask) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def written(mask: Mask) -> dict[str, Any]:
     return {"size": runs["size"], "counts": runs["counts"].decode()}
 
 
-def segment(shape: dict[str, Any], mask: Mask) -> dict[str, Any]:
+def segment(item: dict[str, Any], mask: Mask) -> dict[str, Any]:
     """Write an object as the wire has it."""
     contour = [[{"x": x, "y": y} for x, y in ring.tolist()] for ring in rings(mask)]
-    more = {key: shape[key] for key in ("score", "crowd") if key in shape}
-    return {"label": f"label {shape['label']:02}", **more, "contour": contour}
+    more = {key: item[key] for key in ("score", "crowd") if key in item}
+    return {"label": f"label {item['label']:02}", **more, "contour": contour}
 
 
 def write(folder: Path, images: int, *, polygons: bool) -> Files:
@@ -164,7 +164,7 @@ def judged(state: EvaluationState) -> tuple[float, Doubles]:
     """Evaluate a whole state; return the time when that began, and its numbers."""
     loaded = time.process_time()
     headlines = InstanceEvaluator().evaluate(state).headlines(np.ones((1, len(state.ids))))
-    return loaded, np.array([headline.values[0] for headline in headlines[:12]])
+    return loaded, np.array([metric.values[0] for metric in headlines[:12]])
 
 
 def from_coco(files: Files) -> tuple[float, Doubles]:
@@ -184,23 +184,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     sides: dict[str, Callable[[Files], tuple[float, Doubles]]] = {
         "pycocotools": theirs,
         "ours, COCO's files": from_coco,
         "ours, contours": from_wire,
     }
     print(
-        f"{options.images} images x {TRUTHS} truths + {PREDICTIONS} predictions x {LABELS} labels"
+        f"{arguments.images} images x {TRUTHS} truths + {PREDICTIONS} predictions x {LABELS} labels"
     )
     for polygons in (False, True):
         with TemporaryDirectory() as folder:
-            files = write(Path(folder), options.images, polygons=polygons)
+            files = write(Path(folder), arguments.images, polygons=polygons)
             if polygons:  # contours mean other pixels
                 del sides["ours, contours"]
             times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
             numbers = {}
-            for _ in range(options.rounds):
+            for _ in range(arguments.rounds):
                 for name, side in sides.items():
                     started = time.process_time()
                     loaded, numbers[name] = side(files)

@@ -93,9 +93,9 @@ def scenes(name: str, count: int) -> None:
     drawn = (scene for scene, _ in DRAWN[name](SEED))
 
     def embedded(pixels: Pixels) -> npt.NDArray[np.float32]:
-        found = model.embed(Image(pixels))
-        assert found is not None
-        return found
+        vector = model.embed(Image(pixels))
+        assert vector is not None
+        return vector
 
     embeddings = np.stack([embedded(scene) for scene in islice(drawn, count)])
     with tempfile.TemporaryDirectory() as folder:

@@ -99,9 +99,9 @@ def _recorded_us(recorder: Recorder, model: Model) -> float:
 def frames(ids: IdSource, seqs: Iterator[int]) -> Iterator[JournaledChange]:
     """Make the changes that bring signals, of 16 images each."""
     embedding = np.random.default_rng(1).normal(size=LONG).astype("<f2").tobytes()
-    while some := list(islice(seqs, 16)):
-        of = [ImageSignals(seq, bytes(32), embedding, "ab" * 8) for seq in some]
-        yield JournaledChange(ids.next(), SignalsOfImages(of))
+    while chunk := list(islice(seqs, 16)):
+        signals = [ImageSignals(seq, bytes(32), embedding, "ab" * 8) for seq in chunk]
+        yield JournaledChange(ids.next(), SignalsOfImages(signals))
 
 
 def storing(folder: Path, images: int) -> None:
@@ -116,16 +116,19 @@ def storing(folder: Path, images: int) -> None:
             writer.drain()
             clock = Clock(url)
             clock.find()
-            made = list(records(images))
-            batches = (made, list(frames(IdSource(1), iter([each.seq for each in made]))))
+            stored_records = list(records(images))
+            batches = (
+                stored_records,
+                list(frames(IdSource(1), iter([duration_s.seq for duration_s in stored_records]))),
+            )
             for name, batch in zip(("records", "signals"), batches, strict=True):
-                before = journal.appended_bytes
+                appended_before = journal.appended_bytes
                 for start in range(0, len(batch), 50):
                     journal.append(batch[start : start + 50])
                 clock.start()
                 writer.drain()
-                own, server = (each / images * 1e6 for each in clock.stop())
-                size_bytes = (journal.appended_bytes - before) / images
+                own, server = (duration_s / images * 1e6 for duration_s in clock.stop())
+                size_bytes = (journal.appended_bytes - appended_before) / images
                 print(
                     f"  {kind:12}{name:10}{own:8.1f}{server:8.1f}{size_bytes:8.0f} bytes journaled"
                 )

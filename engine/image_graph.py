@@ -142,13 +142,13 @@ class ImageGraph:
                 f"{MAX_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
             )
         image_tiles = tiles(image.width, image.height, tiling.size, tiling.overlap)
-        parts = [
+        tile_images = [
             msgspec.structs.replace(image, pixels=tile.cut(image.pixels)) for tile in image_tiles
         ]
         detected: list[tuple[Any, Vector | None]] = []
         size = abs(self.batch_size)
-        for start in range(0, len(parts), size):
-            chunk = parts[start : start + size]
+        for start in range(0, len(tile_images), size):
+            chunk = tile_images[start : start + size]
             self.stopwatch.record_preparation()
             detected.extend(self._run_and_read(chunk, [options] * len(chunk), task.detect))
         detections = [detections for detections, _ in detected]

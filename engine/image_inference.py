@@ -202,7 +202,10 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
         predicted = images.predictor.predict(decoded, options)
     except ParameterError as error:
         raise InvalidRequest(f"{image_requests[0].location}: {error}") from error
-    return [_complete(*parts) for parts in zip(image_requests, decoded, predicted, strict=True)]
+    return [
+        _complete(*completion)
+        for completion in zip(image_requests, decoded, predicted, strict=True)
+    ]
 
 
 def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:

@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from quadriga.engine.embedding_finder import Embedding
+from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.model import Model
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.repository import find_model
@@ -33,7 +33,7 @@ class Inspection(msgspec.Struct, frozen=True):
     preprocessing: str
     """Preprocessing in one sentence; empty if the model takes tensors."""
     labels: tuple[str, ...]
-    embedding: Embedding
+    embedding: EmbeddingSource
     decisions: tuple[Decision, ...]
 
 
@@ -104,9 +104,9 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
     console.print(decided)
 
 
-def _embedding_text(embedding: Embedding) -> str:
-    if embedding.other:
-        return f"that of the model {embedding.other} ({embedding.reason})"
+def _embedding_text(embedding: EmbeddingSource) -> str:
+    if embedding.other_model:
+        return f"that of the model {embedding.other_model} ({embedding.reason})"
     if embedding.tensor is None:
         return f"none ({embedding.reason})"
     pooled = f", {embedding.pooling}" if embedding.pooling else ""

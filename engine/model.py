@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.embedding import Vector, load_session, with_length
-from quadriga.engine.embedding_finder import Embedding
+from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import TextPackage
 from quadriga.engine.recognition.model_toml import read_model_toml
@@ -68,7 +68,7 @@ class Model:
             self.session, self.embedding = load_session(name, path, toml, self.stopwatch)
             self.recognition = recognise(folder, self.session, toml, score_threshold)
             if self.spec is None:
-                self.embedding = Embedding(reason="the model takes tensors")
+                self.embedding = EmbeddingSource(reason="the model takes tensors")
             else:
                 max_batch, output = toml.runtime.max_batch, self.embedding.output
                 self.image_predictor = ImageGraph(self.session, self.spec, max_batch, output)

@@ -1,8 +1,8 @@
 """Loading and unloading while the server runs, in every worker, and the statistics of all of them.
 
-Workers meet in a folder of the server: `state.json` says what each is to serve beyond what it found at its
-start, and each writes how far it has come, and what it counted, to a file of its own. A change is made by one
-worker at a time: it loads the model itself, and when that works it writes the state and waits for the others.
+Workers coordinate in a folder of the server: `state.json` has the changes since the start that each worker
+has to make, and each worker writes its progress and its statistics to a file of its own. One worker at a time
+makes a change: it loads the model itself, and if that works, it writes the state and waits for the others.
 """
 
 import contextlib
@@ -33,44 +33,50 @@ from quadriga.proto.messages import ModelStatistics
 
 Read = TypeVar("Read", bound=msgspec.Struct)
 
-_POLL_S = 0.05
-_REPORT_S = 0.2
+_POLL_INTERVAL_S = 0.05
+_REPORT_INTERVAL_S = 0.2
 
 _log = logging.getLogger("quadriga.models")
 
 
-class _Change(msgspec.Struct, frozen=True):
-    """The last thing that was asked of a model."""
+class _ModelChange(msgspec.Struct, frozen=True):
+    """The last requested change of a model."""
 
     generation: int
     override: Override | None
-    """None where the model was unloaded."""
+    """Override to load with; None if the model was unloaded."""
 
 
-class _State(msgspec.Struct, frozen=True):
-    """What every worker is to serve, beyond what it finds at its start."""
+class _DesiredState(msgspec.Struct, frozen=True):
+    """Changes that every worker has to make after its start."""
 
     generation: int = 0
-    models: dict[str, _Change] = {}
+    models: dict[str, _ModelChange] = {}
 
 
-class _Report(msgspec.Struct, frozen=True):
-    """How far a worker has come."""
+class _WorkerReport(msgspec.Struct, frozen=True):
+    """Progress and statistics of a worker."""
 
     generation: int = 0
     errors: dict[str, str] = {}
-    """Why a model's last change did not work, by its name."""
+    """Why the last change of a model failed, by model name."""
     statistics: list[ModelStatistics] = []
     numbers: dict[str, float] = {}
-    """What else the worker counts, by name."""
+    """Further counters of the worker, by name."""
 
 
 class ModelControl:
-    """Changes what a server serves while it runs, unless that is not `allowed`.
+    """Loads and unloads models while the server runs, if that is `allowed`.
 
-    The workers meet in `directory`; one process alone needs none, and then takes no files, of which a client
-    may send `max_file_bytes` for a model. A change waits `timeout_s` for another one, and for the other
-    workers. `counters` gives what else this worker counts, by name.
+    Args:
+        repository: Models of this worker.
+        directory: Folder through which workers coordinate; None for a single process, which takes no files.
+        worker: Number of this worker.
+        workers: Number of workers.
+        max_file_bytes: Maximum bytes of the files that a client may send for a model.
+        timeout_s: Maximum time that a change waits for another change, and for the other workers.
+        allowed: Whether models may be loaded and unloaded.
+        counters: Returns further counters of this worker, by name.
     """
 
     def __init__(
@@ -93,13 +99,13 @@ class ModelControl:
         self._timeout_s = timeout_s
         self._allowed = allowed
         self._counters = counters
-        self._following = threading.Lock()
-        self._report = _Report()
+        self._state_lock = threading.Lock()
+        self._report = _WorkerReport()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """Load a model in every worker; as `quadriga.proto.messages.Serving.load_model` says."""
-        until = time.monotonic() + self._timeout_s
-        with self._alone(until):
+        """Load a model in every worker; see `quadriga.proto.messages.Serving.load_model`."""
+        deadline_s = time.monotonic() + self._timeout_s
+        with self._exclusive(deadline_s):
             folder = None
             if files:
                 if self._directory is None:
@@ -107,33 +113,33 @@ class ModelControl:
                 folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
             override = Override(dict(config or {}), folder)
             try:
-                real = self._repository.load(name, override)
+                model_name = self._repository.load(name, override)
             except Exception as error:
                 if folder is not None:
                     shutil.rmtree(folder, ignore_errors=True)
                 if isinstance(error, LoadError):
                     raise InvalidRequest(str(error)) from error
                 raise
-            self._publish(real, override, until)
+            self._publish(model_name, override, deadline_s)
 
     def unload(self, name: str) -> None:
-        """Stop serving a model in every worker; as `quadriga.proto.messages.Serving.unload_model` says."""
-        until = time.monotonic() + self._timeout_s
-        with self._alone(until):
-            self._publish(self._repository.unload(name), None, until)
+        """Stop serving a model in every worker; see `quadriga.proto.messages.Serving.unload_model`."""
+        deadline_s = time.monotonic() + self._timeout_s
+        with self._exclusive(deadline_s):
+            self._publish(self._repository.unload(name), None, deadline_s)
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Add up what the workers counted; that of others is a fraction of a second old."""
-        mine = self._repository.statistics(name, version)
-        parts = {(each.name, each.version): [each] for each in mine}
+        """Return the statistics summed over the workers; those of others are a fraction of a second old."""
+        own_statistics = self._repository.statistics(name, version)
+        by_version = {(entry.name, entry.version): [entry] for entry in own_statistics}
         for report in self._reports():
-            for each in report.statistics:
-                if (each.name, each.version) in parts:
-                    parts[each.name, each.version].append(each)
-        return [merge_statistics(same_version) for same_version in parts.values()]
+            for entry in report.statistics:
+                if (entry.name, entry.version) in by_version:
+                    by_version[entry.name, entry.version].append(entry)
+        return [merge_statistics(same_version) for same_version in by_version.values()]
 
     def counters(self) -> dict[str, float]:
-        """Add up what else the workers count; of what does not only rise, this worker knows best."""
+        """Return further counters summed over the workers; gauges are this worker's own."""
         total = dict(self._counters())
         for report in self._reports():
             for name, value in report.numbers.items():
@@ -142,15 +148,15 @@ class ModelControl:
         return total
 
     def start(self) -> None:
-        """Do what was asked before this worker started, and follow what the others are asked."""
+        """Make the changes from before this worker started, and start following those of other workers."""
         self._follow()
         if self._others and self._directory is not None:
             self._write_report()
             threading.Thread(target=self._follow_others, name="model-control", daemon=True).start()
 
     @contextlib.contextmanager
-    def _alone(self, until: float) -> Iterator[None]:
-        """Let no other change be made, by any worker."""
+    def _exclusive(self, deadline_s: float) -> Iterator[None]:
+        """Prevent other changes by any worker."""
         if not self._allowed:
             raise Unsupported("expected a server with the setting model_control, got one without")
         if self._directory is None:
@@ -159,8 +165,8 @@ class ModelControl:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not _locked(descriptor):
-                if time.monotonic() > until:
+            while not _try_lock(descriptor):
+                if time.monotonic() > deadline_s:
                     raise ModelNotReady(
                         "expected no other model to be loaded or unloaded, got one that takes "
                         f"more than {self._timeout_s} s"
@@ -171,43 +177,43 @@ class ModelControl:
         finally:
             os.close(descriptor)
 
-    def _publish(self, name: str, override: Override | None, until: float) -> None:
-        """Write the state, wait for the others, and remove the files that nobody needs any more."""
+    def _publish(self, name: str, override: Override | None, deadline_s: float) -> None:
+        """Write the state, wait for the other workers, and remove files that are no longer needed."""
         if self._directory is None:
             return
-        with self._following:
-            before = self._read("state.json", _State)
-            generation = max(before.generation, self._report.generation) + 1
-            change = _Change(generation, override)
+        with self._state_lock:
+            previous = self._read("state.json", _DesiredState)
+            generation = max(previous.generation, self._report.generation) + 1
+            change = _ModelChange(generation, override)
             errors = {key: text for key, text in self._report.errors.items() if key != name}
-            self._report = _Report(generation, errors)
-            self._write("state.json", _State(generation, {**before.models, name: change}))
+            self._report = _WorkerReport(generation, errors)
+            self._write("state.json", _DesiredState(generation, {**previous.models, name: change}))
         if self._others:
             self._write_report()
-        for number in self._others:
-            self._wait(number, name, generation, until)
-        replaced = before.models.get(name)
+        for worker in self._others:
+            self._wait(worker, name, generation, deadline_s)
+        replaced = previous.models.get(name)
         if replaced and replaced.override and replaced.override.folder is not None:
             shutil.rmtree(replaced.override.folder, ignore_errors=True)
 
-    def _wait(self, number: int, name: str, generation: int, until: float) -> None:
-        while (report := self._read(_file_of(number), _Report)).generation < generation:
-            if time.monotonic() > until:
+    def _wait(self, worker: int, name: str, generation: int, deadline_s: float) -> None:
+        while (report := self._read(_report_name(worker), _WorkerReport)).generation < generation:
+            if time.monotonic() > deadline_s:
                 raise ModelNotReady(
                     f"expected every worker to have changed {name!r} within {self._timeout_s} s, "
-                    f"not yet: worker {number}; it goes on"
+                    f"not yet: worker {worker}; it goes on"
                 )
             time.sleep(0.01)
         if name in report.errors:
             raise InternalError(
-                f"expected every worker to change {name!r}, got from worker {number}: "
+                f"expected every worker to change {name!r}, got from worker {worker}: "
                 f"{report.errors[name]}"
             )
 
     def _follow(self) -> None:
         """Make the changes that this worker has not made yet."""
-        with self._following:
-            state = self._read("state.json", _State)
+        with self._state_lock:
+            state = self._read("state.json", _DesiredState)
             errors = dict(self._report.errors)
             for name, change in state.models.items():
                 if change.generation <= self._report.generation:
@@ -223,61 +229,61 @@ class ModelControl:
                 except Exception as error:  # noqa: BLE001 - the loop must go on
                     _log.exception("%s: a change failed", name)
                     errors[name] = f"a fault of the server: {error!r}"
-            self._report = _Report(max(state.generation, self._report.generation), errors)
+            self._report = _WorkerReport(max(state.generation, self._report.generation), errors)
 
     def _follow_others(self) -> None:
-        """Make the changes of other workers as they come, and write what is counted."""
-        seen, written, write_at, failing = (0, 0), _Report(), 0.0, False
+        """Make the changes of other workers as they come, and write the report of this one."""
+        last_state, written, report_at_s, failing = (0, 0), _WorkerReport(), 0.0, False
         while True:
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
             try:
-                if seen != (seen := self._changed()):
+                if last_state != (last_state := self._state_version()):
                     self._follow()
-                    write_at = 0.0
-                if time.monotonic() > write_at:
-                    write_at = time.monotonic() + _REPORT_S
-                    if self._current() != written:
+                    report_at_s = 0.0
+                if time.monotonic() > report_at_s:
+                    report_at_s = time.monotonic() + _REPORT_INTERVAL_S
+                    if self._current_report() != written:
                         written = self._write_report()
                 failing = False
             except OSError as error:
                 if not failing:
-                    _log.error("expected to write to the folder of the workers, got: %s", error)
+                    _log.error("cannot write to the folder of the workers: %s", error)
                 failing = True
 
-    def _changed(self) -> tuple[int, int]:
-        """Tell one state from the next without reading it."""
+    def _state_version(self) -> tuple[int, int]:
+        """Return modification time and inode of the state file, which change with the state."""
         assert self._directory is not None
         try:
-            found = (self._directory / "state.json").stat()
+            status = (self._directory / "state.json").stat()
         except FileNotFoundError:
             return 0, 0
-        return found.st_mtime_ns, found.st_ino
+        return status.st_mtime_ns, status.st_ino
 
-    def _write_report(self) -> _Report:
-        with self._following:
-            report = self._current()
-            self._write(_file_of(self._worker), report)
+    def _write_report(self) -> _WorkerReport:
+        with self._state_lock:
+            report = self._current_report()
+            self._write(_report_name(self._worker), report)
             return report
 
-    def _current(self) -> _Report:
+    def _current_report(self) -> _WorkerReport:
         statistics = self._repository.statistics(None, None)
         counters = dict(self._counters())
         return msgspec.structs.replace(self._report, statistics=statistics, numbers=counters)
 
-    def _reports(self) -> list[_Report]:
-        return [self._read(_file_of(number), _Report) for number in self._others]
+    def _reports(self) -> list[_WorkerReport]:
+        return [self._read(_report_name(number), _WorkerReport) for number in self._others]
 
-    def _read(self, name: str, kind: type[Read]) -> Read:
-        """Read a file of the folder; where there is none yet, what it would say."""
+    def _read(self, name: str, type_: type[Read]) -> Read:
+        """Read a file of the folder; return an empty struct if there is none yet."""
         if self._directory is None:
-            return kind()
+            return type_()
         try:
-            return msgspec.json.decode((self._directory / name).read_bytes(), type=kind)
+            return msgspec.json.decode((self._directory / name).read_bytes(), type=type_)
         except FileNotFoundError:
-            return kind()
+            return type_()
 
     def _write(self, name: str, value: msgspec.Struct) -> None:
-        """Replace a file of the folder in one step; called with `_following`."""
+        """Replace a file of the folder atomically; called with `_state_lock` held."""
         assert self._directory is not None
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._directory / f"{name}.{self._worker}.new"
@@ -285,11 +291,11 @@ class ModelControl:
         new.replace(self._directory / name)
 
 
-def _file_of(worker: int) -> str:
+def _report_name(worker: int) -> str:
     return f"worker-{worker}.json"
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

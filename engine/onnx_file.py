@@ -188,41 +188,45 @@ class _Message:
 
 def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
     model = _Message(data)
-    opsets = {each.text(1): each.integer(2) for each in model.messages(8)}
+    opsets = {opset.text(1): opset.integer(2) for opset in model.messages(8)}
     if not model.integer(1) or not opsets:
         raise OnnxFileError("a file without IR version and operator set")
     graphs = model.messages(_GRAPH)
-    tensors = [tensor for each in graphs for tensor in each.messages(5)]
-    sparse = [tensor for each in graphs for tensor in each.messages(15, 1)]
-    weights = {each.text(8): each.integers(1) for each in (*tensors, *sparse)}
-    constants = {each.text(8): _small_constant(each) for each in tensors}
+    tensors = [tensor for graph in graphs for tensor in graph.messages(5)]
+    sparse = [tensor for graph in graphs for tensor in graph.messages(15, 1)]
+    weights = {tensor.text(8): tensor.integers(1) for tensor in (*tensors, *sparse)}
+    constants = {tensor.text(8): _small_constant(tensor) for tensor in tensors}
     nodes: list[Node] = []
-    for each in (node for graph in graphs for node in graph.messages(_NODE)):
+    for node in (node for graph in graphs for node in graph.messages(_NODE)):
         numbers = {
-            attribute.text(1): _attribute_integers(attribute) for attribute in each.messages(5)
+            attribute.text(1): _attribute_integers(attribute) for attribute in node.messages(5)
         }
         numbers = {name: values for name, values in numbers.items() if values}
-        nodes.append(Node(each.text(4), each.texts(1), each.texts(2), numbers))
+        nodes.append(Node(node.text(4), node.texts(1), node.texts(2), numbers))
         if nodes[-1].operator == "Constant" and nodes[-1].outputs:
             constants[nodes[-1].outputs[0]] = next(iter(numbers.values()), ())
-    inputs = dict(_name_and_shape(each) for graph in graphs for each in graph.messages(11))
+    inputs = dict(_name_and_shape(value) for graph in graphs for value in graph.messages(11))
     graph = Graph(
         nodes=_sort_nodes(nodes),
         inputs={name: shape for name, shape in inputs.items() if name not in weights},
-        outputs=dict(_name_and_shape(each) for graph in graphs for each in graph.messages(_OUTPUT)),
+        outputs=dict(
+            _name_and_shape(value) for graph in graphs for value in graph.messages(_OUTPUT)
+        ),
         weights=weights,
         constants=constants,
     )
     defaults = {"location": "", "offset": "0", "length": "0"}
-    external = [defaults | each.pairs(13) for each in tensors if each.integer(14) == _EXTERNAL]
+    external = [
+        defaults | tensor.pairs(13) for tensor in tensors if tensor.integer(14) == _EXTERNAL
+    ]
     header = OnnxHeader(
         ir_version=model.integer(1),
         opsets=opsets,
         producer=f"{model.text(2)} {model.text(3)}".strip(),
         metadata=model.pairs(14),
         external_data=tuple(
-            ExternalData(each["location"], int(each["offset"] or 0), int(each["length"] or 0))
-            for each in external
+            ExternalData(entry["location"], int(entry["offset"] or 0), int(entry["length"] or 0))
+            for entry in external
         ),
         producers=_producers(graph),
     )

@@ -1,6 +1,6 @@
-"""What a client sends along with a load: a configuration over model.toml, files in place of a folder.
+"""Overrides that a client sends with a load: a configuration over model.toml, files in place of a folder.
 
-It comes over the wire, so it names no file outside of the model's folder and no code to import.
+They come over the wire, so they cannot name a file outside the model's folder or code to import.
 """
 
 import re
@@ -16,22 +16,22 @@ from quadriga.engine.model import BACKEND, PLATFORM
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
 
-MAX_PARTS = 8
-"""Of the path of a file."""
+MAX_PATH_NAMES = 8
+"""Maximum number of names in the path of a file."""
 
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_PATH_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class Override(msgspec.Struct, frozen=True):
-    """What stands for a model's folder, or goes before its model.toml, until the next load without it."""
+    """Replacement of a model's folder, or values over its model.toml, until the next load without it."""
 
     config: dict[str, Any] = {}
     folder: str | None = None
-    """Of the files that the client sent; they alone are the model."""
+    """Folder of the files that the client sent, which are the complete model."""
 
 
 class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which versions of a model are served: all, the highest, or some.
+    """Choice of the versions to serve: all, the highest, or specific ones.
 
     Source: Triton, model_config.proto, ModelVersionPolicy.
     """
@@ -42,31 +42,31 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def choose(self, versions: Iterable[str]) -> list[str]:
         """Choose among versions, given highest first."""
-        known = list(versions)
+        available = list(versions)
         if self.latest is not None:
-            return known[: self.latest.get("num_versions", 1)]
+            return available[: self.latest.get("num_versions", 1)]
         if self.specific is None:
-            return known
-        wanted = [str(version) for version in self.specific.get("versions", ())]
-        if not wanted or not set(wanted) <= set(known):
+            return available
+        chosen = [str(version) for version in self.specific.get("versions", ())]
+        if not chosen or not set(chosen) <= set(available):
             raise LoadError(
-                f"config: expected versions among {', '.join(known)}, got {', '.join(wanted) or 'none'}"
+                f"config: expected versions among {', '.join(available)}, got {', '.join(chosen) or 'none'}"
             )
-        return [version for version in known if version in wanted]
+        return [version for version in available if version in chosen]
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:
-    """Read a configuration: what a model.toml may say, and what of Triton's has a meaning here.
+    """Read a configuration: keys of model.toml, and the supported ones of Triton.
 
     Returns:
-        What goes before model.toml, its keys not yet checked; and the versions wanted.
+        Values over model.toml, with unchecked keys; and the version policy.
     """
     values = dict(config)
     values.pop("name", None)
     for key, served in (("platform", PLATFORM), ("backend", BACKEND)):
-        given = values.pop(key, served)
-        if given not in ("", served):
-            raise LoadError(f"config: expected {key} to be {served!r}, got {given!r:.60}")
+        requested = values.pop(key, served)
+        if requested not in ("", served):
+            raise LoadError(f"config: expected {key} to be {served!r}, got {requested!r:.60}")
     try:
         policy = msgspec.convert(values.pop("version_policy", {}), VersionPolicy, strict=False)
     except msgspec.ValidationError as error:
@@ -86,11 +86,11 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
 
 
 def check_path(path: str) -> None:
-    """Check that a path leads nowhere but below the folder that it is relative to."""
-    parts = path.split("/")
-    if len(parts) > MAX_PARTS or not all(_PART.fullmatch(part) for part in parts):
+    """Check that a relative path stays inside its folder."""
+    names = path.split("/")
+    if len(names) > MAX_PATH_NAMES or not all(_PATH_NAME.fullmatch(name) for name in names):
         raise LoadError(
-            f"expected a relative path of at most {MAX_PARTS} names of {_PART.pattern}, "
+            f"expected a relative path of at most {MAX_PATH_NAMES} names of {_PATH_NAME.pattern}, "
             f"got {path!r:.200}"
         )
 
@@ -100,7 +100,7 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
 
     Raises:
         quadriga.proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
-        quadriga.proto.errors.TooLarge: They are larger than the limit.
+        quadriga.proto.errors.TooLarge: The files exceed the limit.
     """
     size = sum(map(len, files.values()))
     if size > max_bytes:

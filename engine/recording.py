@@ -1,4 +1,4 @@
-"""From an results request to its records: storage options, ids, and standard metadata."""
+"""From the results of a request to its records: storage options, ids, and standard metadata."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -55,7 +55,7 @@ class ImageResult(msgspec.Struct, frozen=True):
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
-    """The request-level fields to store of a request that was results, or failed."""
+    """The request-level fields to store of a request that was answered, or failed."""
 
     model: Model
     request_id: str
@@ -63,7 +63,7 @@ class RequestSummary(msgspec.Struct, frozen=True):
     latency_ms: float
     stages_ms: dict[str, float]
     error: str = ""
-    """Reason for the model's failure; empty where it results."""
+    """Reason for the model's failure; empty if it succeeded."""
 
 
 class StoreResult(msgspec.Struct, frozen=True):
@@ -167,10 +167,10 @@ class Recorder:
         self, model: Model, results: Sequence[ImageResult], seqs: Mapping[int, int]
     ) -> None:
         """Hand over the images of recorded inferences."""
-        space, other = model.embedding_space, model.embedding.other
+        space, other_model = model.embedding_space, model.embedding.other_model
         images = [(seq, results[n]) for n, seq in seqs.items() if results[n].image is not None]
         chosen = [
-            SignalTask(seq, result.decoded_image, result.embedding, space, other)
+            SignalTask(seq, result.decoded_image, result.embedding, space, other_model)
             for seq, result in images
             if result.decoded_image is not None
         ]

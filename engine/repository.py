@@ -1,7 +1,7 @@
-"""Model folders: which models and versions there are, their state, and the loaded ones.
+"""The model repository: models and versions in folders, their states, and the loaded ones.
 
-One that fails to load does not stop the others. Models are loaded again and unloaded while others answer: a
-request keeps the model that it began with.
+A model that fails to load does not stop the others. Models are reloaded and unloaded while others serve: a
+request keeps the model that it started with.
 """
 
 import logging
@@ -26,8 +26,8 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = logging.getLogger("quadriga.models")
 
 
-class _Entry(msgspec.Struct, eq=False):
-    """One version of one model: where it is and how far its loading came."""
+class _VersionEntry(msgspec.Struct, eq=False):
+    """One version of one model: its path and state."""
 
     name: str
     version: str
@@ -38,7 +38,7 @@ class _Entry(msgspec.Struct, eq=False):
     model: Model | None = None
 
     def load(self, score_threshold: float | None) -> None:
-        """Load it, or raise as `Model` does; the log says how it went."""
+        """Load the version, and log the outcome; raises as `Model` does."""
         started = time.perf_counter()
         try:
             self.model = Model(self.name, self.version, self.path, score_threshold, self.overrides)
@@ -52,7 +52,7 @@ class _Entry(msgspec.Struct, eq=False):
 
 
 class ModelRepository:
-    """All models of one folder, or of one that is a model's or an ONNX file; safe from several threads.
+    """All models of one folder, or the model of a model folder or an ONNX file; safe from several threads.
 
     Raises:
         LoadError: There is no such folder, or no model in it.
@@ -62,21 +62,21 @@ class ModelRepository:
         self._root = root
         self._score_threshold = score_threshold
         self._entries = {
-            name: {version: _Entry(name, version, path) for version, path in paths.items()}
+            name: {version: _VersionEntry(name, version, path) for version, path in paths.items()}
             for name, paths in _scan(root).items()
         }
-        self._names = _lowered(self._entries)
+        self._names = _by_lower_case(self._entries)
         if not self._entries:
             raise LoadError(
                 f"expected models in {root}, as <name>/model.onnx or <name>/<version>/model.onnx, got none"
             )
-        self._changing = threading.Lock()  # whoever reads takes what stands, and needs none
+        self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
         self.loaded = threading.Event()
 
     def load_all(self) -> None:
-        """Load every model that waits for it, one after the other; states tell how it went."""
+        """Load every model that is waiting, one after the other; states have the outcome."""
         for entry in self._all():
-            with self._changing:
+            with self._change_lock:
                 standing = self._entries[entry.name].get(entry.version) is entry
                 if not standing or entry.state != "LOADING":
                     continue
@@ -85,24 +85,24 @@ class ModelRepository:
                 except LoadError as error:
                     entry.state, entry.reason = "FAILED", str(error)
                 except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
-                    entry.state, entry.reason = "FAILED", f"a fault of the server: {error!r}"
+                    entry.state, entry.reason = "FAILED", f"internal error: {error!r}"
                     _log.exception("%s %s: failed to load", entry.name, entry.version)
         self.loaded.set()
 
     def load(self, name: str, override: Override | None = None) -> str:
-        """Load a model as its folder is now, and serve it once every version of it works.
+        """Load a model from the current content of its folder, and serve it once all its versions work.
 
-        Until then, and where one fails, what was served before answers on. The name is that of a folder of the
-        repository, or any where files are given.
+        Until then, and if a version fails, the previous versions stay in service. The name is that of a folder
+        of the repository, or any name if there are files.
 
         Returns:
             The name under which it is served.
 
         Raises:
-            NotFound: There is no such folder.
-            LoadError: It cannot be loaded.
+            NotFound: The repository has no such folder.
+            LoadError: A version cannot be loaded.
         """
-        with self._changing:
+        with self._change_lock:
             entries = self._read(name, override or Override())
             for entry in entries:
                 try:
@@ -113,55 +113,60 @@ class ModelRepository:
                     ) from error
             return self._put(entries)
 
-    def _read(self, name: str, override: Override) -> list[_Entry]:
+    def _read(self, name: str, override: Override) -> list[_VersionEntry]:
         overrides, policy = read_config(override.config)
         if override.folder is None:
-            found = _scan(self._root)
-            real = _known_name(name, _lowered(found))
-            if real is None:
-                raise NotFound(f"expected a model's folder in the repository, got {name!r:.140}")
-            paths = found[real]
+            models = _scan(self._root)
+            model_name = _find_name(name, _by_lower_case(models))
+            if model_name is None:
+                raise NotFound(f"model folder not found in the repository: {name!r:.140}")
+            paths = models[model_name]
         else:
-            real = _known_name(name, self._names) or name
+            model_name = _find_name(name, self._names) or name
             paths = _versions_in(Path(override.folder))
-            if not NAME.fullmatch(real) or not real.strip(".") or not paths:
+            if not NAME.fullmatch(model_name) or not model_name.strip(".") or not paths:
                 raise LoadError(
                     f"expected a name of {NAME.pattern}, and model.onnx or <version>/model.onnx among "
                     f"its files, got {name!r:.140} with {'files' if paths else 'no model'}"
                 )
-        return [_Entry(real, each, paths[each], overrides) for each in policy.choose(paths)]
+        return [
+            _VersionEntry(model_name, version, paths[version], overrides)
+            for version in policy.choose(paths)
+        ]
 
     def unload(self, name: str) -> str:
-        """Stop serving a model; requests that have begun are answered.
+        """Stop serving a model; running requests are finished.
 
         Returns:
             The name under which it was served.
         """
-        with self._changing:
+        with self._change_lock:
             entries = [
-                _Entry(entry.name, entry.version, entry.path, state="UNLOADED", reason="unloaded")
+                _VersionEntry(
+                    entry.name, entry.version, entry.path, state="UNLOADED", reason="unloaded"
+                )
                 for entry in self._versions(name).values()
             ]
             _log.info("%s: unloaded", entries[0].name)
             return self._put(entries)
 
-    def _put(self, entries: list[_Entry]) -> str:
-        """Put the versions of a model in the place of those that stood there."""
+    def _put(self, entries: list[_VersionEntry]) -> str:
+        """Replace the versions of a model."""
         name = entries[0].name
         self._entries = {**self._entries, name: {entry.version: entry for entry in entries}}
-        self._names = _lowered(self._entries)
+        self._names = _by_lower_case(self._entries)
         return name
 
     def get(self, name: str, version: str | None = None) -> Model:
-        """Give a model that is ready: the version asked for, or the highest one that is ready.
+        """Return a model that is ready: the requested version, or the highest one that is ready.
 
-        Its folder is named in any case, also as `m-<name>`.
+        The case of the name does not matter; it may also be `m-<name>`.
 
         Raises:
             NotFound: No such model or version.
-            ModelNotReady: It is loading, has failed, or is unloaded.
+            ModelNotReady: The model is loading, has failed, or is unloaded.
         """
-        candidates = self._asked(name, version)
+        candidates = self._requested_entries(name, version)
         for entry in candidates:
             if entry.model is not None:
                 return entry.model
@@ -171,54 +176,54 @@ class ModelRepository:
         raise ModelNotReady(f"model {entry.name!r} version {entry.version} {state}")
 
     def info(self, name: str, version: str | None = None) -> ModelInfo:
-        """Describe a model; raises as `get` does."""
+        """Return the description of a model; raises as `get` does."""
         return self.get(name, version).info(list(self._versions(name)))
 
     def statuses(self) -> list[ModelStatus]:
-        """Give the state of every version of every model."""
+        """Return the state of every version of every model."""
         return [
             ModelStatus(entry.name, entry.version, entry.state, entry.reason)
             for entry in self._all()
         ]
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
-        """Give what one model, or each, has done since it was loaded; none of what is not loaded."""
+        """Return the statistics of one model, or of all, since they were loaded; none for unloaded ones."""
         return [
             entry.model.counters.statistics(entry.name, entry.version)
-            for entry in (self._all() if name is None else self._asked(name, version))
+            for entry in (self._all() if name is None else self._requested_entries(name, version))
             if entry.model is not None
         ]
 
-    def _all(self) -> list[_Entry]:
+    def _all(self) -> list[_VersionEntry]:
         return [entry for versions in self._entries.values() for entry in versions.values()]
 
-    def _versions(self, name: str) -> Mapping[str, _Entry]:
-        real = _known_name(name, self._names)
-        if real is None:
-            known = ", ".join(sorted(self._entries))
-            raise NotFound(f"expected a model among {known}, got {name!r:.140}")
-        return self._entries[real]
+    def _versions(self, name: str) -> Mapping[str, _VersionEntry]:
+        model_name = _find_name(name, self._names)
+        if model_name is None:
+            names = ", ".join(sorted(self._entries))
+            raise NotFound(f"expected a model among {names}, got {name!r:.140}")
+        return self._entries[model_name]
 
-    def _asked(self, name: str, version: str | None) -> list[_Entry]:
-        """Give one version of a model, or all of them."""
+    def _requested_entries(self, name: str, version: str | None) -> list[_VersionEntry]:
+        """Return one version of a model, or all of them."""
         versions = self._versions(name)
         if version is None:
             return list(versions.values())
         if version not in versions:
-            known = ", ".join(versions)
-            raise NotFound(f"expected a version of {name!r} among {known}, got {version!r:.60}")
+            expected = ", ".join(versions)
+            raise NotFound(f"expected a version of {name!r} among {expected}, got {version!r:.60}")
         return [versions[version]]
 
 
-def _lowered(names: Iterable[str]) -> dict[str, str]:
+def _by_lower_case(names: Iterable[str]) -> dict[str, str]:
     return {name.lower(): name for name in names}
 
 
-def _known_name(name: str, lowered: Mapping[str, str]) -> str | None:
-    """Find a model by its name in any case, or by its id `m-<name>`."""
-    wanted = name.lower()
-    candidates = (wanted, wanted.removeprefix("m-"), f"m-{wanted}")
-    return next((lowered[each] for each in candidates if each in lowered), None)
+def _find_name(name: str, lowered: Mapping[str, str]) -> str | None:
+    """Return the name of a model given in any case, or by its id `m-<name>`; None if there is none."""
+    lower_name = name.lower()
+    candidates = (lower_name, lower_name.removeprefix("m-"), f"m-{lower_name}")
+    return next((lowered[candidate] for candidate in candidates if candidate in lowered), None)
 
 
 def find_model(folder: Path) -> Path | None:
@@ -239,27 +244,29 @@ def _scan(root: Path) -> dict[str, dict[str, Path]]:
         path = root.resolve()
         return {model_folder(path).name if root.stem == "model" else root.stem: {"1": root}}
     if not root.is_dir():
-        raise LoadError(f"expected a folder of models at {root}, got no such folder")
+        raise LoadError(f"model folder not found: {root}")
     root = root.resolve()
-    alone = _versions_in(root)
+    root_versions = _versions_in(root)
     if not {root, root / "model.onnx", root / ONNX_SUBFOLDER / "model.onnx"}.isdisjoint(
-        alone.values()
+        root_versions.values()
     ):
-        return {root.name: alone}  # folders beside it may be anything
+        return {root.name: root_versions}  # other folders beside it do not matter
     folders = sorted(path for path in root.iterdir() if path.is_dir())
-    found = {folder.name: _versions_in(folder) for folder in folders}
-    others = any(paths and not name.isdecimal() for name, paths in found.items())
-    if alone and not others:  # another file beside model folders does not hide them
-        return {root.name: alone}
+    by_folder = {folder.name: _versions_in(folder) for folder in folders}
+    has_model_folders = any(paths and not name.isdecimal() for name, paths in by_folder.items())
+    if (
+        root_versions and not has_model_folders
+    ):  # a stray file beside model folders does not hide them
+        return {root.name: root_versions}
     for file in sorted(root.glob("*.onnx")):
-        place = f"{file.stem}/{file.name}"
-        _log.error("%r is passed over: expected a folder for it, as %s", file.name, place)
+        location = f"{file.stem}/{file.name}"
+        _log.error("%r is ignored: it needs a folder of its own, as %s", file.name, location)
     for folder in folders:
-        if not found[folder.name] and any(folder.glob("*.onnx")):
-            _log.error("%r is passed over: expected model.onnx or one ONNX file", folder.name)
-        if found[folder.name] and not NAME.fullmatch(folder.name):
-            _log.error("%r is passed over: expected a name of %s", folder.name, NAME.pattern)
-    models = {name: paths for name, paths in found.items() if paths and NAME.fullmatch(name)}
+        if not by_folder[folder.name] and any(folder.glob("*.onnx")):
+            _log.error("%r is ignored: expected model.onnx or one ONNX file", folder.name)
+        if by_folder[folder.name] and not NAME.fullmatch(folder.name):
+            _log.error("%r is ignored: expected a name of %s", folder.name, NAME.pattern)
+    models = {name: paths for name, paths in by_folder.items() if paths and NAME.fullmatch(name)}
     lowered = [name.lower() for name in models]
     for name in models:
         if lowered.count(name.lower()) > 1:
@@ -273,5 +280,5 @@ def _versions_in(folder: Path) -> dict[str, Path]:
         return {"1": path}
     below = (sub for sub in folder.iterdir() if sub.name.isascii() and sub.name.isdecimal())
     numbered = sorted(filter(Path.is_dir, below), key=lambda sub: int(sub.name), reverse=True)
-    found = ((sub.name, find_model(sub)) for sub in numbered)
-    return {version: path for version, path in found if path is not None}
+    models = ((sub.name, find_model(sub)) for sub in numbered)
+    return {version: path for version, path in models if path is not None}

@@ -95,7 +95,7 @@ class ModelCounters:
         self._lock = threading.Lock()
         self._epoch_ns = time.time_ns() - _now()
         self._batches: dict[int, list[int]] = {}
-        """By size of batch: number of runs, and nanoseconds of input, inference and output."""
+        """Number of runs, and nanoseconds of input, inference and output, by batch size."""
         self._images = self._succeeded = self._failed = 0
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
@@ -152,9 +152,9 @@ class ModelCounters:
             )
 
 
-def merge_statistics(parts: Iterable[ModelStatistics]) -> ModelStatistics:
+def merge_statistics(statistics: Iterable[ModelStatistics]) -> ModelStatistics:
     """Add up the statistics of one version of one model from several processes, at least one."""
-    merged, *others = parts
+    merged, *others = statistics
     for other in others:
         by_size = {batch.batch_size: batch for batch in merged.batches}
         for batch in other.batches:

@@ -1,4 +1,4 @@
-"""Executors of work on stored inferences: in this process, or on other machines."""
+"""Executors that read shards of stored inferences: in this process, or on other machines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
@@ -6,14 +6,14 @@ from typing import Protocol, TypeVar
 from quadriga.store.inferences import InferenceReader
 
 OnProgress = Callable[[int, int | None], None]
-"""Called at every step with the number of images read, and of all, if known; may raise to end the work."""
+"""Called at every step with the number of images read, and of all images, if known; may raise to cancel the work."""
 
 _Item = TypeVar("_Item")
 _Shard = TypeVar("_Shard")
 
 
 class ShardExecutor(Protocol):
-    """Reads shards of what is stored, each with a reader of the store at hand."""
+    """Runs functions that read a shard of the store."""
 
     def map(
         self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
@@ -30,5 +30,5 @@ class LocalExecutor:
     def map(
         self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
     ) -> Iterator[_Shard]:
-        """Read shards; see `ShardExecutor.map`."""
+        """Read the shard of each item, as in `ShardExecutor.map`."""
         return (read(self._reader, item) for item in items)

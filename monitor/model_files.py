@@ -1,4 +1,4 @@
-"""Files of models beside the store: a reader finds the old content or the new one, complete."""
+"""Files of models beside the store, written atomically: a reader sees the old content or the new one."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +10,7 @@ from quadriga.store.disk import write_atomically
 from quadriga.store.errors import QueryError
 
 MAX_NAME_BYTES = 200
+"""Maximum length of a quoted model name; file systems allow 255 bytes, suffixes included."""
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
@@ -17,7 +18,7 @@ def model_file_path(directory: Path, model: str, suffix: str) -> Path:
     """Return the path of a model's file.
 
     Raises:
-        QueryError: The model cannot have this name.
+        QueryError: The name is empty or too long.
     """
     name = quote(model, safe="")
     if not 0 < len(name) <= MAX_NAME_BYTES:
@@ -31,7 +32,7 @@ def model_folder(directory: Path, model: str) -> Path:
     """Return the path of a model's folder.
 
     Raises:
-        QueryError: The model cannot have this name.
+        QueryError: The name is empty, too long, or only dots.
     """
     name = quote(model, safe="")
     if not 0 < len(name) <= MAX_NAME_BYTES or not name.strip("."):

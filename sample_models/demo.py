@@ -90,7 +90,7 @@ def infer(client: ServerClient, sample: Sample) -> Answer:
     """Send one image with its metadata."""
     parameters = {"metadata": json.dumps(sample.metadata), **PARAMETERS.get(sample.task, {})}
     if sample.task == "image-text":
-        parameters["prompts"] = [each["context"] for each in sample.truth]
+        parameters["prompts"] = [annotation["context"] for annotation in sample.truth]
     image, model = sample.path.read_bytes(), MODELS[sample.task]
     started = time.perf_counter()
     answer = client.infer(model, image, sample.path.name, parameters)
@@ -152,11 +152,18 @@ def print_predictions(console: Console, answers: list[Answer]) -> None:
         console.print(table)
         truths = [truth_of(answer.sample) for answer in mine]
         if task == "image-text":
-            said = [one["answer"] for answer in mine for one in answer.predictions]
-            right, of = sum(map(eq, said, chain.from_iterable(truths))), len(said)
-            console.print(f"{right} of {of} answers word for word as the truth\n")
+            answer_texts = [
+                prediction["answer"] for answer in mine for prediction in answer.predictions
+            ]
+            right, total = (
+                sum(map(eq, answer_texts, chain.from_iterable(truths))),
+                len(answer_texts),
+            )
+            console.print(f"{right} of {total} answers word for word as the truth\n")
         else:
-            labels = [sorted(one["label"] for one in answer.predictions) for answer in mine]
+            labels = [
+                sorted(prediction["label"] for prediction in answer.predictions) for answer in mine
+            ]
             right = sum(map(eq, labels, truths))
             console.print(f"{right} of {len(mine)} images with exactly the labels of the truth\n")
 
@@ -171,8 +178,8 @@ def in_words(prediction: dict[str, Any]) -> str:
 def truth_of(sample: Sample) -> list[str]:
     """Give the labels of an image, or the answers to its questions."""
     if sample.task == "image-text":
-        return [each["generated_text"] for each in sample.truth]
-    return sorted(each["class_label"] for each in sample.truth)
+        return [annotation["generated_text"] for annotation in sample.truth]
+    return sorted(annotation["class_label"] for annotation in sample.truth)
 
 
 def run_queries(console: Console, client: ServerClient) -> None:
@@ -182,17 +189,17 @@ def run_queries(console: Console, client: ServerClient) -> None:
     page = client.request_json("POST", "/api/inferences/query", body)
     elapsed_ms = (time.perf_counter() - started) * 1000
     console.print(f"{page['count']} inferences stored, {elapsed_ms:.0f} ms after the last answer\n")
-    for title, where in QUERIES:
-        body = {"where": where, "limit": 3, "count": "exact"}
+    for title, filter_text in QUERIES:
+        body = {"where": filter_text, "limit": 3, "count": "exact"}
         started = time.perf_counter()
         page = client.request_json("POST", "/api/inferences/query", body)
         elapsed_ms = (time.perf_counter() - started) * 1000
         if not page["inferences"]:
-            raise SystemExit(f"expected matches of {where}, got {page}")
+            raise SystemExit(f"expected matches of {filter_text}, got {page}")
         console.print(f"[bold]{title}[/bold]: {page['count']} inferences in {elapsed_ms:.1f} ms")
-        console.print(f"  {json.dumps(where)}", style="dim", soft_wrap=True)
+        console.print(f"  {json.dumps(filter_text)}", style="dim", soft_wrap=True)
         for record in page["inferences"]:
-            labels = ", ".join(in_words(each) for each in record["predictions"][:4])
+            labels = ", ".join(in_words(prediction) for prediction in record["predictions"][:4])
             line = f"  {record['id']}  {record['input']['name']:14}  {labels}"
             console.print(line, soft_wrap=True, highlight=False)
         console.print()

@@ -155,7 +155,7 @@ def estimate_accuracy(
     methods.append(("cbpe", tops, _mean_calibrated))
     rng = np.random.default_rng(seed)
     return [
-        _metric(name, estimate, (sides[0], is_correct, sides[1]), resamples, rng)
+        _metric(name, estimate, (sides[0], is_correct, sides[1]), resamples=resamples, rng=rng)
         for name, sides, estimate in methods
     ]
 

@@ -297,7 +297,7 @@ def _concatenate_columns(shards: Sequence[Column], offsets: Int64Array) -> Colum
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """Encode a summary for a file or another machine: MessagePack, with the arrays' own bytes."""
+    """Encode a summary as MessagePack, with the bytes of its arrays."""
     return pack(summary)
 
 

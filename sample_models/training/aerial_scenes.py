@@ -74,8 +74,8 @@ def draw_aerial_scene(
     ground = _Ground(rng, size_wh)
     canvas = ground.render()
     objects = _place(rng, size_wh, recipe, ground)
-    for one in objects:
-        _DRAWINGS[one.label](rng, canvas, one.box)
+    for item in objects:
+        _DRAWINGS[item.label](rng, canvas, item.box)
     sigma = rng.uniform(*recipe.grain_sigma)
     grain = rng.standard_normal((*canvas.shape[:2], 1), dtype=np.float32) * np.float32(sigma)
     image = np.clip(np.rint(canvas + grain), 0, 255).astype(np.uint8)
@@ -84,9 +84,9 @@ def draw_aerial_scene(
 
 def aerial_boxes(scene: AerialScene) -> BoxSet:
     """Give the ground truth of a scene: boxes (N, 5), angles in -pi/2..pi/2."""
-    boxes = np.array([one.box for one in scene.objects], dtype=np.float64).reshape(-1, 5)
+    boxes = np.array([item.box for item in scene.objects], dtype=np.float64).reshape(-1, 5)
     boxes[:, 4] = (boxes[:, 4] + np.pi / 2) % np.pi - np.pi / 2
-    indices = np.array([CRAFT.index(one.label) for one in scene.objects], dtype=np.int64)
+    indices = np.array([CRAFT.index(item.label) for item in scene.objects], dtype=np.int64)
     return BoxSet(boxes, indices, np.ones(len(boxes)))
 
 
@@ -143,10 +143,10 @@ def _place(
 ) -> list[Craft]:
     """Place objects inside the frame, apart from one another; ships and barges in water."""
     short = min(size_wh)
-    wanted = int(rng.integers(recipe.count[0], recipe.count[1] + 1))
+    target_count = int(rng.integers(recipe.count[0], recipe.count[1] + 1))
     placed: list[Craft] = []
     for _ in range(_PLACEMENT_ATTEMPTS):
-        if len(placed) == wanted:
+        if len(placed) == target_count:
             break
         label = str(rng.choice(CRAFT, p=[_CHANCES[name] for name in CRAFT]))
         heading = float(rng.uniform(0, 2 * math.pi))
@@ -169,9 +169,11 @@ def _is_free(craft: Craft, placed: Sequence[Craft]) -> bool:
     x, y, w, h, angle = craft.box
     wider = _corners(Craft(craft.label, (x, y, w + 2 * _GAP_PX, h + 2 * _GAP_PX, angle)))
     return all(
-        cv2.intersectConvexConvex(wider.astype(np.float32), _corners(one).astype(np.float32))[0]
+        cv2.intersectConvexConvex(
+            wider.astype(np.float32), _corners(other_object).astype(np.float32)
+        )[0]
         <= 0
-        for one in placed
+        for other_object in placed
     )
 
 

@@ -48,37 +48,39 @@ def pairwise_iou(left: Boxes, right: Boxes) -> npt.NDArray[np.float64]:
 
 
 def suppress(
-    found: BoxSet, iou_threshold: float, most: int, overlap: Overlap = pairwise_iou
+    predictions: BoxSet, iou_threshold: float, max_count: int, overlap: Overlap = pairwise_iou
 ) -> BoxSet:
     """Keep the best boxes, best first: class by class, none overlaps a better one too much.
 
     Args:
-        found: boxes of one image.
+        predictions: boxes of one image.
         iou_threshold: boxes of one class that overlap more than this are duplicates.
-        most: largest number of boxes to keep.
+        max_count: largest number of boxes to keep.
         overlap: what counts as overlap.
     """
-    order = np.argsort(-found.scores, kind="stable")
-    boxes, labels = found.boxes[order], found.labels[order]
+    order = np.argsort(-predictions.scores, kind="stable")
+    boxes, labels = predictions.boxes[order], predictions.labels[order]
     duplicate = overlap(boxes, boxes) > iou_threshold
     duplicate &= labels[:, None] == labels[None, :]
     alive = np.ones(len(order), dtype=bool)
     for index in range(len(order)):
         if alive[index]:
             alive[index + 1 :] &= ~duplicate[index, index + 1 :]
-    kept = order[alive][:most]
-    return BoxSet(found.boxes[kept], found.labels[kept], found.scores[kept])
+    selected = order[alive][:max_count]
+    return BoxSet(
+        predictions.boxes[selected], predictions.labels[selected], predictions.scores[selected]
+    )
 
 
 def match(
-    found: Boxes, truth: Boxes, iou_threshold: float, overlap: Overlap = pairwise_iou
+    predictions: Boxes, truth: Boxes, iou_threshold: float, overlap: Overlap = pairwise_iou
 ) -> npt.NDArray[np.bool_]:
     """Mark true positives among the found boxes of one class in one image.
 
     Each found box, best score first, takes the free true box that it overlaps most.
 
     Args:
-        found: float64 (N, 4), xyxy, sorted by falling score.
+        predictions: float64 (N, 4), xyxy, sorted by falling score.
         truth: float64 (M, 4), xyxy.
         iou_threshold: least overlap of a match.
         overlap: what counts as overlap.
@@ -86,9 +88,9 @@ def match(
     Returns:
         bool (N,).
     """
-    free = overlap(found, truth)
-    hit = np.zeros(len(found), dtype=bool)
-    for index in range(len(found) if len(truth) else 0):
+    free = overlap(predictions, truth)
+    hit = np.zeros(len(predictions), dtype=bool)
+    for index in range(len(predictions) if len(truth) else 0):
         best = int(free[index].argmax())
         if free[index, best] >= iou_threshold:
             hit[index] = True
@@ -97,7 +99,7 @@ def match(
 
 
 def average_precision(
-    found: list[BoxSet],
+    predictions: list[BoxSet],
     truth: list[BoxSet],
     label: int,
     iou_threshold: float,
@@ -106,7 +108,7 @@ def average_precision(
     """Give the 101-point interpolated average precision of one class, as COCO defines it.
 
     Args:
-        found: detections, one set for each image.
+        predictions: detections, one set for each image.
         truth: ground truth, in the same order.
         label: class index.
         iou_threshold: least overlap of a match.
@@ -116,13 +118,13 @@ def average_precision(
         0..1, or NaN where no image has the class.
     """
     hits, scores, positives = [], [], 0
-    for one, true in zip(found, truth, strict=True):
-        mine = np.flatnonzero(one.labels == label)
-        mine = mine[np.argsort(-one.scores[mine], kind="stable")]
-        wanted = true.boxes[true.labels == label]
-        hits.append(match(one.boxes[mine], wanted, iou_threshold, overlap))
-        scores.append(one.scores[mine])
-        positives += len(wanted)
+    for predicted, true in zip(predictions, truth, strict=True):
+        mine = np.flatnonzero(predicted.labels == label)
+        mine = mine[np.argsort(-predicted.scores[mine], kind="stable")]
+        true_boxes = true.boxes[true.labels == label]
+        hits.append(match(predicted.boxes[mine], true_boxes, iou_threshold, overlap))
+        scores.append(predicted.scores[mine])
+        positives += len(true_boxes)
     if positives == 0:
         return float("nan")
     ranked = np.concatenate(hits)[np.argsort(-np.concatenate(scores), kind="stable")]

@@ -51,9 +51,9 @@ def detection_loss(
     chosen = assign(grid, boxes)
     image, cell = torch.nonzero(chosen >= 0, as_tuple=True)
     true = boxes[image, chosen[image, cell]]
-    found = distances[image, :, cell]
+    cell_boxes = distances[image, :, cell]
     centre = grid.T[cell]
-    corners = torch.cat([centre - found[:, :2], centre + found[:, 2:]], dim=1)
+    corners = torch.cat([centre - cell_boxes[:, :2], centre + cell_boxes[:, 2:]], dim=1)
     iou, giou = overlap(corners, true)
     target = torch.zeros_like(logits)
     target[image, labels[image, chosen[image, cell]], cell] = iou.detach().clamp(0, 1)

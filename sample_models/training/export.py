@@ -91,12 +91,13 @@ def largest_difference(network: nn.Module, path: Path, examples: list[tuple[Tens
     for example in examples:
         with torch.no_grad():
             answer = network(*example)
-        wanted = answer if isinstance(answer, tuple) else (answer,)
+        expected = answer if isinstance(answer, tuple) else (answer,)
         feeds = {
-            each.name: one.numpy() for each, one in zip(session.get_inputs(), example, strict=True)
+            graph_input.name: tensor.numpy()
+            for graph_input, tensor in zip(session.get_inputs(), example, strict=True)
         }
-        for given, want in zip(session.run(None, feeds), wanted, strict=True):
-            difference = max(difference, float(np.abs(given - want.numpy()).max()))
+        for actual, expected_output in zip(session.run(None, feeds), expected, strict=True):
+            difference = max(difference, float(np.abs(actual - expected_output.numpy()).max()))
     if difference > _LARGEST_DIFFERENCE:
         raise ValueError(f"expected onnxruntime to agree with torch, got {difference:.2e} apart")
     return difference

@@ -62,10 +62,10 @@ def train_tokenizer(phrases: list[str]) -> Tokenizer:
 
 def token_id(tokenizer: Tokenizer, text: str) -> int:
     """Give the id of a token of the vocabulary."""
-    found = tokenizer.token_to_id(text)
-    if found is None:
+    index = tokenizer.token_to_id(text)
+    if index is None:
         raise ValueError(f"expected {text!r} to be a token")
-    return int(found)
+    return int(index)
 
 
 def write_sidecars(folder: Path, tokenizer: Tokenizer) -> None:
@@ -121,7 +121,7 @@ def export_image_text(
     Returns:
         Largest difference between torch and onnxruntime, absolute.
     """
-    cache = [f"{{}}.{layer}.{part}" for layer in range(LAYERS) for part in ("key", "value")]
+    cache = [f"{{}}.{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value")]
     past = {name.format("past_key_values"): {0: "batch", 2: "past"} for name in cache}
     present = {name.format("present"): {0: "batch", 2: "total"} for name in cache}
     sequence = {0: "batch", 1: "sequence"}

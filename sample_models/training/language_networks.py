@@ -38,8 +38,8 @@ class VisionEncoder(nn.Module):
         vectors = self.features(pixel_values).flatten(2).transpose(1, 2) + self.place
         # Each vector sees all others: no mask, no rotation, no past.
         seen, _ = self.block(vectors, None, None, None)
-        given: Tensor = seen
-        return given
+        features: Tensor = seen
+        return features
 
 
 class DenseHead(nn.Module):
@@ -132,8 +132,8 @@ class Decoder(nn.Module):
             past: key and value of each layer in turn, float32 (B, HEADS, P, HEAD_DIM).
         """
         count, total = inputs_embeds.shape[1], attention_mask.shape[1]
-        here = torch.arange(count)[:, None] + (total - count)
-        later = torch.arange(total)[None, :] > here
+        positions = torch.arange(count)[:, None] + (total - count)
+        later = torch.arange(total)[None, :] > positions
         hidden_from = later[None, None] | (attention_mask == 0)[:, None, None]
         vectors, rotation = inputs_embeds, rotation_at(position_ids)
         present: list[Tensor] = []

@@ -147,9 +147,9 @@ def write_folder(folder: Path, pictures: list[Picture], seed: int, first: int) -
     annotations, metadata = [], []
     for index, picture in enumerate(pictures):
         rng = scene_rng(seed, Stream.IMAGES, first + index)
-        image, given = picture.draw(rng, picture.size_wh)
+        image, annotation = picture.draw(rng, picture.size_wh)
         save(image, folder / picture.name, turned=picture.turned)
-        annotations.append({"path": picture.name, "annotations": given})
+        annotations.append({"path": picture.name, "annotations": annotation})
         metadata.append({"path": picture.name, "metadata": invent_metadata(rng, index)})
     write_lines(folder / "annotations.jsonl", annotations)
     write_lines(folder / "metadata.jsonl", metadata)
@@ -160,18 +160,18 @@ def draw_labelled(
 ) -> tuple[Image, Annotations]:
     """Draw shapes, and name their classes."""
     scene = draw_scene(rng, size_wh, replace(recipe, grain_sigma=GRAIN_SIGMA))
-    return scene.image, [{"class_label": one.shape} for one in scene.objects]
+    return scene.image, [{"class_label": item.shape} for item in scene.objects]
 
 
 def draw_boxed(rng: np.random.Generator, size_wh: tuple[int, int]) -> tuple[Image, Annotations]:
     """Draw several shapes, with boxes in pixels."""
     scene = draw_scene(rng, size_wh, replace(SEVERAL_SHAPES, grain_sigma=GRAIN_SIGMA))
-    given: Annotations = []
-    for one in scene.objects:
-        xmin, ymin, xmax, ymax = (round(side, 2) for side in one.box)
+    annotations: Annotations = []
+    for item in scene.objects:
+        xmin, ymin, xmax, ymax = (round(side, 2) for side in item.box)
         box = {"xmin": xmin, "xmax": xmax, "ymin": ymin, "ymax": ymax}
-        given.append({"class_label": one.shape, "bbox": box})
-    return scene.image, given
+        annotations.append({"class_label": item.shape, "bbox": box})
+    return scene.image, annotations
 
 
 def draw_oriented(
@@ -181,23 +181,23 @@ def draw_oriented(
     scene = draw_aerial_scene(rng, size_wh, recipe)
     truth = aerial_boxes(scene)
     scale = np.array([*size_wh, *size_wh, 1.0])
-    given: Annotations = []
+    annotations: Annotations = []
     for label, box in zip(truth.labels, truth.boxes / scale, strict=True):
         sides = dict(
             zip(("cx", "cy", "w", "h", "r"), (round(x, 5) for x in box.tolist()), strict=True)
         )
-        given.append({"class_label": CRAFT[label], "oriented_bbox": sides})
-    return scene.image, given
+        annotations.append({"class_label": CRAFT[label], "oriented_bbox": sides})
+    return scene.image, annotations
 
 
 def draw_contoured(rng: np.random.Generator, size_wh: tuple[int, int]) -> tuple[Image, Annotations]:
     """Draw several shapes, with their outlines in pixels."""
     scene = draw_scene(rng, size_wh, replace(SEVERAL_SHAPES, grain_sigma=GRAIN_SIGMA))
-    given: Annotations = []
-    for one in scene.objects:
-        outline = [{"x": round(x, 2), "y": round(y, 2)} for x, y in one.polygon.tolist()]
-        given.append({"class_label": one.shape, "contour": [outline]})
-    return scene.image, given
+    annotations: Annotations = []
+    for item in scene.objects:
+        outline = [{"x": round(x, 2), "y": round(y, 2)} for x, y in item.polygon.tolist()]
+        annotations.append({"class_label": item.shape, "contour": [outline]})
+    return scene.image, annotations
 
 
 def draw_asked(rng: np.random.Generator, size_wh: tuple[int, int]) -> tuple[Image, Annotations]:

@@ -61,12 +61,14 @@ def main() -> None:
         for image, rows in read_samples(options.images / "segmentation")
     )
     figures["segmenter"] = measure_segmenter(segmenter / "model.onnx", outlined, labels)
-    asked = (
+    questions = (
         (image, {row["context"]: row["generated_text"] for row in rows})
         for image, rows in read_samples(options.images / "image-text")
     )
-    wordings = {one: (one,) for every in QUESTIONS.values() for one in every[:1]}
-    figures["image-text"] = measure_answers(options.models / "shapes-image-text", asked, wordings)
+    wordings = {wording: (wording,) for every in QUESTIONS.values() for wording in every[:1]}
+    figures["image-text"] = measure_answers(
+        options.models / "shapes-image-text", questions, wordings
+    )
     print(json.dumps(figures, indent=2))
 
 

@@ -92,14 +92,17 @@ def classifier_limits(path: Path, seed: int) -> Figures:
     accuracy = {}
     for diameter in SINGLE_DIAMETERS:
         scenes = unseen(seed, replace(SINGLE_SHAPE, diameter=diameter))
-        right = [classify(session, one.image) == truth(one) for one in scenes]
+        right = [
+            classify(session, labelled_scene.image) == truth(labelled_scene)
+            for labelled_scene in scenes
+        ]
         accuracy[f"{diameter[0]}..{diameter[1]}"] = round(float(np.mean(right)), 4)
-    wanted = session.get_inputs()[0]
-    size_wh = (wanted.shape[3], wanted.shape[2])
+    graph_input = session.get_inputs()[0]
+    size_wh = (graph_input.shape[3], graph_input.shape[2])
     surest = []
     for scene in unseen(seed, EMPTY):
         tensor = to_tensor(stretch(scene.image, size_wh)[None])
-        logits = np.asarray(session.run(None, {wanted.name: tensor})[0], dtype=np.float64)[0]
+        logits = np.asarray(session.run(None, {graph_input.name: tensor})[0], dtype=np.float64)[0]
         surest.append(1 / np.exp(logits - logits.max()).sum())
     return {
         "accuracy_by_diameter": accuracy,
@@ -114,11 +117,13 @@ def detector_limits(path: Path, seed: int) -> Figures:
     """Measure by diameter, for several shapes and for one, and count boxes in empty scenes."""
     session = open_session(path)
     empty = unseen(seed, EMPTY)
-    found = sum(len(detect(session, scene.image, SCORE_THRESHOLD).boxes) for scene in empty)
+    detection_count = sum(
+        len(detect(session, scene.image, SCORE_THRESHOLD).boxes) for scene in empty
+    )
     return {
         "several_shapes_by_diameter": by_diameter(path, seed, SEVERAL_SHAPES, SEVERAL_DIAMETERS),
         "single_shape_by_diameter": by_diameter(path, seed, SINGLE_SHAPE, CLOSE_UP_DIAMETERS),
-        "boxes_on_empty": found,
+        "boxes_on_empty": detection_count,
     }
 
 
@@ -134,12 +139,13 @@ def segmenter_limits(path: Path, seed: int) -> Figures:
         for diameter in diameters:
             scenes = unseen(seed, replace(recipe, diameter=diameter))
             samples = (
-                (one.image, draw_class_map(one, labels, one.image.shape[1::-1])) for one in scenes
+                (scene.image, draw_class_map(scene, labels, scene.image.shape[1::-1]))
+                for scene in scenes
             )
             name = f"{number} of {diameter[0]}..{diameter[1]}"
             miou[name] = measure_segmenter(path, samples, labels)["miou"]
     session = open_session(path)
-    seen = [bool(segment(session, one.image).any()) for one in unseen(seed, EMPTY)]
+    seen = [bool(segment(session, scene.image).any()) for scene in unseen(seed, EMPTY)]
     return {"miou_by_diameter": miou, "empty_scenes_with_a_shape": sum(seen)}
 
 
@@ -148,15 +154,19 @@ def oriented_limits(path: Path, seed: int) -> Figures:
     figures = {}
     for length in CRAFT_LENGTHS:
         scenes = draw_aerial_scenes(seed, AerialRecipe(length=length))
-        measured = measure_oriented(path, ((one.image, aerial_boxes(one)) for one in scenes), CRAFT)
+        measured = measure_oriented(
+            path, ((scene.image, aerial_boxes(scene)) for scene in scenes), CRAFT
+        )
         figures[f"{length[0]}..{length[1]}"] = {
             "map50": measured["map50"],
             **measured["at_default_thresholds"],
         }
     session = open_session(path)
     empty = draw_aerial_scenes(seed, AerialRecipe(count=(0, 0)))
-    found = sum(len(detect_oriented(session, one.image, SCORE_THRESHOLD).boxes) for one in empty)
-    return {"by_length": figures, "boxes_on_empty": found}
+    detection_count = sum(
+        len(detect_oriented(session, scene.image, SCORE_THRESHOLD).boxes) for scene in empty
+    )
+    return {"by_length": figures, "boxes_on_empty": detection_count}
 
 
 def image_text_limits(folder: Path, seed: int) -> Figures:
@@ -174,8 +184,11 @@ def image_text_limits(folder: Path, seed: int) -> Figures:
         )
         figures[name] = measure_answers(folder, samples, QUESTIONS)["exact_match"]
     answerer = Answerer(folder)
-    asked = QUESTIONS["count"][0]
-    empty = Counter(answerer.answer(answerer.look(one.image), asked) for one in unseen(seed, EMPTY))
+    question = QUESTIONS["count"][0]
+    empty = Counter(
+        answerer.answer(answerer.look(empty_scene.image), question)
+        for empty_scene in unseen(seed, EMPTY)
+    )
     return {"exact_match": figures, "counts_on_empty": dict(empty)}
 
 
@@ -186,7 +199,7 @@ def by_diameter(
     figures = {}
     for diameter in diameters:
         scenes = unseen(seed, replace(recipe, diameter=diameter))
-        samples = ((one.image, scene_boxes(one, SHAPES)) for one in scenes)
+        samples = ((scene.image, scene_boxes(scene, SHAPES)) for scene in scenes)
         measured = measure_detector(path, samples, SHAPES)
         figures[f"{diameter[0]}..{diameter[1]}"] = {
             "map50": measured["map50"],

@@ -50,54 +50,54 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
 def scene_boxes(scene: Scene, labels: tuple[str, ...]) -> BoxSet:
     """Give the ground truth of a scene, its shapes as indices into `labels`."""
-    boxes = np.array([one.box for one in scene.objects], dtype=np.float64).reshape(-1, 4)
-    indices = np.array([labels.index(one.shape) for one in scene.objects], dtype=np.int64)
+    boxes = np.array([item.box for item in scene.objects], dtype=np.float64).reshape(-1, 4)
+    indices = np.array([labels.index(item.shape) for item in scene.objects], dtype=np.int64)
     return BoxSet(boxes, indices, np.ones(len(boxes)))
 
 
 def classify(session: onnxruntime.InferenceSession, image: Image) -> int:
     """Classify uint8 (H, W, 3) RGB; gives the class index."""
-    wanted = session.get_inputs()[0]
-    tensor = to_tensor(stretch(image, (wanted.shape[3], wanted.shape[2]))[None])
-    (logits,) = session.run(None, {wanted.name: tensor})
+    graph_input = session.get_inputs()[0]
+    tensor = to_tensor(stretch(image, (graph_input.shape[3], graph_input.shape[2]))[None])
+    (logits,) = session.run(None, {graph_input.name: tensor})
     return int(np.asarray(logits)[0].argmax())
 
 
 def detect(session: onnxruntime.InferenceSession, image: Image, score_threshold: float) -> BoxSet:
     """Detect in uint8 (H, W, 3) RGB; gives boxes in pixels of that image, best first."""
-    wanted = session.get_inputs()[0]
-    fitted, frame = letterbox(image, (wanted.shape[3], wanted.shape[2]))
-    (output,) = session.run(None, {wanted.name: to_tensor(fitted[None])})
+    graph_input = session.get_inputs()[0]
+    fitted, frame = letterbox(image, (graph_input.shape[3], graph_input.shape[2]))
+    (output,) = session.run(None, {graph_input.name: to_tensor(fitted[None])})
     rows = np.asarray(output, dtype=np.float64)[0].T
     labels, scores = rows[:, 4:].argmax(axis=1), rows[:, 4:].max(axis=1)
-    kept = scores > score_threshold
+    keep = scores > score_threshold
     boxes = network_to_image(
-        cxcywh_to_xyxy(rows[kept, :4]), frame, (image.shape[1], image.shape[0])
+        cxcywh_to_xyxy(rows[keep, :4]), frame, (image.shape[1], image.shape[0])
     )
-    found = BoxSet(boxes, labels[kept].astype(np.int64), scores[kept])
-    return suppress(found, IOU_THRESHOLD, MAX_DETECTIONS)
+    detections = BoxSet(boxes, labels[keep].astype(np.int64), scores[keep])
+    return suppress(detections, IOU_THRESHOLD, MAX_DETECTIONS)
 
 
 def detect_oriented(
     session: onnxruntime.InferenceSession, image: Image, score_threshold: float
 ) -> BoxSet:
     """Detect in uint8 (H, W, 3) RGB; gives oriented boxes in pixels of that image, best first."""
-    wanted = session.get_inputs()[0]
-    fitted, frame = letterbox(image, (wanted.shape[3], wanted.shape[2]))
-    (output,) = session.run(None, {wanted.name: to_tensor(fitted[None])})
+    graph_input = session.get_inputs()[0]
+    fitted, frame = letterbox(image, (graph_input.shape[3], graph_input.shape[2]))
+    (output,) = session.run(None, {graph_input.name: to_tensor(fitted[None])})
     rows = np.asarray(output, dtype=np.float64)[0].T
     labels, scores = rows[:, 4:-1].argmax(axis=1), rows[:, 4:-1].max(axis=1)
-    kept = scores > score_threshold
-    boxes = oriented_to_image(rows[kept][:, [0, 1, 2, 3, -1]], frame)
-    found = BoxSet(boxes, labels[kept].astype(np.int64), scores[kept])
-    return suppress(found, ORIENTED_IOU_THRESHOLD, MAX_DETECTIONS, polygon_iou)
+    keep = scores > score_threshold
+    boxes = oriented_to_image(rows[keep][:, [0, 1, 2, 3, -1]], frame)
+    detections = BoxSet(boxes, labels[keep].astype(np.int64), scores[keep])
+    return suppress(detections, ORIENTED_IOU_THRESHOLD, MAX_DETECTIONS, polygon_iou)
 
 
 def segment(session: onnxruntime.InferenceSession, image: Image) -> npt.NDArray[np.uint8]:
     """Segment uint8 (H, W, 3) RGB; gives the class of each pixel of that image, uint8 (H, W)."""
-    wanted = session.get_inputs()[0]
-    tensor = to_tensor(stretch(image, (wanted.shape[3], wanted.shape[2]))[None])
-    (logits,) = session.run(None, {wanted.name: tensor})
+    graph_input = session.get_inputs()[0]
+    tensor = to_tensor(stretch(image, (graph_input.shape[3], graph_input.shape[2]))[None])
+    (logits,) = session.run(None, {graph_input.name: tensor})
     planes = [
         cv2.resize(plane, image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
         for plane in np.asarray(logits)[0]
@@ -129,9 +129,9 @@ def measure_classifier(
         "accuracy": round(float(right.sum() / confusion.sum()), 4),
         "accuracy_per_class": _by_label(labels, right / np.maximum(confusion.sum(axis=1), 1)),
         "mistakes": {
-            f"{labels[true]} taken for {labels[given]}": int(confusion[true, given])
-            for true, given in np.argwhere(confusion)
-            if true != given
+            f"{labels[true]} taken for {labels[predicted]}": int(confusion[true, predicted])
+            for true, predicted in np.argwhere(confusion)
+            if true != predicted
         },
     }
 
@@ -151,11 +151,11 @@ def measure_detector(
         labels: class names.
     """
     session = open_session(path)
-    found, truth = [], []
+    predictions, truth = [], []
     for image, boxes in samples:
-        found.append(detect(session, image, _RANKING_THRESHOLD))
+        predictions.append(detect(session, image, _RANKING_THRESHOLD))
         truth.append(boxes)
-    return _detection_figures(found, truth, labels, pairwise_iou)
+    return _detection_figures(predictions, truth, labels, pairwise_iou)
 
 
 def measure_oriented(
@@ -169,18 +169,18 @@ def measure_oriented(
         labels: class names.
     """
     session = open_session(path)
-    found, truth = [], []
+    predictions, truth = [], []
     for image, boxes in samples:
-        found.append(detect_oriented(session, image, _RANKING_THRESHOLD))
+        predictions.append(detect_oriented(session, image, _RANKING_THRESHOLD))
         truth.append(boxes)
     errors = [
-        axis_difference(one.boxes[hit, 4], true.boxes[index, 4])
-        for one, true in zip(found, truth, strict=True)
-        for hit, index in np.argwhere(polygon_iou(one.boxes, true.boxes) >= 0.5)
-        if one.scores[hit] > SCORE_THRESHOLD and one.labels[hit] == true.labels[index]
+        axis_difference(predicted.boxes[hit, 4], true.boxes[index, 4])
+        for predicted, true in zip(predictions, truth, strict=True)
+        for hit, index in np.argwhere(polygon_iou(predicted.boxes, true.boxes) >= 0.5)
+        if predicted.scores[hit] > SCORE_THRESHOLD and predicted.labels[hit] == true.labels[index]
     ]
     return {
-        **_detection_figures(found, truth, labels, polygon_iou),
+        **_detection_figures(predictions, truth, labels, polygon_iou),
         "median_angle_error_deg": round(float(np.degrees(np.median(errors))), 2),
     }
 
@@ -215,41 +215,43 @@ def measure_segmenter(
 
 
 def _detection_figures(
-    found: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
+    predictions: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
 ) -> Figures:
     precision = {
         iou: np.array(
-            [average_precision(found, truth, k, iou, overlap) for k in range(len(labels))]
+            [average_precision(predictions, truth, k, iou, overlap) for k in range(len(labels))]
         )
         for iou in np.linspace(0.5, 0.95, 10).round(2).tolist()
     }
     return {
         "samples": len(truth),
-        "objects": sum(len(one.boxes) for one in truth),
+        "objects": sum(len(true.boxes) for true in truth),
         "map50": round(float(np.nanmean(precision[0.5])), 4),
         "map75": round(float(np.nanmean(precision[0.75])), 4),
         "map50_95": round(float(np.nanmean(list(precision.values()))), 4),
         "ap50_per_class": _by_label(labels, precision[0.5]),
-        "at_default_thresholds": _hits(found, truth, labels, overlap),
+        "at_default_thresholds": _hits(predictions, truth, labels, overlap),
     }
 
 
 def _hits(
-    found: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
+    predictions: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
 ) -> Figures:
     """Give precision and recall at the default score threshold, IoU 0.5."""
-    right = shown = wanted = 0
-    for one, true in zip(found, truth, strict=True):
+    right = shown = true_count = 0
+    for predicted, true in zip(predictions, truth, strict=True):
         for label in range(len(labels)):
-            sure = one.boxes[(one.labels == label) & (one.scores > SCORE_THRESHOLD)]
+            sure = predicted.boxes[
+                (predicted.labels == label) & (predicted.scores > SCORE_THRESHOLD)
+            ]
             real = true.boxes[true.labels == label]
             right += int(match(sure, real, 0.5, overlap).sum())
             shown += len(sure)
-            wanted += len(real)
+            true_count += len(real)
     return {
         "score_threshold": SCORE_THRESHOLD,
         "precision": round(right / max(shown, 1), 4),
-        "recall": round(right / max(wanted, 1), 4),
+        "recall": round(right / max(true_count, 1), 4),
     }
 
 

@@ -115,9 +115,9 @@ class Detector(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map images to (B, 4 + classes, A): cx, cy, w, h in network pixels, then probabilities."""
         distances, logits = self.predict(images)
-        before, after = distances[:, :2], distances[:, 2:]
-        centres = self.grid + (after - before) / 2
-        return torch.cat([centres, before + after, logits.sigmoid()], dim=1)
+        top_left, bottom_right = distances[:, :2], distances[:, 2:]
+        centres = self.grid + (bottom_right - top_left) / 2
+        return torch.cat([centres, top_left + bottom_right, logits.sigmoid()], dim=1)
 
 
 class OrientedDetector(nn.Module):

@@ -50,14 +50,14 @@ def oriented_loss(
     Returns:
         Scalar.
     """
-    found, axes, logits = predicted
+    predicted_boxes, axes, logits = predicted
     chosen = assign(grid, boxes)
     image, cell = torch.nonzero(chosen >= 0, as_tuple=True)
     true = boxes[image, chosen[image, cell]]
     double = torch.stack([(2 * true[:, 4]).sin(), (2 * true[:, 4]).cos()], dim=1)
     turned = axes[image, :, cell]
     unit = nn.functional.normalize(turned, dim=1)
-    likeness = gaussian_iou(found[image, :, cell], unit, true[:, :4], double)
+    likeness = gaussian_iou(predicted_boxes[image, :, cell], unit, true[:, :4], double)
     target = torch.zeros_like(logits)
     target[image, labels[image, chosen[image, cell]], cell] = likeness.detach()
     weight = (target - logits.sigmoid()).abs().detach() ** 2
@@ -79,8 +79,8 @@ def gaussian_iou(left: Tensor, left_axis: Tensor, right: Tensor, right_axis: Ten
         right_axis: as `left_axis`.
     """
     xx, yy, xy = (
-        one + other
-        for one, other in zip(
+        left_value + right_value
+        for left_value, right_value in zip(
             _covariance(left, left_axis), _covariance(right, right_axis), strict=True
         )
     )

@@ -60,7 +60,7 @@ def draw_clear_scene(
     """Draw scenes, of any size or the given one, until it is clear which shape is the largest."""
     while True:
         scene = draw_scene(rng, size_wh or draw_size_wh(rng, LONG_SIDE_PX), recipe)
-        areas = sorted((_area(one) for one in scene.objects), reverse=True)
+        areas = sorted((_area(item) for item in scene.objects), reverse=True)
         if len(areas) == 1 or areas[0] >= CLEARLY_LARGER * areas[1]:
             return scene
 
@@ -73,19 +73,19 @@ def answer(kind: str, scene: Scene) -> str:
 def every_phrase() -> list[str]:
     """List the wordings of all questions, and what answers are made of."""
     things = [_name(colour, shape) for colour, shape in product(COLOURS, SHAPES)]
-    together = [f"{one}, {other} and {one}" for one, other in pairwise(things)]
+    together = [f"{first}, {second} and {first}" for first, second in pairwise(things)]
     numbers = [str(number) for number in range(1, RECIPE.count[1] + 1)]
-    asked = [wording for wordings in QUESTIONS.values() for wording in wordings]
-    return [*asked, *numbers, *COLOURS, *SHAPES, *things, *together]
+    wordings_ = [wording for wordings in QUESTIONS.values() for wording in wordings]
+    return [*wordings_, *numbers, *COLOURS, *SHAPES, *things, *together]
 
 
 def _describe(scene: Scene) -> str:
     """List all shapes, those of one form together; their places make no difference."""
     order = tuple(COLOURS)
     objects = sorted(
-        scene.objects, key=lambda one: (SHAPES.index(one.shape), order.index(one.colour))
+        scene.objects, key=lambda item: (SHAPES.index(item.shape), order.index(item.colour))
     )
-    names = [_name(one.colour, one.shape) for one in objects]
+    names = [_name(item.colour, item.shape) for item in objects]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -97,8 +97,8 @@ def _largest(scene: Scene) -> SceneObject:
     return max(scene.objects, key=_area)
 
 
-def _area(one: SceneObject) -> float:
-    return float(cv2.contourArea(one.polygon.astype(np.float32)))
+def _area(item: SceneObject) -> float:
+    return float(cv2.contourArea(item.polygon.astype(np.float32)))
 
 
 _ANSWERS: dict[str, Callable[[Scene], str]] = {

@@ -183,10 +183,10 @@ def _place_circles(
     """Place disjoint circles inside the frame: centre (x, y) and radius, in pixels."""
     width, height = size_wh
     short = min(size_wh)
-    wanted = int(rng.integers(recipe.count[0], recipe.count[1] + 1))
+    target_count = int(rng.integers(recipe.count[0], recipe.count[1] + 1))
     placed: list[tuple[tuple[float, float], float]] = []
     for _ in range(_PLACEMENT_ATTEMPTS):
-        if len(placed) == wanted:
+        if len(placed) == target_count:
             break
         radius = rng.uniform(*recipe.diameter) * short / 2
         x = rng.uniform(radius + 1, width - radius - 1)
@@ -238,9 +238,9 @@ def draw_class_map(
     """
     classes = np.zeros((size_wh[1], size_wh[0]), dtype=np.uint8)
     scale = np.array(size_wh) / scene.image.shape[1::-1]
-    for one in scene.objects:
-        rows, columns, coverage = cover(one.polygon * scale, size_wh)
-        classes[rows, columns][coverage >= 128] = labels.index(getattr(one, named))
+    for item in scene.objects:
+        rows, columns, coverage = cover(item.polygon * scale, size_wh)
+        classes[rows, columns][coverage >= 128] = labels.index(getattr(item, named))
     return classes
 
 

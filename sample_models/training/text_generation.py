@@ -53,9 +53,9 @@ class Answerer:
         words = self._embedding(ids)
         vectors = np.concatenate([words[:, :place], seen, words[:, place + 1 :]], axis=1)
         cache = self._empty_cache()
-        given: list[int] = []
+        tokens: list[int] = []
         past = 0
-        while len(given) < self._generation["max_new_tokens"]:
+        while len(tokens) < self._generation["max_new_tokens"]:
             total = past + vectors.shape[1]
             feeds = {
                 "inputs_embeds": vectors,
@@ -67,10 +67,10 @@ class Answerer:
             token = int(np.asarray(logits)[0, -1].argmax())
             if token == self._generation["eos_token_id"]:
                 break
-            given.append(token)
+            tokens.append(token)
             cache = dict(zip(cache, present, strict=True))
             past, vectors = total, self._embedding([token])
-        return str(self._tokenizer.decode(given, skip_special_tokens=True))
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _embedding(self, ids: list[int]) -> npt.NDArray[np.float32]:
         feeds = {"input_ids": np.array([ids], dtype=np.int64)}
@@ -79,9 +79,9 @@ class Answerer:
     def _empty_cache(self) -> dict[str, npt.NDArray[np.float32]]:
         shape = (1, self._config["num_key_value_heads"], 0, self._config["head_dim"])
         return {
-            f"past_key_values.{layer}.{part}": np.zeros(shape, dtype=np.float32)
+            f"past_key_values.{layer}.{kind}": np.zeros(shape, dtype=np.float32)
             for layer in range(self._config["num_hidden_layers"])
-            for part in ("key", "value")
+            for kind in ("key", "value")
         }
 
 
@@ -101,23 +101,26 @@ def measure_answers(
         `samples`, `exact_match` of each kind, and of each wording.
     """
     answerer = Answerer(folder)
-    asked: Counter[str] = Counter()
+    question_counts: Counter[str] = Counter()
     right: Counter[str] = Counter()
     count = 0
     for image, truth in samples:
         seen = answerer.look(image)
-        for kind, wanted in truth.items():
+        for kind, expected in truth.items():
             wording = wordings[kind][count % len(wordings[kind])]
-            hit = answerer.answer(seen, wording) == wanted
+            hit = answerer.answer(seen, wording) == expected
             for name in {kind, wording}:
-                asked[name] += 1
+                question_counts[name] += 1
                 right[name] += hit
         count += 1
-    share = {name: round(right[name] / asked[name], 4) for name in asked}
+    share = {name: round(right[name] / question_counts[name], 4) for name in question_counts}
     return {
         "samples": count,
         "exact_match": {kind: share[kind] for kind in wordings},
         "exact_match_by_wording": {
-            one: share[one] for every in wordings.values() for one in every if one in share
+            phrase: share[phrase]
+            for every in wordings.values()
+            for phrase in every
+            if phrase in share
         },
     }

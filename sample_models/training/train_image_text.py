@@ -135,11 +135,11 @@ def collect(scenes: Iterator[Scene], tokenizer: Tokenizer) -> TrainingSet:
                 for kind, wordings in QUESTIONS.items()
             ]
         )
-    every = [one for kinds in dialogues for wordings in kinds for one in wordings]
+    every = [phrase for kinds in dialogues for wordings in kinds for phrase in wordings]
     longest = max(len(tokens) for tokens, _ in every)
     pad = token_id(tokenizer, PAD)
-    tokens = [one + [pad] * (longest - len(one)) for one, _ in every]
-    targets = [one + [_NOT_SCORED] * (longest - len(one)) for _, one in every]
+    tokens = [phrase + [pad] * (longest - len(phrase)) for phrase, _ in every]
+    targets = [phrase + [_NOT_SCORED] * (longest - len(phrase)) for _, phrase in every]
     shape = (len(images), len(QUESTIONS), -1, longest)
     return TrainingSet(
         torch.from_numpy(to_pixel_values(np.stack(images))),
@@ -152,9 +152,9 @@ def collect(scenes: Iterator[Scene], tokenizer: Tokenizer) -> TrainingSet:
 def encode(tokenizer: Tokenizer, question: str, truth: str) -> tuple[list[int], list[int]]:
     """Give the tokens after the image, and the token to be predicted at each of them."""
     prompt: list[int] = tokenizer.encode(f"{BOS}{question}{SEPARATOR}").ids
-    said: list[int] = tokenizer.encode(truth).ids
+    answer_tokens: list[int] = tokenizer.encode(truth).ids
     end = token_id(tokenizer, EOS)
-    return prompt + said, [_NOT_SCORED] * (len(prompt) - 1) + said + [end]
+    return prompt + answer_tokens, [_NOT_SCORED] * (len(prompt) - 1) + answer_tokens + [end]
 
 
 def batch_loss(learner: Learner, scenes: TrainingSet, *, read: bool) -> Tensor:
@@ -187,8 +187,10 @@ def batch_loss(learner: Learner, scenes: TrainingSet, *, read: bool) -> Tensor:
     rows = (chosen[:, None], torch.arange(kinds)[None], wording)
     tokens, targets = scenes.tokens[rows].flatten(0, 1), scenes.targets[rows].flatten(0, 1)
     logits = predict(learner, features, tokens)
-    said = nn.functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=_NOT_SCORED)
-    return said + 0.5 * dense
+    answer_loss = nn.functional.cross_entropy(
+        logits.transpose(1, 2), targets, ignore_index=_NOT_SCORED
+    )
+    return answer_loss + 0.5 * dense
 
 
 def predict(learner: Learner, features: Tensor, tokens: Tensor) -> Tensor:
@@ -204,7 +206,7 @@ def predict(learner: Learner, features: Tensor, tokens: Tensor) -> Tensor:
         learner.embed(tokens),
         mask.repeat_interleave(texts, dim=0),
         positions[:, places:].repeat_interleave(texts, dim=0),
-        *(one.repeat_interleave(texts, dim=0) for one in cache),
+        *(tensor.repeat_interleave(texts, dim=0) for tensor in cache),
     )
     result: Tensor = logits
     return result

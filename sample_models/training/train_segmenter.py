@@ -95,9 +95,9 @@ def batch_loss(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
     logits = network(batch)
     entropy = nn.functional.cross_entropy(logits, target)
     probability = logits.softmax(dim=1)
-    wanted = nn.functional.one_hot(target, len(LABELS)).permute(0, 3, 1, 2).float()
-    shared = (probability * wanted).sum(dim=(0, 2, 3))
-    total = (probability + wanted).sum(dim=(0, 2, 3))
+    expected = nn.functional.one_hot(target, len(LABELS)).permute(0, 3, 1, 2).float()
+    shared = (probability * expected).sum(dim=(0, 2, 3))
+    total = (probability + expected).sum(dim=(0, 2, 3))
     dice = (2 * shared + 1) / (total + 1)
     loss: Tensor = entropy + (1 - dice).mean()
     return loss

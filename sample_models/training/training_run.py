@@ -134,7 +134,9 @@ class TrainingRun:
             "steps": self.steps,
             "batch": self._trained["batch"],
             "training_scenes": self._trained["training_scenes"],
-            "parameters": sum(one.numel() for part in exported for one in part.parameters()),
+            "parameters": sum(
+                parameter.numel() for network in exported for parameter in network.parameters()
+            ),
             "cpu_seconds": self._trained["cpu_seconds"],
             "onnx_bytes": onnx_bytes,
             "torch_to_onnxruntime_max_difference": difference,

@@ -1,1 +1,1 @@
-"""What is said of inferences after they were stored: metadata, ground truth, feedback, deletion, retention."""
+"""Changes of stored inferences: metadata, ground truth, feedback, deletion, retention."""

@@ -1,6 +1,6 @@
-"""Annotations: what is true of an image, as predictions without scores.
+"""Parsing of annotations: the ground truth of an image, as predictions without scores.
 
-Read in the wire's own form or in that of Chariot's datasets, kept in the wire's.
+Accepted in the wire form or in that of Chariot's datasets, and stored in the wire form.
 
 Source: Chariot, dataset archives, `annotations.jsonl` ("Image annotations", "Text annotations").
 """
@@ -21,7 +21,7 @@ _ALIASES = {
     "context": "prompt",
     "generated_text": "answer",
 }
-"""Chariot's names and those of the wire."""
+"""Names in Chariot's datasets, and those on the wire."""
 
 _SHAPES = {
     "a box": _BOX,
@@ -29,12 +29,12 @@ _SHAPES = {
     "a contour": ("contour",),
     "an answer": ("prompt", "answer", "answers"),
 }
-_BESIDE = ("crowd", "difficult", "area", "attributes", "task_type")
-_KNOWN = {"label", *_BESIDE, *(name for names in _SHAPES.values() for name in names)}
+_SHAPELESS = ("crowd", "difficult", "area", "attributes", "task_type")
+_ALLOWED = {"label", *_SHAPELESS, *(name for names in _SHAPES.values() for name in names)}
 
 
 def parse_annotations(value: Any, where: str = "annotations") -> list[dict[str, Any]]:
-    """Read the annotations of one image, as pixels; an empty list says that there is nothing in it.
+    """Parse the annotations of one image, in pixels; an empty list means that there is nothing in it.
 
     Args:
         value: Decoded JSON: a list of objects with `label` (or `class_label`) and at most one of a box
@@ -43,7 +43,7 @@ def parse_annotations(value: Any, where: str = "annotations") -> list[dict[str, 
         where: What the list is called in errors.
 
     Raises:
-        ChangeError: It is something else; the message names the place, as `annotations[3].bbox.xmin`.
+        ChangeError: The annotations are invalid; the message names the place, as `annotations[3].bbox.xmin`.
     """
     if not isinstance(value, list):
         raise _unexpected(where, "a list of annotations", value)
@@ -55,14 +55,14 @@ def parse_annotations(value: Any, where: str = "annotations") -> list[dict[str, 
 
 
 class _Annotation:
-    """One annotation, its values by the wire's names, and where each of them stood."""
+    """One annotation: its values by their names on the wire, and the location of each."""
 
     def __init__(self, node: Any, where: str) -> None:
         if not isinstance(node, dict):
             raise _unexpected(where, "an object", node)
         self._where = where
         self._values: dict[str, Any] = {}
-        self._places: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
         for key, value in node.items():
             if key in _NESTED:
                 self._take_nested(key, value)
@@ -71,7 +71,7 @@ class _Annotation:
                 self._take(name, value, f"{where}.{key}")
 
     def read(self) -> dict[str, Any]:
-        """Return it in the wire's form."""
+        """Return the annotation in the wire form."""
         shapes = [
             shape for shape, names in _SHAPES.items() if any(name in self._values for name in names)
         ]
@@ -85,28 +85,28 @@ class _Annotation:
         elif shapes == ["an oriented box"]:
             read |= self._oriented()
         elif shapes == ["a contour"]:
-            read["contour"] = _contour(self._values["contour"], self._places["contour"])
+            read["contour"] = _contour(self._values["contour"], self._locations["contour"])
         return read | self._beside()
 
     def _take_nested(self, key: str, value: Any) -> None:
-        place, names = f"{self._where}.{key}", _NESTED[key]
+        location, names = f"{self._where}.{key}", _NESTED[key]
         if not isinstance(value, dict) or value.keys() - set(names):
-            raise _unexpected(place, f"an object with {', '.join(names)}", value)
+            raise _unexpected(location, f"an object with {', '.join(names)}", value)
         for name in names:
-            self._take(name, value.get(name), f"{place}.{name}")
+            self._take(name, value.get(name), f"{location}.{name}")
 
     def _take(self, name: str, value: Any, place: str) -> None:
-        if name not in _KNOWN:
+        if name not in _ALLOWED:
             raise ChangeError(
                 f"{self._where}: expected keys of an annotation, got {place[len(self._where) + 1 :]!r:.80}; "
-                f"known are {', '.join(sorted(_KNOWN))}"
+                f"known are {', '.join(sorted(_ALLOWED))}"
             )
         if name in self._values:
-            raise ChangeError(f"{place}: expected it once, got {self._places[name]} too")
-        self._values[name], self._places[name] = value, place
+            raise ChangeError(f"{place}: expected it once, got {self._locations[name]} too")
+        self._values[name], self._locations[name] = value, place
 
     def _place(self, name: str) -> str:
-        return self._places.get(name, f"{self._where}.{name}")
+        return self._locations.get(name, f"{self._where}.{name}")
 
     def _text(self, name: str) -> str:
         value = self._values.get(name)
@@ -137,18 +137,18 @@ class _Annotation:
         read: dict[str, Any] = {}
         if "prompt" in self._values:
             read["prompt"] = self._text("prompt")
-        given = [name for name in ("label", "answer", "answers") if name in self._values]
-        if len(given) != 1:
-            got = " and ".join(given) or "none"
+        answer_keys = [name for name in ("label", "answer", "answers") if name in self._values]
+        if len(answer_keys) != 1:
+            got = " and ".join(answer_keys) or "none"
             raise ChangeError(f"{self._where}: expected an answer, answers or a label, got {got}")
-        if given != ["answers"]:
-            return read | {given[0]: self._text(given[0])}
+        if answer_keys != ["answers"]:
+            return read | {answer_keys[0]: self._text(answer_keys[0])}
         answers = self._values["answers"]
         if not isinstance(answers, list) or not answers:
-            raise _unexpected(self._places["answers"], "a list of texts", answers)
-        for number, one in enumerate(answers):
-            if not isinstance(one, str):
-                raise _unexpected(f"{self._places['answers']}[{number}]", "a text", one)
+            raise _unexpected(self._locations["answers"], "a list of texts", answers)
+        for number, answer in enumerate(answers):
+            if not isinstance(answer, str):
+                raise _unexpected(f"{self._locations['answers']}[{number}]", "a text", answer)
         return read | {"answers": answers}
 
     def _beside(self) -> dict[str, Any]:
@@ -157,44 +157,48 @@ class _Annotation:
             if name in self._values:
                 read[name] = self._values[name]
                 if not isinstance(read[name], bool):
-                    raise _unexpected(self._places[name], "true or false", read[name])
+                    raise _unexpected(self._locations[name], "true or false", read[name])
         if "area" in self._values:
             read["area"] = self._number("area")
             if read["area"] < 0:
-                raise ChangeError(f"{self._places['area']}: expected 0 or more, got {read['area']}")
+                raise ChangeError(
+                    f"{self._locations['area']}: expected 0 or more, got {read['area']}"
+                )
         if "attributes" in self._values:
             read["attributes"] = self._values["attributes"]
             try:
                 metadata.check(read["attributes"])
             except MetadataError as error:
-                raise ChangeError(f"{self._places['attributes']}: {error}") from error
+                raise ChangeError(f"{self._locations['attributes']}: {error}") from error
         return read
 
 
-def _contour(value: Any, place: str) -> list[list[dict[str, float]]]:
+def _contour(value: Any, location: str) -> list[list[dict[str, float]]]:
     if not isinstance(value, list) or not value:
-        raise _unexpected(place, "a list of rings", value)
+        raise _unexpected(location, "a list of rings", value)
     rings = []
-    for number, ring in enumerate(value):
-        here = f"{place}[{number}]"
+    for ring_index, ring in enumerate(value):
+        ring_location = f"{location}[{ring_index}]"
         if not isinstance(ring, list) or not ring:
-            raise _unexpected(here, "a list of points", ring)
-        rings.append([_point(point, f"{here}[{index}]") for index, point in enumerate(ring)])
+            raise _unexpected(ring_location, "a list of points", ring)
+        rings.append(
+            [_point(point, f"{ring_location}[{index}]") for index, point in enumerate(ring)]
+        )
     return rings
 
 
-def _point(value: Any, place: str) -> dict[str, float]:
+def _point(value: Any, location: str) -> dict[str, float]:
     if not isinstance(value, dict) or value.keys() != {"x", "y"}:
-        raise _unexpected(place, "an object with x and y", value)
-    return {name: _number(value[name], f"{place}.{name}") for name in ("x", "y")}
+        raise _unexpected(location, "an object with x and y", value)
+    return {name: _number(value[name], f"{location}.{name}") for name in ("x", "y")}
 
 
-def _number(value: Any, place: str) -> float:
+def _number(value: Any, location: str) -> float:
     if not is_number(value) or not -1e15 < value < 1e15:
-        raise _unexpected(place, "a finite number", value)
+        raise _unexpected(location, "a finite number", value)
     return value
 
 
-def _unexpected(place: str, wanted: str, value: Any) -> ChangeError:
+def _unexpected(location: str, expected: str, value: Any) -> ChangeError:
     got = "none" if value is None else f"{value!r:.60}"
-    return ChangeError(f"{place}: expected {wanted}, got {got}")
+    return ChangeError(f"{location}: expected {expected}, got {got}")

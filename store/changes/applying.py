@@ -1,4 +1,4 @@
-"""Changes of what is stored, as the writer applies them: in the order of the journal, each once."""
+"""Application of journaled changes by the writer, in the order of the journal, each once."""
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
@@ -36,138 +36,150 @@ SequencedChanges = list[tuple[int, Any]]  # changes of one kind, each with its i
 def apply_changes(
     connection: sa.Connection, names: NameIds, changes: Sequence[JournaledChange]
 ) -> set[str]:
-    """Apply changes within the writer's transaction; what was applied before changes nothing.
+    """Apply changes within the writer's transaction; changes that were applied before have no effect.
 
-    A change of an inference that is not there any more is passed over. Returns keys of blobs that a
-    record less refers to.
+    Changes of inferences that no longer exist are skipped. Returns the keys of blobs that lost a
+    reference.
 
     Raises:
-        MetadataError: Metadata would break a rule; the one who asked looks whether it was applied.
+        MetadataError: The changed metadata would break a rule; the caller checks whether it was applied.
     """
     freed: set[str] = set()
-    for kind, group in groupby(changes, lambda one: type(one.change)):
-        given: SequencedChanges = [(one.seq, one.change) for one in group]
-        if kind is TruthStatement:
-            ground_truth.save_statements(connection, given)
-        elif kind is Feedback:
-            _add_feedback(connection, given)
-        elif kind is MetadataChange:
-            _change_metadata(connection, names, given)
-        elif kind is SignalsOfImages:
-            _add_signals(connection, [signals for _, change in given for signals in change.of])
-        elif kind is Deletion:
-            for _, deletion in given:
+    for change_type, group in groupby(changes, lambda entry: type(entry.change)):
+        sequenced: SequencedChanges = [(entry.seq, entry.change) for entry in group]
+        if change_type is TruthStatement:
+            ground_truth.save_statements(connection, sequenced)
+        elif change_type is Feedback:
+            _add_feedback(connection, sequenced)
+        elif change_type is MetadataChange:
+            _change_metadata(connection, names, sequenced)
+        elif change_type is SignalsOfImages:
+            _add_signals(connection, [signals for _, change in sequenced for signals in change.of])
+        elif change_type is Deletion:
+            for _, deletion in sequenced:
                 rollups.subtract(connection, deletion.targets)
                 freed |= delete_inferences(connection, names, deletion.targets)
         else:
             rules = [
-                (storable_text(one.model), one.inputs_days, one.inferences_days) for _, one in given
+                (storable_text(rule.model), rule.inputs_days, rule.inferences_days)
+                for _, rule in sequenced
             ]
             upsert(connection, "retention", rules)
     return freed
 
 
 def delete_inferences(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> set[str]:
-    """Remove inferences and all that hangs on them; returns keys of blobs that a record less refers to.
+    """Remove inferences and everything that refers to them; return the keys of blobs that lost a reference.
 
-    Statements of truth that no inference can have any more go too: by these ids, and by requests
-    none of whose inferences is left.
+    Statements of ground truth that can no longer match any inference are removed too: those by these ids,
+    and those by requests without a remaining inference.
     """
     columns = "seq, request_id, image_no, input_hash, input_kept"
-    found = execute_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
+    rows = execute_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
     remove_inferences(connection, names, seqs)
     for table in ("metadata_change", "feedback", "ground_truth", "signal"):
         execute_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
-    _forget_statements(connection, {(seq, request, image) for seq, request, image, *_ in found})
-    return {digest for _, _, _, digest, is_kept in found if digest is not None and is_kept}
+    _remove_statements(connection, {(seq, request, image) for seq, request, image, *_ in rows})
+    return {digest for _, _, _, digest, is_kept in rows if digest is not None and is_kept}
 
 
-def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]]) -> None:
+def _remove_statements(connection: sa.Connection, removed: set[tuple[int, str, int]]) -> None:
     statement = "SELECT DISTINCT request_id, image_no FROM inference WHERE request_id IN ({})"
-    left = {
-        tuple(row) for row in execute_in(connection, statement, {request for _, request, _ in gone})
+    remaining = {
+        tuple(row)
+        for row in execute_in(connection, statement, {request for _, request, _ in removed})
     }
-    requests = {request for request, _ in left}
-    values = {request for _, request, _ in gone} - requests
-    values |= {f"{request}#{image}" for _, request, image in gone if (request, image) not in left}
+    requests = {request for request, _ in remaining}
+    values = {request for _, request, _ in removed} - requests
+    values |= {
+        f"{request}#{image}" for _, request, image in removed if (request, image) not in remaining
+    }
     statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
     execute_in(connection, statement, values, ("request_id",))
-    execute_in(connection, statement, {str(seq) for seq, _, _ in gone}, ("id",))
+    execute_in(connection, statement, {str(seq) for seq, _, _ in removed}, ("id",))
 
 
-def _change_metadata(connection: sa.Connection, names: NameIds, given: SequencedChanges) -> None:
+def _change_metadata(connection: sa.Connection, names: NameIds, changes: SequencedChanges) -> None:
     statement = "SELECT id FROM metadata_change WHERE id IN ({})"
-    done = {
-        number for (number,) in execute_in(connection, statement, [number for number, _ in given])
+    applied = {
+        change_id
+        for (change_id,) in execute_in(
+            connection, statement, [change_id for change_id, _ in changes]
+        )
     }
     statement = "SELECT seq, meta FROM inference WHERE seq IN ({})"
-    found = execute_in(connection, statement, {change.target for _, change in given})
-    before: dict[int, str] = dict(found)
-    after: dict[int, str] = {}
+    rows = execute_in(connection, statement, {change.target for _, change in changes})
+    old_json: dict[int, str] = dict(rows)
+    new_json: dict[int, str] = {}
     history = []
-    for number, change in given:
+    for change_id, change in changes:
         seq = change.target
-        if number in done or seq not in before:
+        if change_id in applied or seq not in old_json:
             continue
-        was = after.get(seq, before[seq])
-        new = changed_metadata(metadata.decode(was), change)
-        metadata.check(new)
-        history.append((number, seq, json_text(change), was))
-        after[seq] = json_text(new)
-    _write_metadata(connection, names, before, after)
+        previous = new_json.get(seq, old_json[seq])
+        updated = changed_metadata(metadata.decode(previous), change)
+        metadata.check(updated)
+        history.append((change_id, seq, json_text(change), previous))
+        new_json[seq] = json_text(updated)
+    _write_metadata(connection, names, old_json, new_json)
     insert(connection, "metadata_change", history)
-    ground_truth.link_stored(connection, after)
+    ground_truth.link_stored(connection, new_json)
 
 
 def _write_metadata(
-    connection: sa.Connection, names: NameIds, before: dict[int, str], after: dict[int, str]
+    connection: sa.Connection, names: NameIds, old_json: dict[int, str], new_json: dict[int, str]
 ) -> None:
-    """Write the rows of new metadata, JSON by id, and take those of the old away."""
-    are = RowBatch(names)
+    """Write new metadata, JSON by id, and replace its index rows."""
+    new_batch = RowBatch(names)
     written = []
-    for seq, new in after.items():
-        paths = metadata.index_paths(metadata.decode(new))
-        written.append((new, names.flat_beside(paths, new), seq))
-        are.derive(seq, paths)
+    for seq, text in new_json.items():
+        paths = metadata.index_paths(metadata.decode(text))
+        written.append((text, names.flat_beside(paths, text), seq))
+        new_batch.derive(seq, paths)
     if written:
         execute(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
-    were = derived_rows(names, ((seq, before[seq]) for seq in after))
+    old_by_table = derived_rows(names, ((seq, old_json[seq]) for seq in new_json))
     for table in ("meta_num", "meta_str"):
-        old, new_rows = set(were[table]), set(are.by_table[table])
-        delete_rows(connection, table, old - new_rows)
-        insert(connection, table, new_rows - old)
+        old_rows, new_rows = set(old_by_table[table]), set(new_batch.by_table[table])
+        delete_rows(connection, table, old_rows - new_rows)
+        insert(connection, table, new_rows - old_rows)
 
 
-def changed_metadata(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
-    """Return metadata with a change."""
-    kept = {key: value for key, value in before.items() if key not in change.remove}
-    return kept | change.set
+def changed_metadata(current: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
+    """Return metadata after a change."""
+    remaining = {key: value for key, value in current.items() if key not in change.remove}
+    return remaining | change.set
 
 
-def _add_feedback(connection: sa.Connection, given: SequencedChanges) -> None:
-    there = stored_ids(connection, {feedback.target for _, feedback in given})
+def _add_feedback(connection: sa.Connection, changes: SequencedChanges) -> None:
+    existing = stored_ids(connection, {change.target for _, change in changes})
     rows = [
         (
             seq,
-            one.target,
-            storable_text(one.kind),
-            one.value,
-            storable_text(one.comment),
-            storable_text(one.source),
+            feedback.target,
+            storable_text(feedback.kind),
+            feedback.value,
+            storable_text(feedback.comment),
+            storable_text(feedback.source),
         )
-        for seq, one in given
-        if one.target in there
+        for seq, feedback in changes
+        if feedback.target in existing
     ]
     upsert(connection, "feedback", rows)
 
 
-def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> None:
-    """Add signals; what comes later of an inference goes before, and what it leaves out stays."""
-    there = stored_ids(connection, {one.seq for one in given})
+def _add_signals(connection: sa.Connection, signals_of_images: Collection[ImageSignals]) -> None:
+    """Add signals; later values replace earlier ones, and omitted values are kept."""
+    existing = stored_ids(connection, {signals.seq for signals in signals_of_images})
     rows = [
-        (one.seq, one.picture or None, one.embedding or None, storable_text(one.space) or None)
-        for one in given
-        if one.seq in there
+        (
+            signals.seq,
+            signals.picture or None,
+            signals.embedding or None,
+            storable_text(signals.space) or None,
+        )
+        for signals in signals_of_images
+        if signals.seq in existing
     ]
     if rows:
         execute(connection, _ADD_SIGNALS, rows)

@@ -1,7 +1,7 @@
-"""Ground truth: statements of what is true, joined to inferences that are stored or that come later.
+"""Ground truth: statements joined to inferences that are stored already or arrive later.
 
-The truth of an inference is the latest statement, the one with the largest id, of all that it is joined to.
-So it does not matter in which order statements and inferences arrive.
+The ground truth of an inference is the latest statement, the one with the largest id, that it is joined to.
+So the order in which statements and inferences arrive does not matter.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 
 
 class _JoinKeys(NamedTuple):
-    """What statements are joined to."""
+    """Values of an inference that statements are joined on."""
 
     seq: int
     request_id: str
@@ -32,8 +32,8 @@ class _JoinKeys(NamedTuple):
     metadata: str | msgspec.Raw  # JSON
 
 
-def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
-    """Return a value of metadata as statements name it; `2.0` is `2`."""
+def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - a JSON value
+    """Return a metadata value as statements name it; `2.0` is `2`."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) <= metadata.LARGEST_INTEGER:
@@ -41,17 +41,19 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
     return json_text(value)
 
 
-def save_statements(connection: sa.Connection, given: Iterable[tuple[int, TruthStatement]]) -> None:
-    """Keep statements, each with its id, and join them to what is stored; in the writer's transaction."""
+def save_statements(
+    connection: sa.Connection, statements: Iterable[tuple[int, TruthStatement]]
+) -> None:
+    """Store statements, each with its id, and link them to stored inferences, in the writer's transaction."""
     rows = [
         (
             seq,
-            made.join,
-            made.value,
-            storable_text(made.source),
-            None if made.annotations is None else json_text(made.annotations),
+            statement.join,
+            statement.value,
+            storable_text(statement.source),
+            None if statement.annotations is None else json_text(statement.annotations),
         )
-        for seq, made in given
+        for seq, statement in statements
     ]
     upsert(connection, "truth", rows)
     link_stored(
@@ -60,27 +62,27 @@ def save_statements(connection: sa.Connection, given: Iterable[tuple[int, TruthS
 
 
 def candidate_ids(
-    connection: sa.Connection, joined: Iterable[tuple[str, str]], limit: int | None = None
+    connection: sa.Connection, joins: Iterable[tuple[str, str]], limit: int | None = None
 ) -> set[int]:
-    """Return inferences that (join, value) pairs may tell: all of those that they do, few others.
+    """Return all inferences that (join, value) pairs match, and a few others.
 
-    With a limit some more are given than so many, not all, where there are more.
+    With a limit, the result is incomplete if there are more, but then larger than the limit.
     """
-    end = "" if limit is None else f" LIMIT {limit + 1}"
+    limit_clause = "" if limit is None else f" LIMIT {limit + 1}"
     by_join: dict[str, set[str]] = defaultdict(set)
-    for join, value in joined:
+    for join, value in joins:
         by_join[join].add(value)
-    found: set[int] = set()
+    ids: set[int] = set()
     for join, values in by_join.items():
         if join == "id":
-            found |= {int(value) for value in values if int(value) <= LARGEST_ID}
+            ids |= {int(value) for value in values if int(value) <= LARGEST_ID}
         elif join.startswith("meta."):
-            found |= _with_metadata(connection, join[5:], values, end)
+            ids |= _with_metadata(connection, join[5:], values, limit_clause)
         else:
             requests = {_request(value) for value in values} if join == "request_id" else set()
-            statement = f"SELECT seq FROM inference WHERE {_COLUMNS[join]} IN ({{}}){end}"
-            found |= {int(seq) for (seq,) in execute_in(connection, statement, values | requests)}
-    return found
+            statement = f"SELECT seq FROM inference WHERE {_COLUMNS[join]} IN ({{}}){limit_clause}"
+            ids |= {int(seq) for (seq,) in execute_in(connection, statement, values | requests)}
+    return ids
 
 
 def _request(value: str) -> str:
@@ -88,18 +90,20 @@ def _request(value: str) -> str:
     return request if separator and image.isdecimal() else value
 
 
-def _with_metadata(connection: sa.Connection, path: str, values: set[str], end: str) -> set[int]:
-    found: set[int] = set()
+def _with_metadata(
+    connection: sa.Connection, path: str, values: set[str], limit_clause: str
+) -> set[int]:
+    ids: set[int] = set()
     keys = execute(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
-        table, of_type = _indexed(type_, values)
-        statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){end}"
-        found |= {int(seq) for (seq,) in execute_in(connection, statement, of_type, (key,))}
-    return found
+        table, indexed_values = _indexed(type_, values)
+        statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){limit_clause}"
+        ids |= {int(seq) for (seq,) in execute_in(connection, statement, indexed_values, (key,))}
+    return ids
 
 
 def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
-    """Return the table that values of a type are found in, and the values as it has them."""
+    """Return the index table of values of a type, and the values in their indexed form."""
     if type_ == KeyType.STR:
         return "meta_str", {value[:INDEXED_CHARACTERS] for value in values}
     if type_ == KeyType.BOOL:
@@ -112,7 +116,7 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 
 
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
-    """Give stored inferences their truth anew, as after a change of their metadata."""
+    """Link stored inferences to their ground truth again, as after a change of their metadata."""
     if seqs and (joins := _stated_joins(connection)):
         columns = "seq, request_id, image_no, input_hash, meta"
         statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
@@ -122,58 +126,66 @@ def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
-    """Give inferences just inserted the truth that was stated before they came."""
+    """Link newly inserted inferences to statements that came before them."""
     if joins := _stated_joins(connection):
         subjects = [
             _JoinKeys(
-                one.seq, storable_text(one.request_id), one.image_no, one.input.hash, one.metadata
+                record.seq,
+                storable_text(record.request_id),
+                record.image_no,
+                record.input.hash,
+                record.metadata,
             )
-            for one in records
+            for record in records
         ]
         _link(connection, subjects, joins)
 
 
 def _stated_joins(connection: sa.Connection) -> set[str]:
-    """Return what statements are joined on: few names, each found by one look at the index."""
+    """Return the joins of all statements: few names, each found by one index lookup."""
     statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
     joins: list[str] = []
-    while found := execute(connection, statement, (joins[-1] if joins else "",)).scalar():
-        joins.append(found)
+    while next_join := execute(connection, statement, (joins[-1] if joins else "",)).scalar():
+        joins.append(next_join)
     return set(joins)
 
 
 def _link(connection: sa.Connection, subjects: Sequence[_JoinKeys], joins: set[str]) -> None:
     by_join: dict[str, dict[str, list[int]]] = {join: defaultdict(list) for join in joins}
-    for one in subjects:
-        for join, value in _joined(one, joins):
-            by_join[join][value].append(one.seq)
+    for subject in subjects:
+        for join, value in _join_values(subject, joins):
+            by_join[join][value].append(subject.seq)
     latest: dict[int, int] = {}
     statement = (
         "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
     )
     for join, seqs in by_join.items():
-        for value, stated in execute_in(connection, statement, seqs, (join,)):
+        for value, statement_id in execute_in(connection, statement, seqs, (join,)):
             for seq in seqs[value]:
-                latest[seq] = max(latest.get(seq, 0), int(stated))
+                latest[seq] = max(latest.get(seq, 0), int(statement_id))
     statement = "SELECT id FROM truth WHERE annotations IS NULL AND id IN ({})"
-    taken_away = {seq for (seq,) in execute_in(connection, statement, set(latest.values()))}
+    retracted = {seq for (seq,) in execute_in(connection, statement, set(latest.values()))}
     execute_in(
-        connection, "DELETE FROM ground_truth WHERE seq IN ({})", [one.seq for one in subjects]
+        connection,
+        "DELETE FROM ground_truth WHERE seq IN ({})",
+        [subject.seq for subject in subjects],
     )
-    rows = [(seq, stated) for seq, stated in latest.items() if stated not in taken_away]
+    rows = [
+        (seq, statement_id) for seq, statement_id in latest.items() if statement_id not in retracted
+    ]
     insert(connection, "ground_truth", rows)
 
 
-def _joined(one: _JoinKeys, joins: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield what a subject has of what statements are joined on."""
+def _join_values(subject: _JoinKeys, joins: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the (join, value) pairs of a subject for the given joins."""
     if "id" in joins:
-        yield "id", str(one.seq)
+        yield "id", str(subject.seq)
     if "request_id" in joins:
-        yield "request_id", one.request_id
-        yield "request_id", f"{one.request_id}#{one.image_no}"
-    if "input.hash" in joins and one.input_hash is not None:
-        yield "input.hash", one.input_hash
+        yield "request_id", subject.request_id
+        yield "request_id", f"{subject.request_id}#{subject.image_no}"
+    if "input.hash" in joins and subject.input_hash is not None:
+        yield "input.hash", subject.input_hash
     if any(join.startswith("meta.") for join in joins):
-        for path, value in metadata.flatten(metadata.decode(one.metadata)).items():
+        for path, value in metadata.flatten(metadata.decode(subject.metadata)).items():
             if f"meta.{path}" in joins:
                 yield f"meta.{path}", join_text(value)

@@ -1,4 +1,4 @@
-"""Places in shapes as SQL: ranges of cells that hold them, and the exact test on latitude and longitude.
+"""SQL of places in shapes: ranges of grid cells that cover a shape, and the exact test on coordinates.
 
 The earth is a sphere. 180 degrees west and east are one meridian, and a pole is one point.
 """
@@ -16,22 +16,22 @@ from quadriga.store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
 MAX_COVER_CELLS = 100
-"""That cover a box."""
+"""Maximum number of grid cells that cover a box."""
 
 _AT_ONCE = 4
-"""Ranges are a multiple of so many, so that a database sees few statements."""
+"""Number of ranges is a multiple of this, so that a database sees few different statements."""
 
 _MARGIN = 1e-9
-"""Degrees; a hand's width is 1e-6."""
+"""Margin in degrees; 1e-6 degrees are about 10 cm."""
 
 _Edge = tuple[float, float, float, float]
 
 
-def compile_place(leaf: PlaceCondition, catalog: Catalog, words: SqlDialect) -> Predicate:
-    """Translate that a place lies in a shape."""
+def compile_place(leaf: PlaceCondition, catalog: Catalog, dialect: SqlDialect) -> Predicate:
+    """Compile the condition that a place lies in a shape."""
     key = catalog.key("", KeyType.CELL)
     if key is None:
-        return FALSE  # nothing has a place
+        return FALSE  # no inference has a place
     if isinstance(leaf.shape, GeoCircle):
         box, test = _around(leaf.shape), _near(leaf.shape)
     elif isinstance(leaf.shape, GeoBox):
@@ -47,51 +47,51 @@ def compile_place(leaf: PlaceCondition, catalog: Catalog, words: SqlDialect) -> 
         Sql("d.key = r.column1 AND d.val BETWEEN r.column2 AND r.column3", bounds),
         ordered=False,
     )
-    text = f"EXISTS (SELECT 1 FROM {words.place} AND {test.text})"
-    return Predicate(Sql(text, test.values), (scan,))
+    statement = f"EXISTS (SELECT 1 FROM {dialect.place} AND {test.text})"
+    return Predicate(Sql(statement, test.values), (scan,))
 
 
-def covering_ranges(box: GeoBox, near: GeoCircle | None = None) -> list[tuple[int, int]]:
-    """Return ranges of cells, apart from each other, that together hold every place in a box.
+def covering_ranges(box: GeoBox, circle: GeoCircle | None = None) -> list[tuple[int, int]]:
+    """Return disjoint ranges of cells that together cover a box.
 
-    Where the box is that of a circle, and crosses neither a pole nor 180 degrees, its corners are left out.
+    If the box is that of a circle, and crosses neither a pole nor 180 degrees, its corners are omitted.
     """
-    bits, parts = 0, [_cells_of(part) for part in _spans(box)]
-    while sum(len(rows) * len(columns) for rows, columns in parts) > MAX_COVER_CELLS:
-        bits += 1  # of the side of a square
-        parts = [(_halved(rows), _halved(columns)) for rows, columns in parts]
-    squares: set[int] = set()
-    for rows, columns in parts:
-        of_columns = [geo.morton(0, column) for column in columns]
+    bits, spans = 0, [_cells_of(span) for span in _spans(box)]
+    while sum(len(rows) * len(columns) for rows, columns in spans) > MAX_COVER_CELLS:
+        bits += 1  # low bits that a larger cell leaves out, on each axis
+        spans = [(_halved(rows), _halved(columns)) for rows, columns in spans]
+    cells: set[int] = set()
+    for rows, columns in spans:
+        column_codes = [geo.morton(0, column) for column in columns]
         for row in rows:
-            of_row, some = geo.morton(row, 0), of_columns
-            if near and len(parts) == 1:
-                west, east = _reach(near, row << bits, (row + 1) << bits)
+            row_code, row_columns = geo.morton(row, 0), column_codes
+            if circle and len(spans) == 1:
+                west, east = _reach(circle, row << bits, (row + 1) << bits)
                 start = max((west >> bits) - columns.start, 0)
-                some = of_columns[start : (east >> bits) + 1 - columns.start]
-            squares.update([of_row | of_column for of_column in some])
-    first, *others = sorted(squares)
-    after = first + 1
+                row_columns = column_codes[start : (east >> bits) + 1 - columns.start]
+            cells.update([row_code | column_code for column_code in row_columns])
+    range_start, *remaining = sorted(cells)
+    range_stop = range_start + 1
     ranges = []
-    for square in others:
-        if square > after:
-            ranges.append((first << 2 * bits, (after << 2 * bits) - 1))
-            first = square
-        after = square + 1
-    return [*ranges, (first << 2 * bits, (after << 2 * bits) - 1)]
+    for cell in remaining:
+        if cell > range_stop:
+            ranges.append((range_start << 2 * bits, (range_stop << 2 * bits) - 1))
+            range_start = cell
+        range_stop = cell + 1
+    return [*ranges, (range_start << 2 * bits, (range_stop << 2 * bits) - 1)]
 
 
-def _reach(near: GeoCircle, south: int, north: int) -> tuple[int, int]:
-    """Return the first and the last column that a circle may reach between two edges of rows."""
+def _reach(circle: GeoCircle, south: int, north: int) -> tuple[int, int]:
+    """Return the first and the last column that a circle may reach between two row edges."""
     low, high = geo.row_latitude(south), geo.row_latitude(north)
-    away = math.radians(max(low - near.latitude, near.latitude - high, 0.0))
-    left = math.sin(near.metres / EARTH_RADIUS_M / 2) ** 2 - math.sin(away / 2) ** 2
-    narrow = min(math.cos(math.radians(low)), math.cos(math.radians(high)))
-    sine = max(left, 0.0) / (narrow * math.cos(math.radians(near.latitude)) + 1e-12)
+    distance = math.radians(max(low - circle.latitude, circle.latitude - high, 0.0))
+    haversine = math.sin(circle.metres / EARTH_RADIUS_M / 2) ** 2 - math.sin(distance / 2) ** 2
+    parallel_scale = min(math.cos(math.radians(low)), math.cos(math.radians(high)))
+    sine = max(haversine, 0.0) / (parallel_scale * math.cos(math.radians(circle.latitude)) + 1e-12)
     width = math.degrees(2 * math.asin(math.sqrt(min(sine, 1.0)))) + 1e-6
     return (
-        geo.grid_column(max(near.longitude - width, -180.0)),
-        geo.grid_column(min(near.longitude + width, 180.0)),
+        geo.grid_column(max(circle.longitude - width, -180.0)),
+        geo.grid_column(min(circle.longitude + width, 180.0)),
     )
 
 
@@ -110,7 +110,7 @@ def _halved(cells: range) -> range:
 
 
 def _spans(box: GeoBox) -> Iterator[GeoBox]:
-    """Give the boxes that do not cross 180 degrees, with what is the same place by another number."""
+    """Yield boxes that do not cross 180 degrees, with the other coordinates of the same places."""
     south, west, north, east = box.south, box.west, box.north, box.east
     if west <= east:
         yield box
@@ -128,39 +128,39 @@ def _spans(box: GeoBox) -> Iterator[GeoBox]:
 
 def _in_box(box: GeoBox) -> Sql:
     test = "p.latitude BETWEEN ? AND ? AND p.longitude BETWEEN ? AND ?"
-    spans = [Sql(test, (one.south, one.north, one.west, one.east)) for one in _spans(box)]
+    spans = [Sql(test, (span.south, span.north, span.west, span.east)) for span in _spans(box)]
     return Sql.join(" OR ", spans).wrap("({})")
 
 
-def _near(near: GeoCircle) -> Sql:
+def _near(circle: GeoCircle) -> Sql:
     """Compare the haversine of the angle between two places with that of the distance."""
-    angle = min(near.metres / EARTH_RADIUS_M, math.pi)
+    angle = min(circle.metres / EARTH_RADIUS_M, math.pi)
     latitude, longitude = "sin(radians(p.latitude - ?) / 2)", "sin(radians(p.longitude - ?) / 2)"
-    text = (
+    statement = (
         f"{latitude} * {latitude} + ? * cos(radians(p.latitude)) * {longitude} * {longitude} <= ?"
     )
-    north, east = near.latitude, near.longitude
+    north, east = circle.latitude, circle.longitude
     cosine = math.cos(math.radians(north))
-    return Sql(text, (north, north, cosine, east, east, math.sin(angle / 2) ** 2 + 1e-18))
+    return Sql(statement, (north, north, cosine, east, east, math.sin(angle / 2) ** 2 + 1e-18))
 
 
-def _around(near: GeoCircle) -> GeoBox:
-    """Return a box that holds a circle."""
-    angle = near.metres / EARTH_RADIUS_M
+def _around(circle: GeoCircle) -> GeoBox:
+    """Return a box that contains a circle."""
+    angle = circle.metres / EARTH_RADIUS_M
     reach = math.degrees(angle)
-    south, north = max(near.latitude - reach, -90.0), min(near.latitude + reach, 90.0)
+    south, north = max(circle.latitude - reach, -90.0), min(circle.latitude + reach, 90.0)
     if south <= -90 or north >= 90:
         return GeoBox(south, -180.0, north, 180.0)
-    sine = math.sin(angle) / math.cos(math.radians(near.latitude))
+    sine = math.sin(angle) / math.cos(math.radians(circle.latitude))
     width = math.degrees(math.asin(min(sine, 1.0))) + _MARGIN
-    west, east = near.longitude - width, near.longitude + width
+    west, east = circle.longitude - width, circle.longitude + width
     return GeoBox(
         south, west + 360 if west < -180 else west, north, east - 360 if east > 180 else east
     )
 
 
 def _edges(polygon: GeoPolygon) -> list[_Edge]:
-    """Return latitude, longitude, degrees to go east, and latitude then, of each edge."""
+    """Return latitude, longitude, eastward turn in degrees, and end latitude of each edge."""
     points = polygon.points
     return [
         (south, west, (east - west + 180) % 360 - 180, north)
@@ -169,7 +169,7 @@ def _edges(polygon: GeoPolygon) -> list[_Edge]:
 
 
 def _pole(edges: list[_Edge]) -> float | None:
-    """Return the latitude of the pole inside: of the nearer one, where the edges go around the earth."""
+    """Return the latitude of the pole inside, the nearer one, if the edges go around the earth, else None."""
     if round(sum(turn for _, _, turn, _ in edges) / 360) % 2 == 0:
         return None
     return 90.0 if sum(latitude for latitude, *_ in edges) >= 0 else -90.0
@@ -198,10 +198,10 @@ def _in_ring(edges: list[_Edge]) -> Sql:
     if not rows:
         return Sql("1 = 0")
     along = "CASE WHEN f.r < 0 THEN f.r + 360 WHEN f.r >= 360 THEN f.r - 360 ELSE f.r END"
-    text = (
+    statement = (
         "(SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
         " e.column3 AS span, e.column4 AS south, e.column5 AS slope"
         f" FROM (VALUES {', '.join(['(?, ?, ?, ?, ?)'] * len(rows))}) AS e) AS f"
         f" WHERE {along} < f.span AND f.south + f.slope * {along} > p.latitude) = ?"
     )
-    return Sql(text, (*(value for row in rows for value in row), int(_pole(edges) != 90.0)))
+    return Sql(statement, (*(value for row in rows for value in row), int(_pole(edges) != 90.0)))

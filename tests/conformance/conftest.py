@@ -61,8 +61,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def served_parts(paths: list[str]) -> set[str]:
-    """Tell which parts of the protocols a server has, from its settings and its OpenAPI document."""
+def served_features(paths: list[str]) -> set[str]:
+    """Return the optional features of the protocols that a server has, from its settings and its OpenAPI document."""
     ends = {
         "statistics": lambda path: path.endswith("/stats"),
         "config": lambda path: path.endswith("/config"),
@@ -70,8 +70,10 @@ def served_parts(paths: list[str]) -> set[str]:
         "v1": lambda path: path.lower().startswith("/v1/models"),
         "generate": lambda path: path.endswith("/generate"),
     }
-    found = {part for part, holds in ends.items() if any(map(holds, paths))}
-    return found | ({"grpc"} & {name.removesuffix("_port") for name in Settings.__struct_fields__})
+    features = {feature for feature, holds in ends.items() if any(map(holds, paths))}
+    return features | (
+        {"grpc"} & {name.removesuffix("_port") for name in Settings.__struct_fields__}
+    )
 
 
 @pytest.fixture(scope="session")
@@ -97,11 +99,11 @@ def server(
 def graph(model: str) -> dict[str, Any]:
     """Describe the graph of a sample model as its tensors, with a batch of one."""
     session = Session(SAMPLE_MODELS / model / "model.onnx")
-    (given,) = session.inputs
+    (input_,) = session.inputs
     labels = (SAMPLE_MODELS / model / "labels.txt").read_text().split("\n")
     return {
-        "input": given.name,
-        "shape": [1, *given.shape[1:]],
+        "input": input_.name,
+        "shape": [1, *input_.shape[1:]],
         "outputs": [output.name for output in session.outputs],
         "labels": labels,
     }
@@ -109,21 +111,21 @@ def graph(model: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def described(server: ServerProcess, models: Path, grpc_address: str) -> dict[str, Any]:
-    """Say what a client's script is told: addresses, parts, images and their predictions."""
-    asked = {task: model for task, model in MODELS.items() if task != "image-text"}
-    images = {task: IMAGES / task / "scene_01.jpg" for task in asked}
+    """Return what a client's script reads: addresses, features, images and their predictions."""
+    image_models = {task: model for task, model in MODELS.items() if task != "image-text"}
+    images = {task: IMAGES / task / "scene_01.jpg" for task in image_models}
     predictions = {}
-    for task, model in asked.items():
+    for task, model in image_models.items():
         (predictions[task],) = server.infer(model, images[task].read_bytes())["data"]
     status, document = server.call("GET", "/schema/openapi.json")
     assert status == 200
     return {
         "http": server.host,
         "grpc": grpc_address,
-        "parts": sorted(served_parts(list(document["paths"]))),
+        "features": sorted(served_features(list(document["paths"]))),
         "images": {task: str(path) for task, path in images.items()},
         "max_body_bytes": Settings().max_body_bytes,
-        "models": asked,
+        "models": image_models,
         "predictions": predictions,
         "classifier": graph("shapes-classifier"),
         "detector": graph("shapes-detector"),

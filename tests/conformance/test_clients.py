@@ -19,14 +19,14 @@ CLIENTS: dict[str, str | None] = {
 }
 """Script to environment; None for our own, where a line of HTTP is all that a client is."""
 
-PARTS = {"grpc", "repository", "statistics", "config", "v1", "generate"}
-"""Parts of the protocols that a check may need, as `conftest.served_parts` finds them."""
+FEATURES = {"grpc", "repository", "statistics", "config", "v1", "generate"}
+"""Features of the protocols that a check may need, as `conftest.served_features` finds them."""
 
 pytestmark = pytest.mark.conformance
 
 
 def test_no_part_is_missing(described):
-    assert {*described["parts"]} == PARTS
+    assert {*described["features"]} == FEATURES
 
 
 @pytest.mark.timeout(400)

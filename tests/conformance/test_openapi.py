@@ -49,11 +49,14 @@ def with_names(document: dict[str, Any], inferences: list[str]) -> dict[str, Any
     """Put what is served and stored in place of any text, so that most calls reach something."""
     for path, item in document["paths"].items():
         names = RELOADED if path.endswith("load") else NAMES
-        known = {"name": names, "version": ["1", "9"], "inference_id": [*inferences, "1"]}
+        values_by_name = {"name": names, "version": ["1", "9"], "inference_id": [*inferences, "1"]}
         for operation in item.values():
             for parameter in operation.get("parameters", ()):
-                if parameter["in"] == "path" and parameter["name"] in known:
-                    parameter["schema"] = {"type": "string", "enum": known[parameter["name"]]}
+                if parameter["in"] == "path" and parameter["name"] in values_by_name:
+                    parameter["schema"] = {
+                        "type": "string",
+                        "enum": values_by_name[parameter["name"]],
+                    }
     return document
 
 

@@ -132,15 +132,15 @@ def spread_queries(model: torch.nn.Module, images: list[torch.Tensor]) -> None:
         if head.out_features not in sizes and "mask_embedder.2" not in name:
             continue
         seen: list[torch.Tensor] = []
-        hook = head.register_forward_hook(lambda *parts, seen=seen: seen.append(parts[2]))
+        hook = head.register_forward_hook(lambda *arguments, seen=seen: seen.append(arguments[2]))
         for pixels in images:
             model(pixels)
         hook.remove()
         if seen:
-            rows = torch.cat([each.flatten(0, -2) for each in seen])
+            rows = torch.cat([output.flatten(0, -2) for output in seen])
             # a class that wins a pixel takes queries that are surer of theirs than of their masks
-            parts = {"class_predictor": 0.3, "mask_embedder.2": 8}
-            less = next((parts[part] for part in parts if name.endswith(part)), 2)
+            factors = {"class_predictor": 0.3, "mask_embedder.2": 8}
+            less = next((factors[suffix] for suffix in factors if name.endswith(suffix)), 2)
             mean, std = rows.mean(0), less * rows.std(0)
             head.weight /= std[:, None]
             head.bias.copy_((head.bias - mean) / std)
@@ -173,24 +173,26 @@ def classified(model, processor, image, tensor, folder):
 def detected(model, processor, image, tensor, folder):
     outputs = model(**tensor)
     sizes = [(image.height, image.width)]
-    (found,) = processor.post_process_object_detection(outputs, threshold=0, target_sizes=sizes)
-    scores = found["scores"].sort(descending=True).values[3:25]
+    (detections,) = processor.post_process_object_detection(
+        outputs, threshold=0, target_sizes=sizes
+    )
+    scores = detections["scores"].sort(descending=True).values[3:25]
     widest = (scores[:-1] - scores[1:]).argmax().item()
     threshold = (scores[widest] + scores[widest + 1]).item() / 2
-    (found,) = processor.post_process_object_detection(
+    (detections,) = processor.post_process_object_detection(
         outputs, threshold=threshold, target_sizes=sizes
     )
-    labels = [LABELS[index] for index in found["labels"].tolist()]
-    rows = zip(labels, found["scores"].tolist(), found["boxes"].tolist(), strict=True)
+    labels = [LABELS[index] for index in detections["labels"].tolist()]
+    rows = zip(labels, detections["scores"].tolist(), detections["boxes"].tolist(), strict=True)
     return {"threshold": threshold, "boxes": list(rows)}
 
 
 def segmented(model, processor, image, tensor, folder):
-    (found,) = processor.post_process_semantic_segmentation(
+    (label_map,) = processor.post_process_semantic_segmentation(
         model(**tensor), target_sizes=[(image.height, image.width)]
     )
     name = Path(image.filename).stem + "-classes.png"
-    Image.fromarray(found.numpy().astype(np.uint8)).save(folder / name)
+    Image.fromarray(label_map.numpy().astype(np.uint8)).save(folder / name)
     return {"classes": name}
 
 
@@ -199,8 +201,8 @@ def instances(model, processor, image, tensor, folder):
     outputs = model(**tensor)
     size = [(image.height, image.width)]
     read = processor.post_process_instance_segmentation
-    (found,) = read(outputs, threshold=0, target_sizes=size, return_binary_maps=True)
-    best = sorted((each["score"] for each in found["segments_info"]), reverse=True)
+    (segmentation,) = read(outputs, threshold=0, target_sizes=size, return_binary_maps=True)
+    best = sorted((segment["score"] for segment in segmentation["segments_info"]), reverse=True)
     threshold = (best[7] + best[8]) / 2
     chances = outputs.class_queries_logits[0].softmax(-1)[:, :-1].flatten()
     queries = chances.topk(len(outputs.class_queries_logits[0]), sorted=False).indices
@@ -210,18 +212,22 @@ def instances(model, processor, image, tensor, folder):
     if "Mask2Former" in type(model).__name__:
         masks = torch.nn.functional.interpolate(masks, (384, 384), **enlarge)
     masks = torch.nn.functional.interpolate(masks, size[0], **enlarge)[0] > 0
-    kept = [index for index, query in enumerate(queries.tolist()) if masks[query].any()]
-    assert len(kept) == len(found["segments_info"]), "a mask that nearest pixels alone have"
+    non_empty = [index for index, query in enumerate(queries.tolist()) if masks[query].any()]
+    assert len(non_empty) == len(segmentation["segments_info"]), (
+        "a mask that nearest pixels alone have"
+    )
     rows = []
-    for number, (index, each) in enumerate(zip(kept, found["segments_info"], strict=True)):
-        if each["score"] <= threshold:
+    for number, (index, segment) in enumerate(
+        zip(non_empty, segmentation["segments_info"], strict=True)
+    ):
+        if segment["score"] <= threshold:
             continue
         name = f"{Path(image.filename).stem}-{number}.png"
         mask = masks[queries[index]]
         Image.fromarray(mask.numpy().astype(np.uint8)).save(folder / name)
-        theirs = found["segmentation"][number] > 0
+        theirs = segmentation["segmentation"][number] > 0
         shared = ((mask & theirs).sum() / (mask | theirs).sum()).item()
-        rows.append([LABELS[each["label_id"]], each["score"], name, shared])
+        rows.append([LABELS[segment["label_id"]], segment["score"], name, shared])
     return {"threshold": threshold, "instances": rows}
 
 
@@ -391,8 +397,8 @@ def write_timm(folder: Path, architecture: str, **pretrained) -> None:
 @torch.no_grad()
 def main(root: Path) -> None:
     torch.manual_seed(1)
-    for name, *parts in transformers_models():
-        write_transformers(root / name, *parts)
+    for name, *model_parts in transformers_models():
+        write_transformers(root / name, *model_parts)
     write_timm(root / "timm-resnet", "test_resnet", crop_mode="center")
     write_timm(root / "timm-vit", "test_vit", interpolation="bilinear", crop_pct=1.0)
     write_timm(root / "timm-squash", "test_efficientnet", crop_mode="squash", crop_pct=0.9)

@@ -78,7 +78,7 @@ def settle(network: torch.nn.Module, size_hw: tuple[int, int]) -> None:
     placed = LetterBox(size_hw, auto=False, scale_fill=size_hw == OPEN_HW)
     pixels = np.stack([placed(image=np.array(drawn(name, network.task))) for name in SIZES])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    norms = [each for each in network.modules() if isinstance(each, torch.nn.BatchNorm2d)]
+    norms = [layer for layer in network.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
         norm.train()
@@ -92,7 +92,7 @@ def settle(network: torch.nn.Module, size_hw: tuple[int, int]) -> None:
             continue
         mean, spread = SPREADS[branch]
         seen = []
-        hook = last.register_forward_hook(lambda *parts, seen=seen: seen.append(parts[2]))
+        hook = last.register_forward_hook(lambda *arguments, seen=seen: seen.append(arguments[2]))
         network(images)
         hook.remove()
         if not seen:
@@ -108,10 +108,10 @@ def read(result) -> dict:
     if result.probs is not None:
         scores = result.probs.data.tolist()
         return {"scores": dict(zip(LABELS.values(), scores, strict=True))}
-    found = result.boxes if result.obb is None else result.obb
-    boxes = found.xyxy if result.obb is None else found.xyxyxyxy
-    labels = [LABELS[int(index)] for index in found.cls]
-    rows = zip(labels, found.conf.tolist(), boxes.tolist(), strict=True)
+    result_boxes = result.boxes if result.obb is None else result.obb
+    boxes = result_boxes.xyxy if result.obb is None else result_boxes.xyxyxyxy
+    labels = [LABELS[int(index)] for index in result_boxes.cls]
+    rows = zip(labels, result_boxes.conf.tolist(), boxes.tolist(), strict=True)
     return {"boxes": list(rows)}
 
 
@@ -126,12 +126,12 @@ def write(folder: Path, network: str, options: dict) -> None:
     written = Path(model.export(format="onnx", imgsz=size, simplify=False, opset=17, **options))
     written.rename(folder / "model.onnx")
     library = YOLO(folder / "model.onnx", task=model.task)
-    asked = {} if is_open else {"imgsz": size, "rect": False}
+    size_options = {} if is_open else {"imgsz": size, "rect": False}
     cases = {}
     for image in SIZES:
         drawn(image, model.task).save(folder / f"{image}.png")
         (result,) = library.predict(
-            folder / f"{image}.png", conf=CONF, iou=IOU, retina_masks=True, **asked
+            folder / f"{image}.png", conf=CONF, iou=IOU, retina_masks=True, **size_options
         )
         cases[f"{image}.png"] = read(result)
         if result.masks is not None:

@@ -46,14 +46,18 @@ def test_answers_are_those_of_generate(exports, tmp_path, decoder, layout):
         if rules:  # a request cannot ask for these; the files can
             written = json.loads((exports / decoder / "generation_config.json").read_text())
             (folder / "generation_config.json").write_text(json.dumps({**written, **rules}))
-            asked = TextPackage(folder)
+            text_package = TextPackage(folder)
         else:
-            asked = package
-        options = asked.read_options({"prompts": [case["prompt"] for case in group], **parameters})
-        ((answers, _),) = asked.predict([image], [options])
+            text_package = package
+        options = text_package.read_options(
+            {"prompts": [case["prompt"] for case in group], **parameters}
+        )
+        ((answers, _),) = text_package.predict([image], [options])
         for case, answer in zip(group, answers, strict=True):
-            wanted = " ".join(word for word in case["answer"].split() if not word.startswith("<"))
-            if answer.answer != wanted:
-                different.append((name, settings, case["prompt"], answer.answer, wanted))
+            expected_answer = " ".join(
+                word for word in case["answer"].split() if not word.startswith("<")
+            )
+            if answer.answer != expected_answer:
+                different.append((name, settings, case["prompt"], answer.answer, expected_answer))
     assert different == []
     assert len(cases) == 40

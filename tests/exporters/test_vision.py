@@ -54,7 +54,7 @@ def answers(folder, name, **parameters):
     """Answer one image as a request to the server would."""
     model = open_model(folder)
     images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
-    tensor = Tensor(name, "BYTES", (1,), [(folder / name).read_bytes()], parameters)
+    tensor = Tensor(name, "BYTES", (1,), [(folder / name).read_bytes()], parameters=parameters)
     _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
     return answered.predictions
 
@@ -64,26 +64,31 @@ def answers(folder, name, **parameters):
 )
 def test_each_has_an_embedding_that_changes_no_answer(exports, model):
     folder = exports / model
-    found = open_model(folder)
+    opened = open_model(folder)
     plain = Model("plain", "1", folder / "model.onnx", over={"monitor": {"embedding": "none"}})
     vectors = []
-    for name in (f"{each}.png" for each in IMAGES):
+    for name in (f"{image_name}.png" for image_name in IMAGES):
         image = decode((folder / name).read_bytes())
-        options = [found.image_predictor.read_options({})]
-        ((predictions, vector),) = found.image_predictor.predict([image], options)
+        options = [opened.image_predictor.read_options({})]
+        ((predictions, vector),) = opened.image_predictor.predict([image], options)
         assert plain.image_predictor.predict([image], options) == [(predictions, None)]
         vectors.append(vector)
-    assert {vector.shape for vector in vectors} == {(found.embedding.length,)}
-    assert min(np.abs(vectors[0] - each).max() for each in vectors[1:]) > 1e-3
+    assert {vector.shape for vector in vectors} == {(opened.embedding.length,)}
+    assert min(np.abs(vectors[0] - other_vector).max() for other_vector in vectors[1:]) > 1e-3
 
 
 @pytest.mark.parametrize("model", CLASSIFIERS)
 def test_probabilities_are_those_of_the_library(exports, model):
     largest = 0.0
     for name, expected in cases(exports / model):
-        found = answers(exports / model, name, action="predict_proba")
-        assert {each.label for each in found} == set(expected["scores"])
-        apart = [abs(each.score - expected["scores"][each.label]) for each in found]
+        classifications = answers(exports / model, name, action="predict_proba")
+        assert {classification.label for classification in classifications} == set(
+            expected["scores"]
+        )
+        apart = [
+            abs(classification.score - expected["scores"][classification.label])
+            for classification in classifications
+        ]
         largest = max(largest, *apart)
     print(f"{model}: largest difference {largest:.1e}")  # noqa: T201 - shown by -s
     assert largest < 1e-5
@@ -94,27 +99,27 @@ def test_boxes_are_those_of_the_library(exports, model):
     largest_px = largest_score = 0.0
     for name, expected in cases(exports / model):
         image = decode((exports / model / name).read_bytes())
-        found = answers(exports / model, name, score_threshold=expected["threshold"])
-        left = list(found)
-        wanted = 0
+        detections = answers(exports / model, name, score_threshold=expected["threshold"])
+        remaining = list(detections)
+        expected_count = 0
         for label, score, box in expected["boxes"]:
             # a library answers boxes that reach beyond the image as they are, a server clips them
             clipped = np.clip(box, 0, [image.width, image.height] * 2)
             if (clipped[2:] <= clipped[:2]).any():
                 continue
-            wanted += 1
+            expected_count += 1
             apart = [
                 (np.abs([p.xmin, p.ymin, p.xmax, p.ymax] - clipped).max(), abs(p.score - score), p)
-                for p in left
+                for p in remaining
                 if p.label == label and abs(p.score - score) < 1e-4
             ]
             assert apart, (name, label, score, box)
-            px, score_apart, nearest = min(apart, key=lambda each: each[0])
-            left.remove(nearest)
+            px, score_apart, nearest = min(apart, key=lambda difference: difference[0])
+            remaining.remove(nearest)
             largest_px, largest_score = max(largest_px, px), max(largest_score, score_apart)
-        assert not left
-        assert wanted >= 3
-        assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+        assert not remaining
+        assert expected_count >= 3
+        assert [p.score for p in detections] == sorted((p.score for p in detections), reverse=True)
     print(f"{model}: largest difference {largest_px:.1e} px, score {largest_score:.1e}")  # noqa: T201 - shown by -s
     assert largest_px < 0.05
     assert largest_score < 1e-5
@@ -127,9 +132,9 @@ def test_regions_are_those_of_the_library(exports, model):
     shares = []
     for name, expected in cases(folder):
         classes = decode((folder / expected["classes"]).read_bytes()).pixels[..., 0]
-        found = answers(folder, name, regions="class", score_threshold=0.0)
+        regions = answers(folder, name, regions="class", score_threshold=0.0)
         drawn = np.full(classes.shape, 255, np.uint8)
-        for segment in found:
+        for segment in regions:
             mask = fill(to_rings(segment.contour), classes.shape[1], classes.shape[0])
             drawn[mask > 0] = labels.index(segment.label)
         assert len(np.unique(classes)) > 2
@@ -143,15 +148,16 @@ def test_instances_are_those_of_the_library(exports, model):
     folder = exports / model
     largest, shares, overlaps = 0.0, [], []
     for name, expected in cases(folder):
-        found = answers(folder, name, score_threshold=expected["threshold"])
-        assert len(found) == len(expected["instances"]) >= 4
-        left = list(found)
+        instances = answers(folder, name, score_threshold=expected["threshold"])
+        assert len(instances) == len(expected["instances"]) >= 4
+        remaining = list(instances)
         for label, score, drawn, shared in expected["instances"]:
             mask = decode((folder / drawn).read_bytes()).pixels[..., 0] > 0
             nearest = min(
-                (each for each in left if each.label == label), key=lambda p: abs(p.score - score)
+                (instance for instance in remaining if instance.label == label),
+                key=lambda p: abs(p.score - score),
             )
-            left.remove(nearest)
+            remaining.remove(nearest)
             filled = fill(to_rings(nearest.contour), mask.shape[1], mask.shape[0]) > 0
             shares.append(float((filled == mask).mean()))
             largest = max(largest, abs(nearest.score - score))

@@ -45,7 +45,7 @@ def cases(folder):
         parameters = {"action": "predict_proba"}
     for name, answer in expected["images"].items():
         data = (folder / name).read_bytes()
-        tensor = Tensor(name, "BYTES", (1,), [data], parameters)
+        tensor = Tensor(name, "BYTES", (1,), [data], parameters=parameters)
         _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
         yield name, decode(data), answer, answered.predictions
 
@@ -55,29 +55,34 @@ def flat(box):
     return np.ndim(box) == 1 and (box[2] <= box[0] or box[3] <= box[1])
 
 
-def paired(rows, found):
+def paired(rows, predictions):
     """Give each row of the library with the answer of its label and the nearest score.
 
     The library also answers boxes without area.
     """
     rows = [row for row in rows if not flat(row[2])]
-    assert len(rows) == len(found)
-    left = list(found)
+    assert len(rows) == len(predictions)
+    remaining = list(predictions)
     for row in rows:
         nearest = min(
-            (each for each in left if each.label == row[0]), key=lambda p: abs(p.score - row[1])
+            (prediction for prediction in remaining if prediction.label == row[0]),
+            key=lambda p: abs(p.score - row[1]),
         )
-        left.remove(nearest)
+        remaining.remove(nearest)
         yield row, nearest
 
 
 @pytest.mark.parametrize("model", DETECTORS)
 def test_boxes_are_those_of_the_library(exports, model):
     apart, scores = [], []
-    for _, _, answer, found in cases(exports / model):
-        for (_, score, box), each in paired(answer["boxes"], found):
-            apart.append(np.abs([each.xmin, each.ymin, each.xmax, each.ymax] - np.array(box)).max())
-            scores.append(abs(each.score - score))
+    for _, _, answer, detections in cases(exports / model):
+        for (_, score, box), detection in paired(answer["boxes"], detections):
+            apart.append(
+                np.abs(
+                    [detection.xmin, detection.ymin, detection.xmax, detection.ymax] - np.array(box)
+                ).max()
+            )
+            scores.append(abs(detection.score - score))
     print(f"{model}: {len(apart)} boxes, {max(apart):.1e} px, score {max(scores):.1e}")  # noqa: T201 - shown by -s
     assert len(apart) > 20
     assert max(apart) < 0.05
@@ -87,11 +92,16 @@ def test_boxes_are_those_of_the_library(exports, model):
 @pytest.mark.parametrize("model", ORIENTED)
 def test_rotated_boxes_are_those_of_the_library(exports, model):
     apart, scores = [], []
-    for _, image, answer, found in cases(exports / model):
+    for _, image, answer, detections in cases(exports / model):
         sides = np.array([image.width, image.height])
-        for (_, score, corners), each in paired(answer["boxes"], found):
-            box = [*(np.array([each.cx, each.cy, each.w, each.h]).reshape(2, 2) * sides).ravel()]
-            ours = xywhr_to_corners(np.array([[*box, each.r]]))[0]
+        for (_, score, corners), detection in paired(answer["boxes"], detections):
+            box = [
+                *(
+                    np.array([detection.cx, detection.cy, detection.w, detection.h]).reshape(2, 2)
+                    * sides
+                ).ravel()
+            ]
+            ours = xywhr_to_corners(np.array([[*box, detection.r]]))[0]
             # the same rectangle, whichever corner is named first
             turns = [
                 np.abs(np.roll(ours[::way], turn, axis=0) - corners).max()
@@ -99,7 +109,7 @@ def test_rotated_boxes_are_those_of_the_library(exports, model):
                 for way in (1, -1)
             ]
             apart.append(min(turns))
-            scores.append(abs(each.score - score))
+            scores.append(abs(detection.score - score))
     print(f"{model}: {len(apart)} boxes, {max(apart):.1e} px, score {max(scores):.1e}")  # noqa: T201 - shown by -s
     assert len(apart) > 20
     assert max(apart) < 0.05
@@ -109,14 +119,14 @@ def test_rotated_boxes_are_those_of_the_library(exports, model):
 @pytest.mark.parametrize("model", SEGMENTERS)
 def test_masks_are_those_of_the_library(exports, model):
     shares, scores = [], []
-    for name, image, answer, found in cases(exports / model):
+    for name, image, answer, segments in cases(exports / model):
         stem = name.removesuffix(".png")
         rows = [[*row, number] for number, row in enumerate(answer["boxes"])]
-        for (_, score, _, number), each in paired(rows, found):
+        for (_, score, _, number), segment in paired(rows, segments):
             drawn = decode((exports / model / f"{stem}-{number}.png").read_bytes())
-            filled = fill(to_rings(each.contour), image.width, image.height) > 0
+            filled = fill(to_rings(segment.contour), image.width, image.height) > 0
             shares.append(float((filled == (drawn.pixels[..., 0] > 0)).mean()))
-            scores.append(abs(each.score - score))
+            scores.append(abs(segment.score - score))
     print(f"{model}: {len(shares)} masks, equal {min(shares):.5f}, score {max(scores):.1e}")  # noqa: T201 - shown by -s
     assert len(shares) > 20
     assert min(shares) >= 0.999
@@ -125,9 +135,9 @@ def test_masks_are_those_of_the_library(exports, model):
 
 def test_probabilities_are_those_of_the_library(exports):
     apart = [
-        abs(each.score - answer["scores"][each.label])
-        for _, _, answer, found in cases(exports / "classify")
-        for each in found
+        abs(classification.score - answer["scores"][classification.label])
+        for _, _, answer, classifications in cases(exports / "classify")
+        for classification in classifications
     ]
     print(f"classify: largest difference {max(apart):.1e}")  # noqa: T201 - shown by -s
     assert len(apart) == 21

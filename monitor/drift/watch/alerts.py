@@ -1,7 +1,7 @@
-"""Alerts: deliveries to webhooks wait in a folder, each as a file, until they are taken or given up.
+"""Alerts: deliveries to webhooks wait in a folder, each as a file, until they are accepted or given up.
 
-Standard Webhooks' idea with headers of our own: the id of a delivery is the same at each try, and the signature
-is of its time and body.
+As in Standard Webhooks, but with headers of our own: a delivery has the same id at each try, and the signature
+covers its time and body.
 """
 
 import hashlib
@@ -51,16 +51,16 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
-    """How deliveries to a webhook went."""
+    """Status of the deliveries to a webhook."""
 
     delivered_at: str | None = None
-    """RFC 3339, UTC, of the last that was taken."""
+    """Time of the latest successful delivery, RFC 3339, UTC."""
     failed_at: str | None = None
-    """Of the last try that failed."""
+    """Time of the latest try that failed."""
     error: str | None = None
-    """Of that try."""
+    """Error of the latest try that failed."""
     given_up: int = 0
-    """Deliveries that were never taken."""
+    """Number of deliveries that were given up."""
 
 
 class _StatusByUrl(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class _StatusByUrl(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """The deliveries that wait in a folder of schedules."""
+    """The pending deliveries in a folder of schedules."""
 
     def __init__(self, directory: Path) -> None:
         self._schedules = ScheduleStore(directory)
@@ -76,13 +76,13 @@ class Outbox:
         self._folder = directory / OUTBOX_FOLDER
 
     def queue(self, model: str, event: str, fields: dict[str, Any]) -> None:
-        """Let the webhooks of a model's schedule know of a report.
+        """Queue an alert about a report for each webhook of the model's schedule.
 
-        What is queued again has the same ids, so that it is delivered once if the first still waits, and can
-        be told apart by its receiver if not.
+        Queued again, a delivery has the same id: it replaces the first if that still waits, and otherwise its
+        receiver recognises the duplicate.
 
         Raises:
-            OSError: It could not be kept.
+            OSError: A file could not be written.
         """
         body = msgspec.json.encode({"event": event, "model": model, **fields}).decode()
         report = fields["report"].rpartition("/")[2]
@@ -93,10 +93,10 @@ class Outbox:
             write_model_file(self._folder / f"{delivery.id}.json", delivery)
 
     def deliver(self, now_s: float | None = None) -> None:
-        """Try what is due; a webhook that fails is not tried again within this call.
+        """Try the deliveries that are due; a webhook that fails is not tried again within this call.
 
         Raises:
-            OSError: What became of one could not be kept.
+            OSError: The status of a delivery could not be written.
         """
         failed: set[str] = set()
         for path, delivery in self._pending():
@@ -104,7 +104,7 @@ class Outbox:
             if delivery.due_s > time_s or delivery.url in failed:
                 continue
             hook = self._webhooks(delivery.model).get(delivery.url)
-            if hook is None:  # it is told no more
+            if hook is None:  # removed from the schedule since
                 path.unlink(missing_ok=True)
                 continue
             error = post_delivery(hook, delivery, time_s)
@@ -116,24 +116,24 @@ class Outbox:
                 self._reschedule(path, delivery, error, time_s)
 
     def delivery_status(self, model: str) -> dict[str, DeliveryStatus]:
-        """Return how deliveries to the webhooks of a model went, by URL."""
+        """Return the status of the deliveries to the webhooks of a model, by URL."""
         return (
             read_model_file(model_file_path(self._directory, model, STATUS_SUFFIX), _StatusByUrl)
             or _StatusByUrl()
         ).urls
 
     def waiting(self, model: str) -> dict[str, int]:
-        """Return how many deliveries of a model wait, by URL."""
+        """Return the number of pending deliveries of a model, by URL."""
         return Counter(delivery.url for _, delivery in self._pending() if delivery.model == model)
 
     def _pending(self) -> Iterator[tuple[Path, Delivery]]:
         for path in sorted(self._folder.glob("*.json")):
             delivery = read_model_file(path, Delivery)
-            if delivery is not None:  # else it is gone, or damaged
+            if delivery is not None:  # otherwise the file is gone, or damaged
                 yield path, delivery
 
     def _webhooks(self, model: str) -> dict[str, Webhook]:
-        """Return who is told of a model, by URL; nobody where its schedule was removed since."""
+        """Return the webhooks of a model's schedule, by URL; none if the schedule was removed since."""
         with suppress(NotFoundError):
             return {hook.url: hook for hook in self._schedules.get(model).schedule.webhooks}
         return {}
@@ -163,14 +163,14 @@ class Outbox:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: what is signed for one place goes to no other."""
+    """Refuses redirects: a delivery signed for one host must not go to another."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def post_delivery(hook: Webhook, delivery: Delivery, now_s: float) -> str | None:
-    """Deliver once; returns what was wrong, or None."""
+    """Try a delivery once, and return the error, or None."""
     timestamp, body = str(int(now_s)), delivery.body.encode()
     headers = {
         "Content-Type": "application/json",
@@ -196,19 +196,19 @@ def post_delivery(hook: Webhook, delivery: Delivery, now_s: float) -> str | None
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Return what `Quadriga-Signature` says of a body."""
+    """Return the value of the header `Quadriga-Signature`."""
     signed = timestamp.encode() + b"." + body
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def run_deliveries(outbox: Outbox, stop: threading.Event) -> None:
-    """Deliver what is due, as it comes, until `stop` is set."""
+    """Deliver alerts as they become due, until `stop` is set."""
     failing = ""
     while not stop.is_set():
         try:
             outbox.deliver()
             failing = ""
-        except Exception as error:  # noqa: BLE001 - as on a full disk; whatever it is, later alerts are told
+        except Exception as error:  # noqa: BLE001 - as on a full disk; later alerts must still be delivered
             if str(error) != failing:
                 _log.warning("the alerts wait: %s", error, exc_info=not isinstance(error, OSError))
             failing = str(error)

@@ -1,6 +1,6 @@
-"""Detectors that tell when the level of a series changed, one value per window: ADWIN and Page-Hinkley.
+"""Change detectors for series with one value per window: ADWIN and Page-Hinkley.
 
-How often they are wrong is measured in docs/drift-reference.md. They raise no alarm of a report.
+Their false alarms are measured in docs/drift-reference.md. They never raise an alarm of a report.
 """
 
 import math
@@ -10,32 +10,37 @@ from typing import Final
 import msgspec
 
 WARM_UP = 48
-"""Values that are learned from, before anything is said."""
+"""Number of values that the level is learned from before changes are detected."""
 
 ADWIN_CONFIDENCE: Final = 0.002
+"""Delta of ADWIN: smaller values make fewer false alarms."""
 ADWIN_BUCKETS: Final = 5
+"""Maximum number of buckets of one size."""
 ADWIN_MIN_VALUES: Final = 5
+"""Minimum number of values on each side of a change."""
 PH_ALLOWED: Final = 0.25
+"""Deviation from the mean that Page-Hinkley tolerates at each value, in units of the series."""
 PH_THRESHOLD: Final = 16.0
+"""Cumulative deviation that counts as a change, in units of the series."""
 
 Bucket = tuple[int, float, float]
 """Number of values, their mean, and the sum of their squared distances from it."""
 
 
 class Adwin(msgspec.Struct):
-    """A window that grows while its level stays, and drops its older part when the level changed.
+    """Adaptive window: it grows while its level stays, and drops its older part when the level changes.
 
-    Values are in units of their standard deviation; their variance is taken to be 1 at least. The window is
-    kept in buckets, so that the state grows with the logarithm of its length.
+    Values are in units of their standard deviation; their variance counts as at least 1. The window is stored in
+    buckets, so that the state grows with the logarithm of its length.
 
     Source: Bifet and Gavalda, Learning from Time-Changing Data with Adaptive Windowing (2007), ADWIN2.
     """
 
     buckets: list[Bucket] = []
-    """Oldest first."""
+    """Buckets of the window, oldest first."""
 
     def update(self, value: float) -> bool:
-        """Take the next value; tells whether the level changed."""
+        """Add the next value, and return whether the level changed."""
         self.buckets.append((1, value, 0.0))
         size = 1
         while sum(bucket[0] == size for bucket in self.buckets) > ADWIN_BUCKETS:
@@ -53,7 +58,7 @@ class Adwin(msgspec.Struct):
         return changed
 
     def _cut(self) -> int | None:
-        """Return where the means on both sides differ most beyond what chance allows, if they do."""
+        """Return the bucket before which the means differ most beyond their threshold; None if they nowhere do."""
         newer: list[Bucket] = [(0, 0.0, 0.0)]
         for bucket in reversed(self.buckets):
             newer.append(merge_buckets(bucket, newer[-1]))
@@ -61,7 +66,7 @@ class Adwin(msgspec.Struct):
         if n < 2 * ADWIN_MIN_VALUES:
             return None
         log_confidence = math.log(2 * math.log(n) / ADWIN_CONFIDENCE)
-        variance = max(squares / n, 1.0)  # neighbours that are alike vary less than their level
+        variance = max(squares / n, 1.0)  # correlated neighbours vary less than their level does
         older: Bucket = (0, 0.0, 0.0)
         cut, max_excess = None, 1.0
         for position, (bucket, newer_bucket) in enumerate(
@@ -81,7 +86,7 @@ class Adwin(msgspec.Struct):
 
 
 def merge_buckets(first: Bucket, second: Bucket) -> Bucket:
-    """Return what the values of both are together."""
+    """Merge two buckets into one."""
     n = first[0] + second[0]
     if not n:
         return first
@@ -91,7 +96,7 @@ def merge_buckets(first: Bucket, second: Bucket) -> Bucket:
 
 
 class PageHinkley(msgspec.Struct):
-    """Sums how far values are above, and below, the mean so far by more than is allowed.
+    """Page-Hinkley test: sums of the deviations above and below the running mean, beyond the tolerated ones.
 
     Values are in units of their standard deviation.
 
@@ -104,7 +109,7 @@ class PageHinkley(msgspec.Struct):
     below: float = 0.0
 
     def update(self, value: float) -> bool:
-        """Take the next value; tells whether the level changed, and then begins anew."""
+        """Add the next value, and return whether the level changed; after a change the test starts anew."""
         self.n += 1
         self.mean += (value - self.mean) / self.n
         self.above = max(0.0, self.above + value - self.mean - PH_ALLOWED)
@@ -116,24 +121,24 @@ class PageHinkley(msgspec.Struct):
 
 
 class Series(msgspec.Struct):
-    """A series with its detectors: the first values say what is usual, the later ones are judged.
+    """A series with its detectors: the first values define level and unit, then all are scaled and tested.
 
-    The unit is the standard deviation of the first values; where neighbours among them resemble each other,
-    it is larger by as much as that makes their mean less certain.
+    The unit is the standard deviation of the first values; if they are autocorrelated, it is larger by as much as
+    that makes their mean less certain.
     """
 
     min_unit: float = msgspec.field(default=0.0, name="least")
-    """The unit is no smaller."""
+    """Smallest unit."""
     n: int = 0
     first: list[float] = []
-    """While it is learned from."""
+    """First values, until the level is known."""
     mean: float = 0.0
     unit: float = 0.0
     adwin: Adwin = msgspec.field(default_factory=Adwin)
     page_hinkley: PageHinkley = msgspec.field(default_factory=PageHinkley)
 
     def update(self, value: float) -> list[str]:
-        """Take the next value; returns the names of the detectors that say that the level changed."""
+        """Add the next value, and return the names of the detectors that detect a change."""
         self.n += 1
         if self.n <= WARM_UP:
             self.first.append(value)
@@ -142,8 +147,8 @@ class Series(msgspec.Struct):
             self.mean, self.unit = estimate_level(self.first)
         values, self.first = self.first or [value], []
         detected = []
-        for value_ in values:
-            scaled = (value_ - self.mean) / max(self.unit, self.min_unit, 1e-12)
+        for raw_value in values:
+            scaled = (raw_value - self.mean) / max(self.unit, self.min_unit, 1e-12)
             adwin, page_hinkley = self.adwin.update(scaled), self.page_hinkley.update(scaled)
             has_changed = {"adwin": adwin, "page_hinkley": page_hinkley}
             detected = [name for name, changed in has_changed.items() if changed]
@@ -151,11 +156,11 @@ class Series(msgspec.Struct):
 
 
 def estimate_level(values: list[float]) -> tuple[float, float]:
-    """Return the mean of values, and their standard deviation, larger where neighbours are alike."""
+    """Return the mean of values and their standard deviation, which is enlarged if they are autocorrelated."""
     mean = sum(values) / len(values)
     deviations = [value - mean for value in values]
     squares = sum(deviation * deviation for deviation in deviations)
-    lagged_products = sum(left * right for left, right in pairwise(deviations))
+    lagged_products = sum(first * second for first, second in pairwise(deviations))
     correlation = min(max(lagged_products / squares, 0.0), 0.95) if squares else 0.0
     if correlation < 2 / math.sqrt(len(values)):
         correlation = 0.0

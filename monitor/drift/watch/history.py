@@ -1,6 +1,6 @@
-"""What became of a model's windows: each as a line of a file, with detectors of change, and alerts.
+"""History of a model's windows, one line of a file each, with detectors of change, and alerts.
 
-`<directory>/<model>.jsonl` has them, oldest first; `<model>.watch.json` is a `WatchState`.
+`<directory>/<model>.jsonl` holds the windows, oldest first; `<model>.watch.json` is a `WatchState`.
 """
 
 import logging
@@ -32,28 +32,29 @@ HISTORY_SUFFIX = "jsonl"
 WATCH_SUFFIX = "watch.json"
 
 MAX_SHOWN = 100
-"""Windows that a report shows."""
+"""Maximum number of windows in the history of a report."""
 MAX_BYTES = 32 << 20
-"""Of a history; of a larger one the older half is dropped."""
+"""Maximum size of a history file; when it is exceeded, the older half is dropped."""
 MAX_CHANGES = 20
-"""Of a signal and detector, the last ones that are kept."""
+"""Maximum number of changes that are saved for a signal and detector: the latest ones."""
 MAX_LOGGED = 3
+"""Maximum number of signals in the log message of an alarm."""
 MIN_UNIT = 0.25
-"""Of the least effect that matters: what varies by less is followed as if it varied by this."""
+"""Smallest unit of a series, as a share of the minimum effect: effects that hardly vary would raise changes otherwise."""
 EPOCH = "1970-01-01T00:00:00Z"
 _TAIL_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
 class HistoryEntry(PastWindow, frozen=True):
-    """A window as a line of the history keeps it."""
+    """A window as a line of the history file."""
 
     baseline: str = ""
-    """Differs where the baseline was made anew; empty where it moves with the window."""
+    """Identity of the baseline, which changes when it is replaced; empty for rolling baselines."""
 
 
 class SignalSeries(msgspec.Struct):
-    """The effect of a signal, in units of the least that matters, window by window."""
+    """Effects of a signal over its minimum effect, window by window, with detectors."""
 
     series: Series
     changes: dict[str, list[str]] = {}
@@ -61,29 +62,30 @@ class SignalSeries(msgspec.Struct):
 
 
 class WatchState(msgspec.Struct):
-    """What is to be known when the next window comes."""
+    """State of the detectors and alarms after the latest window."""
 
     last: str = ""
-    """The report that was noted last."""
+    """Id of the report that was recorded last."""
     baseline: str = ""
+    """Identity of its baseline, as in `HistoryEntry`."""
     alarmed: list[str] = []
-    """Signals that were in alarm when they were last judged."""
+    """Signals whose latest status other than `insufficient` was an alarm."""
     followed: dict[str, SignalSeries] = {}
 
 
 class Detectors(msgspec.Struct, frozen=True):
-    """What the detectors of a signal say."""
+    """State of the change detectors of a signal."""
 
     windows: int
-    """Since the baseline was made."""
+    """Number of windows since the baseline was created."""
     is_learning: bool
-    """Whether there are too few to say anything."""
+    """Whether there are too few windows to detect a change."""
     changes: dict[str, list[str]]
-    """Ends of windows at which `adwin` and `page_hinkley` said that the level changed."""
+    """Ends of the windows at which `adwin` and `page_hinkley` detected a change of the level."""
 
 
 class DriftHistory(msgspec.Struct, frozen=True):
-    """Windows of a model, oldest first, and what the detectors say by now."""
+    """Windows of a model, oldest first, and the current state of the change detectors by signal."""
 
     windows: list[PastWindow]
     detectors: dict[str, Detectors] = {}
@@ -93,7 +95,7 @@ _decoder = msgspec.json.Decoder(HistoryEntry)
 
 
 def with_history(directory: Path, report: Report, parameters: DriftParameters) -> Report:
-    """Return a report with its window, and the last before it that had the same baseline, or failed."""
+    """Return a report with its history: its window, after the latest ones that had the same baseline, or failed."""
     entry = _history_entry(report, parameters)
     previous = [
         past
@@ -107,10 +109,10 @@ def with_history(directory: Path, report: Report, parameters: DriftParameters) -
 
 
 def record_window(directory: Path, report: Report, parameters: DriftParameters) -> None:
-    """Keep a report's window, let the detectors see it, and queue alerts; the same report again is nothing new.
+    """Record a report's window, update the detectors, and queue alerts; nothing if the report is recorded already.
 
     Raises:
-        OSError: That could not be kept.
+        OSError: A file could not be written.
     """
     entry, model = _history_entry(report, parameters), parameters.model
     path = model_file_path(directory, model, WATCH_SUFFIX)
@@ -141,12 +143,14 @@ def record_window(directory: Path, report: Report, parameters: DriftParameters) 
 def record_failure(
     directory: Path, report_id: str, parameters: DriftParameters, error: str
 ) -> None:
-    """Keep that a window could not be compared.
+    """Record that a window could not be compared.
 
     Raises:
-        OSError: That could not be kept.
+        OSError: The file could not be written.
     """
-    failed = HistoryEntry(parameters.start, parameters.end, 0, "error", report_id)
+    failed = HistoryEntry(
+        start=parameters.start, end=parameters.end, n=0, status="error", report=report_id
+    )
     _log.warning("drift of %s from %s: %s", parameters.model, parameters.start, error)
     _append_entry(directory, parameters.model, failed)
 
@@ -158,17 +162,17 @@ def read_history(
     end_us: int | None = None,
     signal: str | None = None,
 ) -> DriftHistory:
-    """Return the windows of a model that start within a time, and what the detectors say.
+    """Return the windows of a model that start within a span of time, and the state of the detectors.
 
     Args:
-        directory: Of schedules.
-        model: Its name.
-        start_us: The first moment that counts, in microseconds since 1970.
-        end_us: The first moment that does not.
-        signal: The only one to be told of.
+        directory: Folder of schedules.
+        model: Name of the model.
+        start_us: Start of the span, included, in microseconds since 1970; None: no limit.
+        end_us: End of the span, excluded; None: no limit.
+        signal: Name of the only signal to return; None: all.
 
     Raises:
-        QueryError: That cannot be the name of a model.
+        QueryError: The model name is invalid.
     """
     from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
     windows = [
@@ -195,15 +199,29 @@ def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
         signal.name: PastSignal(signal.p_adjusted, signal.effect.value, signal.alarm, signal.status)
         for signal in report.signals
     }
-    n, status = report.data.current.n, report.status
-    return HistoryEntry(parameters.start, parameters.end, n, status, report.id, signals, baseline)
+    return HistoryEntry(
+        start=parameters.start,
+        end=parameters.end,
+        n=report.data.current.n,
+        status=report.status,
+        report=report.id,
+        signals=signals,
+        baseline=baseline,
+    )
 
 
 def _past_window(window: HistoryEntry, signal: str | None = None) -> PastWindow:
     signals = window.signals
     if signal is not None:
         signals = {name: past_signal for name, past_signal in signals.items() if name == signal}
-    return PastWindow(window.start, window.end, window.n, window.status, window.report, signals)
+    return PastWindow(
+        start=window.start,
+        end=window.end,
+        n=window.n,
+        status=window.status,
+        report=window.report,
+        signals=signals,
+    )
 
 
 def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> None:
@@ -219,7 +237,10 @@ def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> No
 def _alert_event(
     watch: WatchState, signals: Sequence[Signal], alarms: Sequence[Signal]
 ) -> tuple[str, Sequence[Signal]]:
-    """Say what there is to tell: signals that had no alarm in the window before, and when all are over."""
+    """Update the signals in alarm, and return the event to alert about with its signals; an empty text if none.
+
+    `drift`: a signal raises an alarm that had none in the window before. `recovered`: the last alarm is over.
+    """
     names, previous = [signal.name for signal in alarms], watch.alarmed
     insufficient = {signal.name for signal in signals if signal.status == "insufficient"}
     still_alarmed = [name for name in previous if name in insufficient]
@@ -231,22 +252,22 @@ def _alert_event(
     return "", []
 
 
-def _alert_fields(entry: HistoryEntry, told: Sequence[Signal]) -> dict[str, Any]:
-    signals = [
+def _alert_fields(entry: HistoryEntry, signals: Sequence[Signal]) -> dict[str, Any]:
+    signal_fields = [
         {
             "name": signal.name,
             "effect": signal.effect.value,
             "least_effect": signal.effect.minimum,
             "p_adjusted": signal.p_adjusted,
         }
-        for signal in told
+        for signal in signals
     ]
     window = {"from": entry.start, "to": entry.end, "n": entry.n}
-    return {"window": window, "signals": signals, "report": f"/api/reports/{entry.report}"}
+    return {"window": window, "signals": signal_fields, "report": f"/api/reports/{entry.report}"}
 
 
 def _read_entries(path: Path, last_bytes: int | None = None) -> Iterator[HistoryEntry]:
-    """Yield what a history has, oldest first; a line that was not written to its end is passed over."""
+    """Yield the entries of a history, oldest first; incomplete lines are skipped."""
     try:
         with path.open("rb") as file:
             if last_bytes is not None:
@@ -263,7 +284,7 @@ def _read_entries(path: Path, last_bytes: int | None = None) -> Iterator[History
 
 
 def _append_entry(directory: Path, model: str, entry: HistoryEntry) -> None:
-    """Add a line, unless it is among the last ones already."""
+    """Append an entry, unless one of the latest is about the same report."""
     directory.mkdir(parents=True, exist_ok=True)
     path = model_file_path(directory, model, HISTORY_SUFFIX)
     if any(past.report == entry.report for past in _read_entries(path, _TAIL_BYTES)):

@@ -1,7 +1,7 @@
-"""Schedules of drift reports: which window of a model is compared when, and who is told.
+"""Schedules of drift reports: which window of a model is compared when, and who is alerted.
 
-`<directory>/<model>.schedule.json` is one, as it was asked for; `<model>.position.json` how far it is. The process
-of the jobs submits what is due.
+`<directory>/<model>.schedule.json` is a `SavedSchedule`; `<model>.position.json` is its `ScheduleProgress`. The
+process that runs jobs submits the reports that are due.
 """
 
 import logging
@@ -33,31 +33,32 @@ POSITION_SUFFIX = "position.json"
 
 WEEK_S = 7 * DAY_S
 MONDAY_OFFSET_S = 4 * DAY_S
-"""1970 began on a Thursday."""
+"""Seconds from 1970, which began on a Thursday, to the first Monday."""
 MIN_EVERY_S = 300
-"""Of a window: of 1,440 a day each would take 20 s and 2 GB, to see p-values as small as they ask for."""
+"""Minimum length of a window: with 1,440 windows a day, each report would take 20 s and 2 GB, as its share of alpha
+needs so many permutations."""
 
 MAX_DELAY_S = DAY_S
 MAX_WEBHOOKS = 10
 POLL_INTERVAL_S = 1.0
 MAX_MISSED = 24
-"""Windows that are caught up; earlier ones are skipped."""
+"""Maximum number of missed windows that are caught up; earlier ones are skipped."""
 _log = logging.getLogger(__name__)
 
 
 class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is told of alarms."""
+    """An HTTP endpoint that receives alerts."""
 
     url: Annotated[str, msgspec.Meta(max_length=2000)]
     secret: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] | None = None
-    """What deliveries are signed with; None: they are not. It is never answered."""
+    """Key that deliveries are signed with; None: they are not signed. No response contains it."""
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is compared, and how often; the fields are those of a drift report."""
+    """A schedule of drift reports; fields without docstring are those of `DriftParameters`."""
 
     every: str
-    """How long a window is: a part of a day such as `15m` or `6h`, `1d`, or `1w` from Monday; UTC."""
+    """Length of a window: a fraction of a day such as `15m` or `6h`, `1d`, or `1w` from Monday; UTC."""
     baseline: str = DEFAULT_BASELINE
     where: Any = None
     signals: list[str] = []
@@ -66,20 +67,20 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     webhooks: Annotated[list[Webhook], msgspec.Meta(max_length=MAX_WEBHOOKS)] = []
     delay: str = "1m"
-    """How long after its end a window is compared, when all of it is stored."""
+    """Time from the end of a window to its comparison, so that all of it is stored by then."""
 
     @property
     def every_s(self) -> int:
-        """How long a window is."""
+        """Length of a window in seconds."""
         return parse_span_s(self.every)
 
     @property
     def delay_s(self) -> int:
-        """How long after its end a window is compared."""
+        """Delay of the comparison in seconds."""
         return parse_span_s(self.delay)
 
     def parameters(self, model: str, start_s: int) -> DriftParameters:
-        """Return what is asked of the window that starts then, in seconds since 1970."""
+        """Return the parameters of the report on the window that starts at `start_s`, seconds since 1970."""
         return DriftParameters(
             model,
             where=self.where,
@@ -96,35 +97,35 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedSchedule(msgspec.Struct, frozen=True):
-    """A schedule, and since when it is there."""
+    """A schedule, and when it was created."""
 
     schedule: Schedule
     since_s: int
-    """Seconds since 1970. That it is replaced does not change it."""
+    """Time of creation, seconds since 1970; replacing the schedule does not change it."""
 
 
 class ScheduleProgress(msgspec.Struct, frozen=True):
-    """How far a schedule is."""
+    """Progress of a schedule."""
 
     done_s: int
-    """Where the last window ends that was submitted or skipped, in seconds since 1970."""
+    """End of the latest window that was submitted or skipped, seconds since 1970."""
 
 
 class ScheduleStore:
-    """The schedules of a folder; safe to use from several threads and processes.
+    """The schedules in a folder; safe to use from several threads and processes.
 
-    What cannot be the name of a model is a `QueryError`.
+    Methods raise a `QueryError` for an invalid model name.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def put(self, model: str, body: bytes, now_s: float | None = None) -> None:
-        """Keep a model's schedule in place of what it had.
+        """Save a model's schedule, replacing the one it had.
 
         Raises:
-            QueryError: The body is no schedule.
-            JournalError: It could not be kept, as on a full disk.
+            QueryError: The body is not a valid schedule.
+            JournalError: The file could not be written, as on a full disk.
         """
         schedule = decode_schedule(model, body)
         since_s = int(time.time() if now_s is None else now_s)
@@ -141,46 +142,46 @@ class ScheduleStore:
         """Return a model's schedule.
 
         Raises:
-            NotFoundError: It has none.
+            NotFoundError: The model has no schedule.
         """
         saved = read_model_file(
             model_file_path(self.directory, model, SCHEDULE_SUFFIX), SavedSchedule
         )
         if saved is None:
-            raise NotFoundError(f"expected a drift schedule of {model!r}, got none")
+            raise NotFoundError(f"drift schedule not found: model {model!r} has none")
         return saved
 
     def remove(self, model: str) -> None:
-        """End a model's schedule; its history stays.
+        """Remove a model's schedule; its history stays.
 
         Raises:
-            NotFoundError: It has none.
-            JournalError: That could not be noted.
+            NotFoundError: The model has no schedule.
+            JournalError: The file could not be removed.
         """
         self.get(model)
         with translate_disk_errors("end the schedule"):
             model_file_path(self.directory, model, SCHEDULE_SUFFIX).unlink(missing_ok=True)
 
     def models(self) -> list[str]:
-        """Return the names of models that have one."""
+        """Return the names of the models that have a schedule."""
         paths = self.directory.glob(f"*.{SCHEDULE_SUFFIX}")
         return sorted(unquote(path.name.removesuffix(f".{SCHEDULE_SUFFIX}")) for path in paths)
 
     def done_until_s(self, model: str) -> int | None:
-        """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
+        """Return the end of the latest window that was submitted or skipped, in seconds since 1970; None if none was."""
         progress = read_model_file(
             model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress
         )
         return None if progress is None else progress.done_s
 
     def mark_done(self, model: str, done_s: int) -> None:
-        """Note that all windows until then were submitted or skipped."""
+        """Save that all windows up to `done_s` were submitted or skipped."""
         write_model_file(
             model_file_path(self.directory, model, POSITION_SUFFIX), ScheduleProgress(done_s)
         )
 
     def next_s(self, model: str, saved: SavedSchedule) -> int:
-        """Return where the first window starts that is not done yet, in seconds since 1970."""
+        """Return the start of the first window that is not done yet, in seconds since 1970."""
         length_s = saved.schedule.every_s
         shift_s = MONDAY_OFFSET_S if length_s == WEEK_S else 0
         first = (saved.since_s - shift_s) // length_s
@@ -191,10 +192,10 @@ class ScheduleStore:
 
 
 def decode_schedule(model: str, body: bytes) -> Schedule:
-    """Read a schedule from JSON.
+    """Decode a schedule from JSON.
 
     Raises:
-        QueryError: It is none, or names a filter that means nothing.
+        QueryError: The body cannot be decoded, or a value in it is invalid.
     """
     schedule = decode_body(body, Schedule)
     every_s = parse_span_s(schedule.every, "every")
@@ -225,21 +226,21 @@ def _check_url(text: str, name: str) -> None:
 
 
 class Scheduler:
-    """Submits what is due.
+    """Submits the reports that are due.
 
-    Each window is submitted once: its end is kept after its job, and a process that starts looks for the job
-    whose end was not kept.
+    Each window is submitted once: the progress is saved after the job is, and a process that starts looks for
+    jobs whose progress was not saved.
     """
 
     def __init__(self, schedules: ScheduleStore, jobs: Jobs) -> None:
         self._schedules = schedules
         self._jobs = jobs
         self._submitted: set[tuple[str, str | None]] | None = None
-        """Model and start of windows whose jobs were there when this process began."""
+        """Model and start of the windows whose jobs existed when this process started; None: not looked up yet."""
         self._failing: dict[str, str] = {}
 
     def step(self, now_s: float | None = None) -> None:
-        """Submit what has ended by now, in seconds since 1970; what cannot be is tried again at the next step."""
+        """Submit the windows that ended before `now_s`, seconds since 1970; failures are retried at the next step."""
         now_s = time.time() if now_s is None else now_s
         for model in self._schedules.models():
             try:
@@ -276,9 +277,9 @@ class Scheduler:
         if self._submitted is None:
             scheduled = [job.parameters for job in self._jobs.all() if job.kind == "drift"]
             self._submitted = {
-                (parameters_["model"], parameters_.get("from"))
-                for parameters_ in scheduled
-                if parameters_.get("schedule")
+                (submitted["model"], submitted.get("from"))
+                for submitted in scheduled
+                if submitted.get("schedule")
             }
         if (model, parameters.start) not in self._submitted:
             self._jobs.submit("drift", parameters)
@@ -286,7 +287,7 @@ class Scheduler:
 
 
 def run_scheduler(schedules: ScheduleStore, jobs: Jobs, stop: threading.Event) -> None:
-    """Submit what is due, as it comes, until `stop` is set."""
+    """Submit reports as they become due, until `stop` is set."""
     scheduler = Scheduler(schedules, jobs)
     while not stop.is_set():
         scheduler.step()

@@ -48,16 +48,16 @@ class Checks:
         sys.argv = sys.argv[:1]
         self._table: dict[str, tuple[tuple[str, ...], Check]] = {}
 
-    def add(self, name: str, check: Check, *parts: str) -> None:
-        """Add a check that needs these parts of the server."""
+    def add(self, name: str, check: Check, *features: str) -> None:
+        """Add a check that needs these features of the server."""
         assert name not in self._table, name
-        self._table[name] = (parts, check)
+        self._table[name] = (features, check)
 
-    def __call__(self, name: str, *parts: str) -> Callable[[Check], Check]:
+    def __call__(self, name: str, *features: str) -> Callable[[Check], Check]:
         """Add the decorated function as a check."""
 
         def decorate(check: Check) -> Check:
-            self.add(name, check, *parts)
+            self.add(name, check, *features)
             return check
 
         return decorate
@@ -68,9 +68,9 @@ class Checks:
 
     def run(self) -> None:
         """Run all, and print a line for each."""
-        for name, (parts, check) in self._table.items():
+        for name, (features, check) in self._table.items():
             line: dict[str, Any] = {"check": name}
-            awaited = sorted({*parts} - {*self.server["parts"]})
+            awaited = sorted({*features} - {*self.server["features"]})
             if awaited:
                 line["awaits"] = awaited
             else:
@@ -88,10 +88,10 @@ class Checks:
             print(json.dumps(line), flush=True)
 
 
-def equal(found: object, expected: object) -> None:
+def equal(actual: object, expected: object) -> None:
     """Demand the same type of elements, shape and values; NaN equals NaN."""
     if isinstance(expected, np.ndarray):
-        array = np.asarray(found)
+        array = np.asarray(actual)
         if expected.dtype == object:
             texts = [x.decode() if isinstance(x, bytes) else x for x in array.ravel()]
             assert texts == expected.ravel().tolist(), f"expected {expected}, got {array}"
@@ -100,7 +100,7 @@ def equal(found: object, expected: object) -> None:
             np.testing.assert_array_equal(array, expected)
         assert array.shape == expected.shape, f"expected {expected.shape}, got {array.shape}"
     else:
-        assert found == expected, f"expected {expected!r:.200}, got {found!r:.200}"
+        assert actual == expected, f"expected {expected!r:.200}, got {actual!r:.200}"
 
 
 def within(condition: Callable[[], Any], seconds: float = 10) -> None:

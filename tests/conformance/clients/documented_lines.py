@@ -22,8 +22,8 @@ def send(
 ) -> tuple[int, dict[str, str], bytes]:
     connection = HTTPConnection(SERVER["http"], timeout=60)
     try:
-        given = FORM if body is not None and headers is None else headers or {}
-        connection.request(method, path, body, given)
+        sent_headers = FORM if body is not None and headers is None else headers or {}
+        connection.request(method, path, body, sent_headers)
         response = connection.getresponse()
         received = {name.lower(): value for name, value in response.getheaders()}
         return response.status, received, response.read()
@@ -39,9 +39,9 @@ def answered(method: str, path: str, body: Any, expected: Any) -> None:
 
 
 def refused(method: str, path: str, body: Any, status: int, text: str) -> None:
-    written = body if body is None or isinstance(body, str) else json.dumps(body)
-    found, headers, answer = send(method, path, written)
-    equal(found, status)
+    encoded = body if body is None or isinstance(body, str) else json.dumps(body)
+    actual_status, headers, answer = send(method, path, encoded)
+    equal(actual_status, status)
     equal(headers["content-type"], "application/json")
     error = json.loads(answer)
     equal(list(error), ["error"])
@@ -89,11 +89,11 @@ def numbers() -> None:
     body = '{"instances": [NaN, Infinity, -Infinity, 17999994, 1435774380, 0.4]}'
     status, _, answer = send("POST", f"{THREE}:predict", body)
     assert status == 200, answer
-    found = json.loads(answer)["predictions"]
-    assert found[0] != found[0], found
-    equal(found[1:3], [float("inf"), float("-inf")])
-    equal(found[3], 9e6)
-    equal(found[5], 3.2)
+    predictions = json.loads(answer)["predictions"]
+    assert predictions[0] != predictions[0], predictions
+    equal(predictions[1:3], [float("inf"), float("-inf")])
+    equal(predictions[3], 9e6)
+    equal(predictions[5], 3.2)
     text = answer.decode().replace(" ", "").replace("\n", "")
     assert "NaN,Infinity,-Infinity,9e+06," in text, text
 
@@ -102,21 +102,21 @@ def numbers() -> None:
 def status_and_metadata() -> None:
     status, _, answer = send("GET", THREE)
     equal(status, 200)
-    found = json.loads(answer)
-    equal((found["name"], found["ready"]), ("half_plus_three", True))
-    (version,) = found["model_version_status"]
+    body = json.loads(answer)
+    equal((body["name"], body["ready"]), ("half_plus_three", True))
+    (version,) = body["model_version_status"]
     equal((version["version"], version["state"]), ("1", "AVAILABLE"))
     equal(version["status"], {"error_code": "OK", "error_message": ""})
     status, _, answer = send("GET", f"{THREE}/metadata")
     equal(status, 200)
-    found = json.loads(answer)
-    equal((found["model_spec"]["name"], found["model_spec"]["version"]), ("half_plus_three", "1"))
-    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    body = json.loads(answer)
+    equal((body["model_spec"]["name"], body["model_spec"]["version"]), ("half_plus_three", "1"))
+    signature = body["metadata"]["signature_def"]["signature_def"]["serving_default"]
     equal(signature["inputs"]["x"]["dtype"], "DT_FLOAT")
     equal(signature["inputs"]["x"]["tensor_shape"]["dim"][0]["size"], "-1")
     equal(signature["method_name"], "tensorflow/serving/predict")
     equal(send("GET", "/v1/models/broken")[0], 503)
-    refused("GET", "/v1/models/none", None, 404, "none")
+    refused("GET", "/v1/models/none", None, status=404, text="none")
     status, _, answer = send("GET", "/v1/models")
     equal(status, 200)
     assert "sum" in json.loads(answer)["models"], answer
@@ -172,12 +172,12 @@ def bodies_of_health() -> None:
 
 @checks("v2: errors have one shape")
 def errors() -> None:
-    refused("GET", "/none", None, 404, "path")
-    refused("GET", "/v2/none", None, 404, "path")
-    refused("GET", "/v2/models/none", None, 404, "none")
-    refused("GET", "/v2/models/sum/infer", None, 405, "POST")
-    refused("POST", "/v2/models/sum/infer", "{", 400, "JSON")
-    refused("POST", "/v2/models/sum/infer", {"inputs": [], "id": 7}, 400, "id")
+    refused("GET", "/none", None, status=404, text="path")
+    refused("GET", "/v2/none", None, status=404, text="path")
+    refused("GET", "/v2/models/none", None, status=404, text="none")
+    refused("GET", "/v2/models/sum/infer", None, status=405, text="POST")
+    refused("POST", "/v2/models/sum/infer", "{", status=400, text="JSON")
+    refused("POST", "/v2/models/sum/infer", {"inputs": [], "id": 7}, status=400, text="id")
 
 
 def one(datatype: str, data: Any, shape: Any = None, **further: Any) -> dict[str, Any]:
@@ -229,7 +229,9 @@ DAMAGED: dict[str, tuple[str, dict[str, Any]]] = {
 """What other servers damage in silence, and is refused here."""
 for name, (kind, body) in DAMAGED.items():
     path = f"/v2/models/identity-{kind}/infer"
-    checks.add(f"v2: refused, {name}", lambda p=path, b=body: refused("POST", p, b, 400, ""))
+    checks.add(
+        f"v2: refused, {name}", lambda p=path, b=body: refused("POST", p, b, status=400, text="")
+    )
 
 
 @checks("v2: encodings that are none")
@@ -283,8 +285,8 @@ def repository() -> None:
         equal(status, 200)
         rows = {row["name"]: row for row in json.loads(answer)}
         equal(rows["sum"]["state"], "READY")
-    refused("POST", "/v2/repository/models/none/load", "", 404, "none")
-    refused("POST", "/v2/repository/models/none/unload", "", 404, "none")
+    refused("POST", "/v2/repository/models/none/load", "", status=404, text="none")
+    refused("POST", "/v2/repository/models/none/unload", "", status=404, text="none")
 
 
 @checks("v2: statistics", "statistics")
@@ -302,10 +304,10 @@ def statistics() -> None:
 def config() -> None:
     status, _, answer = send("GET", "/v2/models/sum/config")
     equal(status, 200)
-    found = json.loads(answer)
-    equal(found["name"], "sum")
-    equal([row["data_type"] for row in found["input"]], ["TYPE_FP32", "TYPE_FP32"])
-    assert "max_batch_size" in found, found
+    config_json = json.loads(answer)
+    equal(config_json["name"], "sum")
+    equal([row["data_type"] for row in config_json["input"]], ["TYPE_FP32", "TYPE_FP32"])
+    assert "max_batch_size" in config_json, config_json
 
 
 @checks("v2: generate", "generate")
@@ -316,15 +318,15 @@ def generate() -> None:
     )
     status, headers, answer = send("POST", "/v2/models/shapes-image-text/generate", body)
     assert status == 200, answer
-    found = json.loads(answer)
-    equal(found["model_name"], "shapes-image-text")
-    assert isinstance(found["text_output"], str), found
+    response = json.loads(answer)
+    equal(response["model_name"], "shapes-image-text")
+    assert isinstance(response["text_output"], str), response
     status, headers, answer = send("POST", "/v2/models/shapes-image-text/generate_stream", body)
     assert status == 200, answer
     assert headers["content-type"].startswith("text/event-stream"), headers
     events = [line for line in answer.decode().split("\n\n") if line]
     assert all(line.startswith("data: {") for line in events), events
-    refused("POST", "/v2/models/none/generate", body, 404, "none")
+    refused("POST", "/v2/models/none/generate", body, status=404, text="none")
 
 
 checks.run()

@@ -44,9 +44,9 @@ def wait(answer: Awaitable[Any]) -> Any:
 
 
 def tensor(name: str, array: np.ndarray, datatype: str, *, binary: bool = True) -> InferInput:
-    given = InferInput(name=name, shape=list(array.shape), datatype=datatype)
-    given.set_data_from_numpy(array, binary_data=binary)
-    return given
+    infer_input = InferInput(name=name, shape=list(array.shape), datatype=datatype)
+    infer_input.set_data_from_numpy(array, binary_data=binary)
+    return infer_input
 
 
 def by_rest(request: InferRequest) -> Any:
@@ -66,26 +66,26 @@ def request(model: str, *inputs: InferInput, binary: bool = True, **options: Any
 
 def answers(wire: str, datatype: str, array: np.ndarray) -> None:
     """Send a tensor to the identity and demand it back."""
-    given = tensor("x", array, datatype, binary=wire != "json")
-    asked = request(f"identity-{datatype.lower()}", given, binary=wire == "binary")
-    response = by_grpc(asked) if wire == "grpc" else by_rest(asked)
-    equal(response.id, asked.id)
+    infer_input = tensor("x", array, datatype, binary=wire != "json")
+    infer_request = request(f"identity-{datatype.lower()}", infer_input, binary=wire == "binary")
+    response = by_grpc(infer_request) if wire == "grpc" else by_rest(infer_request)
+    equal(response.id, infer_request.id)
     (output,) = response.outputs
     equal((output.name, output.datatype, list(output.shape)), ("y", datatype, list(array.shape)))
     equal(output.as_numpy(), array)
 
 
-for wire, parts in (("json", ()), ("binary", ()), ("grpc", ("grpc",))):
+for wire, features in (("json", ()), ("binary", ()), ("grpc", ("grpc",))):
     for datatype, array in ARRAYS.items():
         if wire != "json" or datatype != "FP16":  # its JSON has no FP16
             checks.add(
                 f"{wire}: {datatype}",
                 lambda w=wire, d=datatype, a=array: answers(w, d, a),
-                *parts,
+                *features,
             )
     if wire != "json":
-        checks.add(f"{wire}: not finite", lambda w=wire: answers(w, "FP32", NOT_FINITE), *parts)
-        checks.add(f"{wire}: 32 MiB", lambda w=wire: answers(w, "FP32", LARGE), *parts)
+        checks.add(f"{wire}: not finite", lambda w=wire: answers(w, "FP32", NOT_FINITE), *features)
+        checks.add(f"{wire}: 32 MiB", lambda w=wire: answers(w, "FP32", LARGE), *features)
 
 
 @checks("v2: health")
@@ -98,9 +98,9 @@ def health() -> None:
 
 
 def sum_request(*names: str, binary: bool = True) -> InferRequest:
-    wanted = [RequestedOutput(name, {"binary_data": binary}) for name in names]
+    requested = [RequestedOutput(name, {"binary_data": binary}) for name in names]
     inputs = [tensor("a", A, "FP32", binary=binary), tensor("b", B, "FP32", binary=binary)]
-    return request("sum", *inputs, binary=binary, request_outputs=wanted)
+    return request("sum", *inputs, binary=binary, request_outputs=requested)
 
 
 @checks("v2: outputs asked for, in their order")
@@ -135,8 +135,8 @@ for task, model in SERVER["models"].items():
 @checks("v2: images as base64 in JSON")
 def image_json() -> None:
     encoded = base64.b64encode(checks.image("detection")).decode()
-    given = tensor("image", np.array([encoded], dtype=object), "BYTES", binary=False)
-    response = by_rest(request("shapes-detector", given, binary=False))
+    infer_input = tensor("image", np.array([encoded], dtype=object), "BYTES", binary=False)
+    response = by_rest(request("shapes-detector", infer_input, binary=False))
     equal(response.outputs[0].data, [SERVER["predictions"]["detection"]])
 
 
@@ -172,13 +172,13 @@ def grpc_health() -> None:
 
 @checks("grpc: errors", "grpc")
 def grpc_errors() -> None:
-    for asked, code, text in (
+    for infer_request, code, text in (
         (request("none", tensor("x", A, "FP32")), "NOT_FOUND", "'none'"),
         (request("sum", tensor("a", A, "FP32")), "INVALID_ARGUMENT", "the inputs a, b"),
         (request("broken", tensor("x", A, "FP32")), "UNAVAILABLE", "failed to load"),
     ):
         try:
-            by_grpc(asked)
+            by_grpc(infer_request)
         except grpc.RpcError as error:
             equal(error.code().name, code)
             assert text in error.details(), error.details()
@@ -196,17 +196,17 @@ def v1_health() -> None:
 
 @checks("v1: rows", "v1")
 def v1_rows() -> None:
-    found = wait(V1.infer(URL, {"instances": [1.0, 2.0, 5.0]}, model_name="half_plus_three"))
-    equal(found["predictions"], [3.5, 4.0, 5.5])
+    response = wait(V1.infer(URL, {"instances": [1.0, 2.0, 5.0]}, model_name="half_plus_three"))
+    equal(response["predictions"], [3.5, 4.0, 5.5])
     rows = [{"a": [1, 2, 3, 4], "b": [1, 1, 1, 1]}]
-    found = wait(V1.infer(URL, {"instances": rows}, model_name="sum"))
-    equal(found["predictions"], [{"total": [2, 3, 4, 5], "difference": [0, 1, 2, 3]}])
+    response = wait(V1.infer(URL, {"instances": rows}, model_name="sum"))
+    equal(response["predictions"], [{"total": [2, 3, 4, 5], "difference": [0, 1, 2, 3]}])
 
 
 def v1_image(task: str, model: str) -> None:
     instance = {"b64": base64.b64encode(checks.image(task)).decode()}
-    found = wait(V1.infer(URL, {"instances": [instance, instance]}, model_name=model))
-    equal(found["predictions"], [SERVER["predictions"][task]] * 2)
+    response = wait(V1.infer(URL, {"instances": [instance, instance]}, model_name=model))
+    equal(response["predictions"], [SERVER["predictions"][task]] * 2)
 
 
 for task, model in SERVER["models"].items():
@@ -233,11 +233,11 @@ def event(make: Callable[[CloudEvent], tuple[Any, Any]], content_type: str) -> N
     answer = httpx.post(f"{URL}/v1/models/half_plus_three:predict", content=body, headers=headers)
     equal(answer.status_code, 200)
     assert answer.headers["content-type"].startswith(content_type), answer.headers
-    found = from_http(dict(answer.headers), answer.content)
-    equal(found["type"], "io.kserve.inference.response")
-    equal(found["source"], "io.kserve.inference.half_plus_three")
-    assert found["id"] != "night-7", "expected an id of its own"
-    data = found.data if isinstance(found.data, dict) else json.loads(found.data)
+    cloud_event = from_http(dict(answer.headers), answer.content)
+    equal(cloud_event["type"], "io.kserve.inference.response")
+    equal(cloud_event["source"], "io.kserve.inference.half_plus_three")
+    assert cloud_event["id"] != "night-7", "expected an id of its own"
+    data = cloud_event.data if isinstance(cloud_event.data, dict) else json.loads(cloud_event.data)
     equal(data["predictions"], [3.5, 4.0, 5.5])
 
 

@@ -58,9 +58,9 @@ WIRES: dict[str, tuple[Wire, tuple[str, ...]]] = {
 
 
 def numpy_codec(wire: Wire, datatype: str, array: np.ndarray) -> None:
-    given = NumpyCodec.encode_input("x", array)
-    equal(str(getattr(given.datatype, "value", given.datatype)), datatype)
-    response = wire(f"identity-{datatype.lower()}", types.InferenceRequest(inputs=[given]))
+    request_input = NumpyCodec.encode_input("x", array)
+    equal(str(getattr(request_input.datatype, "value", request_input.datatype)), datatype)
+    response = wire(f"identity-{datatype.lower()}", types.InferenceRequest(inputs=[request_input]))
     equal(NumpyCodec.decode_output(response.outputs[0]), array)
 
 
@@ -76,41 +76,41 @@ def numpy_request(wire: Wire) -> None:
 
 def one_dimension(wire: Wire) -> None:
     """Its codec sends [N] as [N, 1], whatever the model wants."""
-    given = NumpyCodec.encode_input("x", np.array([1, 2, 5], np.float32))
-    response = wire("half_plus_three", types.InferenceRequest(inputs=[given]))
+    request_input = NumpyCodec.encode_input("x", np.array([1, 2, 5], np.float32))
+    response = wire("half_plus_three", types.InferenceRequest(inputs=[request_input]))
     equal(response.outputs[0].shape, [3])
     equal(NumpyCodec.decode_output(response.outputs[0]), np.array([3.5, 4, 5.5], np.float32))
 
 
 def outputs(wire: Wire) -> None:
     inputs = [NumpyCodec.encode_input("a", A), NumpyCodec.encode_input("b", B)]
-    wanted = [types.RequestOutput(name=name) for name in ("difference", "total")]
-    response = wire("sum", types.InferenceRequest(inputs=inputs, outputs=wanted))
+    requested = [types.RequestOutput(name=name) for name in ("difference", "total")]
+    response = wire("sum", types.InferenceRequest(inputs=inputs, outputs=requested))
     equal([output.name for output in response.outputs], ["difference", "total"])
     equal(NumpyCodec.decode_output(response.outputs[1]), A + B)
 
 
 def strings(wire: Wire, use_bytes: bool) -> None:  # noqa: FBT001 - as the codec calls it
     texts = ["a b", "ä€😀"]
-    given = StringCodec.encode_input("x", texts, use_bytes=use_bytes)
-    response = wire("identity-bytes", types.InferenceRequest(inputs=[given]))
+    request_input = StringCodec.encode_input("x", texts, use_bytes=use_bytes)
+    response = wire("identity-bytes", types.InferenceRequest(inputs=[request_input]))
     equal(StringCodec.decode_output(response.outputs[0]), texts)
     equal(StringRequestCodec.decode_response(response), texts)
 
 
 def base64_texts(wire: Wire, use_bytes: bool) -> None:  # noqa: FBT001 - as the codec calls it
-    given = Base64Codec.encode_input("x", ["ä€".encode(), b"b"], use_bytes=use_bytes)
-    equal(given.parameters.content_type, "base64")
-    response = wire("identity-bytes", types.InferenceRequest(inputs=[given]))
+    request_input = Base64Codec.encode_input("x", ["ä€".encode(), b"b"], use_bytes=use_bytes)
+    equal(request_input.parameters.content_type, "base64")
+    response = wire("identity-bytes", types.InferenceRequest(inputs=[request_input]))
     equal(StringCodec.decode_output(response.outputs[0]), ["ä€", "b"])
 
 
 def base64_image(wire: Wire, task: str, model: str, use_bytes: bool) -> None:  # noqa: FBT001 - as above
-    given = Base64Codec.encode_input("image", [checks.image(task)], use_bytes=use_bytes)
-    response = wire(model, types.InferenceRequest(inputs=[given]))
-    (found,) = response.outputs[0].data
-    found = json.loads(found) if isinstance(found, str | bytes) else found
-    equal(found, SERVER["predictions"][task])
+    request_input = Base64Codec.encode_input("image", [checks.image(task)], use_bytes=use_bytes)
+    response = wire(model, types.InferenceRequest(inputs=[request_input]))
+    (predictions,) = response.outputs[0].data
+    predictions = json.loads(predictions) if isinstance(predictions, str | bytes) else predictions
+    equal(predictions, SERVER["predictions"][task])
 
 
 def frame(wire: Wire) -> None:
@@ -120,30 +120,30 @@ def frame(wire: Wire) -> None:
     )
     response = wire("columns", PandasCodec.encode_request(columns))
     equal(response.outputs[0].shape, [3, 1])
-    found = PandasCodec.decode_response(response)
-    equal(found["s"].tolist(), [5, 7, 9])
+    data_frame = PandasCodec.decode_response(response)
+    equal(data_frame["s"].tolist(), [5, 7, 9])
 
 
-for name, (wire, parts) in WIRES.items():
+for name, (wire, features) in WIRES.items():
     for datatype, array in ARRAYS.items():
         if datatype not in ("BYTES", "FP16" if name == "grpc" else ""):  # its gRPC has no FP16
             checks.add(
                 f"{name}: np, {datatype}",
                 lambda w=wire, d=datatype, a=array: numpy_codec(w, d, a),
-                *parts,
+                *features,
             )
     use_bytes = name == "grpc"
-    checks.add(f"{name}: np, a request", lambda w=wire: numpy_request(w), *parts)
-    checks.add(f"{name}: np, one dimension", lambda w=wire: one_dimension(w), *parts)
-    checks.add(f"{name}: outputs asked for", lambda w=wire: outputs(w), *parts)
-    checks.add(f"{name}: str", lambda w=wire, u=use_bytes: strings(w, u), *parts)
-    checks.add(f"{name}: base64", lambda w=wire, u=use_bytes: base64_texts(w, u), *parts)
-    checks.add(f"{name}: pd", lambda w=wire: frame(w), *parts)
+    checks.add(f"{name}: np, a request", lambda w=wire: numpy_request(w), *features)
+    checks.add(f"{name}: np, one dimension", lambda w=wire: one_dimension(w), *features)
+    checks.add(f"{name}: outputs asked for", lambda w=wire: outputs(w), *features)
+    checks.add(f"{name}: str", lambda w=wire, u=use_bytes: strings(w, u), *features)
+    checks.add(f"{name}: base64", lambda w=wire, u=use_bytes: base64_texts(w, u), *features)
+    checks.add(f"{name}: pd", lambda w=wire: frame(w), *features)
     for task, model in SERVER["models"].items():
         checks.add(
             f"{name}: base64, image, {task}",
             lambda w=wire, t=task, m=model, u=use_bytes: base64_image(w, t, m, u),
-            *parts,
+            *features,
         )
 
 
@@ -155,19 +155,19 @@ def metadata() -> None:
     for model in ("sum", "identity-bytes", "shapes-detector"):
         status, body = http("GET", f"/v2/models/{model}")
         equal(status, 200)
-        found = types.MetadataModelResponse.model_validate_json(body)
-        equal(found.name, model)
-        assert found.inputs, "expected inputs"
+        metadata_response = types.MetadataModelResponse.model_validate_json(body)
+        equal(metadata_response.name, model)
+        assert metadata_response.inputs, "expected inputs"
 
 
 @checks("rest: errors in its types")
 def errors() -> None:
     for path, status in (("/v2/models/none", 404), ("/v2/none", 404)):
-        found, body = http("GET", path)
-        equal(found, status)
+        error_status, body = http("GET", path)
+        equal(error_status, status)
         assert types.InferenceErrorResponse.model_validate_json(body).error, body
-    found, body = http("POST", "/v2/models/sum/infer", "{")
-    equal(found, 400)
+    error_status, body = http("POST", "/v2/models/sum/infer", "{")
+    equal(error_status, 400)
     assert types.InferenceErrorResponse.model_validate_json(body).error, body
 
 
@@ -189,8 +189,8 @@ def grpc_metadata() -> None:
         equal(stub.ServerLive(dataplane_pb2.ServerLiveRequest(), timeout=20).live, True)
         equal(stub.ModelReady(dataplane_pb2.ModelReadyRequest(name="sum"), timeout=20).ready, True)
         answer = stub.ModelMetadata(dataplane_pb2.ModelMetadataRequest(name="sum"), timeout=20)
-    found = converters.ModelMetadataResponseConverter.to_types(answer)
-    equal([tensor.name for tensor in found.inputs], ["a", "b"])
+    metadata_response = converters.ModelMetadataResponseConverter.to_types(answer)
+    equal([tensor.name for tensor in metadata_response.inputs], ["a", "b"])
 
 
 checks.run()

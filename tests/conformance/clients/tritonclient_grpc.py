@@ -32,17 +32,17 @@ def add_grpc(wire: Wire) -> None:
     """Add what gRPC alone has."""
 
     def compression(algorithm: str) -> None:
-        given = [wire.input("x", LARGE[:, :4096], "FP32")]
-        result = wire.client.infer("identity-fp32", given, compression_algorithm=algorithm)
+        infer_inputs = [wire.input("x", LARGE[:, :4096], "FP32")]
+        result = wire.client.infer("identity-fp32", infer_inputs, compression_algorithm=algorithm)
         equal(result.as_numpy("y"), LARGE[:, :4096])
 
     for algorithm in ("gzip", "deflate"):
         checks.add(f"{wire.name}: {algorithm}", lambda a=algorithm: compression(a), "grpc")
 
 
-for each in (grpc, grpc_aio):
-    add_common(each)
-    add_grpc(each)
+for module in (grpc, grpc_aio):
+    add_common(module)
+    add_grpc(module)
 
 
 @checks("grpc: async_infer", "grpc")
@@ -64,17 +64,17 @@ def stream() -> None:
     grpc.client.start_stream(callback=lambda result, error: answers.put((result, error)))
     try:
         for n in range(5):
-            given = [grpc.input("a", A * n, "FP32"), grpc.input("b", B, "FP32")]
-            grpc.client.async_stream_infer("sum", given, request_id=str(n))
+            infer_inputs = [grpc.input("a", A * n, "FP32"), grpc.input("b", B, "FP32")]
+            grpc.client.async_stream_infer("sum", infer_inputs, request_id=str(n))
         for n in range(5):
             result, error = answers.get(timeout=20)
             assert error is None, error
             equal(result.get_response().id, str(n))
             equal(result.as_numpy("total"), A * n + B)
-        grpc.client.async_stream_infer("none", given)
+        grpc.client.async_stream_infer("none", infer_inputs)
         result, error = answers.get(timeout=20)
         assert "none" in str(error), f"expected an error that names the model, got {error}"
-        grpc.client.async_stream_infer("sum", given)  # an error ends its request alone
+        grpc.client.async_stream_infer("sum", infer_inputs)  # an error ends its request alone
         result, error = answers.get(timeout=20)
         assert error is None, error
     finally:
@@ -88,11 +88,11 @@ def aio_stream() -> None:
             for n in range(3):
                 yield {"model_name": "sum", "request_id": str(n), "inputs": [grpc.input("a", A * n, "FP32"), grpc.input("b", B, "FP32")]}  # fmt: skip
 
-        found = []
+        answers = []
         async for result, error in grpc_aio.client._client.stream_infer(requests()):
             assert error is None, error
-            found.append(result)
-        return found
+            answers.append(result)
+        return answers
 
     results = LOOP.run_until_complete(ask())
     equal([result.get_response().id for result in results], ["0", "1", "2"])
@@ -129,7 +129,9 @@ def typed(datatype: str, field: str) -> None:
     array = ARRAYS[datatype]
     if datatype == "BYTES":
         array = np.array([[text.encode() for text in array[0]]], dtype=object)
-    answer = call(typed_request(f"identity-{datatype.lower()}", "x", array, datatype, field))
+    answer = call(
+        typed_request(f"identity-{datatype.lower()}", "x", array, datatype=datatype, field=field)
+    )
     equal(len(answer.raw_output_contents), 0)
     (output,) = answer.outputs
     equal((output.datatype, [*output.shape]), (datatype, [*array.shape]))
@@ -143,13 +145,15 @@ for datatype, field in FIELDS.items():
 @checks("grpc: an image in typed contents", "grpc")
 def typed_image() -> None:
     array = np.array([checks.image("classification")], dtype=object)
-    answer = call(typed_request("shapes-classifier", "image", array, "BYTES", "bytes_contents"))
+    answer = call(
+        typed_request("shapes-classifier", "image", array, datatype="BYTES", field="bytes_contents")
+    )
     (output,) = answer.outputs
     equal(json.loads(output.contents.bytes_contents[0]), SERVER["predictions"]["classification"])
 
 
 def wrong(change: Callable[[Any], Any], code: str, text: str) -> None:
-    request = typed_request("identity-fp32", "x", A, "FP32", "fp32_contents")
+    request = typed_request("identity-fp32", "x", A, datatype="FP32", field="fp32_contents")
     change(request)
     try:
         call(request)

@@ -83,15 +83,15 @@ def add_http(wire: Wire) -> None:
 
     def too_large() -> None:
         array = np.zeros((1, SERVER["max_body_bytes"] // 4), np.float32)
-        given = wire.input("x", array, "FP32")
-        wire.refused(lambda: wire.client.infer("identity-fp32", [given]), "413", "at most")
+        infer_input = wire.input("x", array, "FP32")
+        wire.refused(lambda: wire.client.infer("identity-fp32", [infer_input]), "413", "at most")
 
     checks.add(f"{wire.name}: error, too large", too_large)
 
 
-for each in (http, http_aio):
-    add_common(each)
-    add_http(each)
+for module in (http, http_aio):
+    add_common(module)
+    add_http(module)
 
 
 @checks("http: async_infer")
@@ -107,8 +107,8 @@ def async_infer() -> None:
 @checks("http: body made and read apart from the client")
 def body_apart() -> None:
     client = tritonclient.http.InferenceServerClient
-    given = [http.input("a", A, "FP32"), http.input("b", B, "FP32")]
-    body, length = client.generate_request_body(given)
+    infer_inputs = [http.input("a", A, "FP32"), http.input("b", B, "FP32")]
+    body, length = client.generate_request_body(infer_inputs)
     answer = http.client._post(
         "v2/models/sum/infer", body, {"Inference-Header-Content-Length": length}, None
     )

@@ -43,7 +43,7 @@ class Wire:
         self.client = client
         self.module = module
         self.http = name.startswith("http")
-        self.parts = () if self.http else ("grpc",)
+        self.features = () if self.http else ("grpc",)
         self.json = {} if self.http else {"as_json": True}
 
     def input(self, name: str, array: np.ndarray, datatype: str, **options: Any) -> Any:
@@ -125,10 +125,10 @@ def classification(wire: Wire) -> None:
     result = wire.client.infer("sum", inputs, outputs=wire.wanted("total", class_count=2))
     equal(result.as_numpy("total").tolist(), [[b"43.000000:2", b"34.000000:3"]])
     tensor = np.zeros(SERVER["classifier"]["shape"], np.float32)
-    given = wire.input(SERVER["classifier"]["input"], tensor, "FP32")
+    infer_input = wire.input(SERVER["classifier"]["input"], tensor, "FP32")
     result = wire.client.infer(
         "shapes-classifier",
-        [given],
+        [infer_input],
         outputs=wire.wanted(SERVER["classifier"]["outputs"][0], class_count=1),
         parameters={"content_type": "raw"},
     )
@@ -142,17 +142,17 @@ def image(wire: Wire, task: str, model: str) -> None:
     array = np.array([checks.image(task)], dtype=object)
     result = wire.client.infer(model, [wire.input("image", array, "BYTES")])
     (text,) = result.as_numpy("image").tolist()
-    found = json.loads(text)
+    predictions = json.loads(text)
     expected = SERVER["predictions"][task]
-    equal(found, expected)
+    equal(predictions, expected)
 
 
 def image_as_json(wire: Wire) -> None:
     """An image in the binary part, its predictions as text in the JSON."""
     array = np.array([checks.image("classification")], dtype=object)
-    given = wire.input("image", array, "BYTES")
-    wanted = wire.wanted("image", binary_data=False)
-    result = wire.client.infer("shapes-classifier", [given], outputs=wanted)
+    infer_input = wire.input("image", array, "BYTES")
+    requested = wire.wanted("image", binary_data=False)
+    result = wire.client.infer("shapes-classifier", [infer_input], outputs=requested)
     (text,) = result.as_numpy("image").tolist()
     equal(json.loads(text), SERVER["predictions"]["classification"])
 
@@ -160,8 +160,8 @@ def image_as_json(wire: Wire) -> None:
 def detector_tensors(wire: Wire) -> None:
     """The graph's own tensors in and out of an image model."""
     array = np.zeros(SERVER["detector"]["shape"], np.float32)
-    given = wire.input(SERVER["detector"]["input"], array, "FP32")
-    result = wire.client.infer("shapes-detector", [given], parameters={"content_type": "raw"})
+    infer_input = wire.input(SERVER["detector"]["input"], array, "FP32")
+    result = wire.client.infer("shapes-detector", [infer_input], parameters={"content_type": "raw"})
     equal(wire.names(result), SERVER["detector"]["outputs"])
     for name in SERVER["detector"]["outputs"]:
         assert result.as_numpy(name).dtype == np.float32
@@ -195,8 +195,8 @@ def subset(wire: Wire) -> None:
 
 def repository(wire: Wire) -> None:
     def index() -> dict[str, str]:
-        found = wire.client.get_model_repository_index(**wire.json)
-        rows = found if wire.http else found["models"]
+        listed = wire.client.get_model_repository_index(**wire.json)
+        rows = listed if wire.http else listed["models"]
         return {row["name"]: row["state"] for row in rows}
 
     equal(index()["spare"], "READY")
@@ -233,18 +233,20 @@ def load_of_files(wire: Wire) -> None:
 
 def statistics(wire: Wire) -> None:
     def read() -> dict[str, Any]:
-        (found,) = wire.client.get_inference_statistics("sum", "1", **wire.json)["model_stats"]
-        return found
+        (model_statistics,) = wire.client.get_inference_statistics("sum", "1", **wire.json)[
+            "model_stats"
+        ]
+        return model_statistics
 
-    before = read()
+    earlier = read()
     wire.sum()
-    after = read()
-    equal((after["name"], after["version"]), ("sum", "1"))
+    later = read()
+    equal((later["name"], later["version"]), ("sum", "1"))
     for key in ("inference_count", "execution_count"):
-        equal(int(after[key]) - int(before.get(key, 0)), 1)
+        equal(int(later[key]) - int(earlier.get(key, 0)), 1)
     for key in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
-        assert int(after["inference_stats"][key]["count"]) > 0, key
-    assert int(after["inference_stats"]["success"]["ns"]) > 0
+        assert int(later["inference_stats"][key]["count"]) > 0, key
+    assert int(later["inference_stats"]["success"]["ns"]) > 0
     names = {
         row["name"] for row in wire.client.get_inference_statistics(**wire.json)["model_stats"]
     }
@@ -252,17 +254,19 @@ def statistics(wire: Wire) -> None:
 
 
 def config(wire: Wire) -> None:
-    found = wire.client.get_model_config("sum", **wire.json)
-    found = found if wire.http else found["config"]
-    equal(found["name"], "sum")
-    equal([row["name"] for row in found["input"]], ["a", "b"])
-    equal({row["data_type"] for row in found["input"] + found["output"]}, {"TYPE_FP32"})
+    model_config = wire.client.get_model_config("sum", **wire.json)
+    model_config = model_config if wire.http else model_config["config"]
+    equal(model_config["name"], "sum")
+    equal([row["name"] for row in model_config["input"]], ["a", "b"])
+    equal(
+        {row["data_type"] for row in model_config["input"] + model_config["output"]}, {"TYPE_FP32"}
+    )
 
 
 def shared_memory(wire: Wire) -> None:
-    given = [wire.input("a", A, "FP32"), wire.input("b", B, "FP32")]
-    given[0].set_shared_memory("region", 16)
-    wire.refused(lambda: wire.client.infer("sum", given), "501", "shared memory")
+    infer_inputs = [wire.input("a", A, "FP32"), wire.input("b", B, "FP32")]
+    infer_inputs[0].set_shared_memory("region", 16)
+    wire.refused(lambda: wire.client.infer("sum", infer_inputs), "501", "shared memory")
 
 
 def errors(wire: Wire) -> dict[str, tuple[Callable[[], Any], str, str]]:
@@ -315,17 +319,21 @@ COMMON: dict[str, tuple[Callable[[Wire], None], tuple[str, ...]]] = {
 
 def add_common(wire: Wire) -> None:
     """Add what all four clients do alike."""
-    for name, (check, parts) in COMMON.items():
-        checks.add(f"{wire.name}: {name}", lambda check=check: check(wire), *wire.parts, *parts)
+    for name, (check, features) in COMMON.items():
+        checks.add(
+            f"{wire.name}: {name}", lambda check=check: check(wire), *wire.features, *features
+        )
     for datatype, array in ARRAYS.items():
         checks.add(
             f"{wire.name}: {datatype}",
             lambda d=datatype, a=array: identity(wire, d, a),
-            *wire.parts,
+            *wire.features,
         )
     for task, model in SERVER["models"].items():
         checks.add(
-            f"{wire.name}: image, {task}", lambda t=task, m=model: image(wire, t, m), *wire.parts
+            f"{wire.name}: image, {task}", lambda t=task, m=model: image(wire, t, m), *wire.features
         )
     for name, row in errors(wire).items():
-        checks.add(f"{wire.name}: error, {name}", lambda row=row: wire.refused(*row), *wire.parts)
+        checks.add(
+            f"{wire.name}: error, {name}", lambda row=row: wire.refused(*row), *wire.features
+        )

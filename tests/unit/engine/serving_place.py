@@ -13,14 +13,14 @@ from quadriga.store.journal import read_frames, segment_paths
 
 def small(**others: Any) -> Settings:
     """Give settings for one thread and small images, without signals."""
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "threads": 1,
         "max_queue": 8,
         "max_pixels": 1000,
         "max_images": 8,
         "signals_per_s": 0,
     }
-    return Settings(**asked | others)
+    return Settings(**options | others)
 
 
 def pipeline_of(

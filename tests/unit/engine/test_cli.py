@@ -28,8 +28,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), CASES.values(), ids=CASES)
-def test_a_bad_option_is_named(arguments, said):
+@pytest.mark.parametrize(("arguments", "message"), CASES.values(), ids=CASES)
+def test_a_bad_option_is_named(arguments, message):
     result = CliRunner().invoke(main, arguments, terminal_width=200)
     assert result.exit_code == 2
-    assert said in result.output
+    assert message in result.output

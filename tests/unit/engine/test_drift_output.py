@@ -12,8 +12,8 @@ from tests.drift_reports import watched
 
 def said(report):
     console = Console(width=300, file=io.StringIO())
-    for part in render_drift(report):
-        console.print(part)
+    for renderable in render_drift(report):
+        console.print(renderable)
     return console.file.getvalue()
 
 

@@ -50,8 +50,8 @@ def answered(model, paths, **parameters):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_each_sample_model_has_one(name):
     model = open_model(SAMPLE_MODELS / name)
-    found = model.embedding
-    assert (found.tensor, found.pooling, found.length) == (*SAMPLES[name], 64)
+    source = model.embedding
+    assert (source.tensor, source.pooling, source.length) == (*SAMPLES[name], 64)
     assert len(model.embedding_space) == 16
     assert int(model.embedding_space, 16) >= 0
     parameters = {"prompt": "How many circles?"} if name == "shapes-image-text" else {}
@@ -76,8 +76,8 @@ def test_answers_are_those_of_the_file_to_the_bit(name):
     (image,) = plain.inputs
     tensor = np.random.default_rng(3).random((3, *image.shape[1:]), np.float32)
     feeds = {image.name: tensor}
-    asked = [*(output.name for output in plain.outputs), model.embedding.output]
-    with_it, without = model.session.run(feeds, asked), plain.run(feeds)
+    output_names = [*(output.name for output in plain.outputs), model.embedding.output]
+    with_it, without = model.session.run(feeds, output_names), plain.run(feeds)
     assert model.session.run(feeds).keys() == without.keys()
     for output, array in without.items():
         np.testing.assert_array_equal(with_it[output], array)
@@ -113,8 +113,8 @@ def test_an_answer_in_pieces_has_it():
     parameters = {"prompt": "How many circles?"}
     tensor = Tensor("a", "BYTES", (1,), [SCENES[0].read_bytes()], parameters)
     *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))
-    (whole,) = answered(model, SCENES[:1], **parameters)
-    np.testing.assert_array_equal(last.embedding, whole.embedding)
+    (complete,) = answered(model, SCENES[:1], **parameters)
+    np.testing.assert_array_equal(last.embedding, complete.embedding)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_model_toml_names_a_tensor(tmp_path, tensor, length):
 
 
 @pytest.mark.parametrize(
-    ("name", "written", "other"),
+    ("name", "written", "other_model"),
     [
         ("shapes-classifier", "none", ""),
         ("shapes-classifier", "model:shapes-detector", "shapes-detector"),
@@ -144,9 +144,9 @@ def test_model_toml_names_a_tensor(tmp_path, tensor, length):
         ("shapes-image-text", "model:shapes-detector", "shapes-detector"),
     ],
 )
-def test_model_toml_says_none_or_another_model_s(tmp_path, name, written, other):
+def test_model_toml_says_none_or_another_model_s(tmp_path, name, written, other_model):
     model = open_model(copied(tmp_path, name, f'embedding = "{written}"'))
-    assert (model.embedding.tensor, model.embedding.other) == (None, other)
+    assert (model.embedding.tensor, model.embedding.other_model) == (None, other_model)
     assert model.embedding_space is None
     assert model.embed(decode(SCENES[0].read_bytes())) is None
     (item,) = answered(model, SCENES[:1], **({"prompt": "a"} if "text" in name else {}))
@@ -229,10 +229,10 @@ def test_weights_beside_the_file_are_found(tmp_path):
 
 def test_inspect_names_it(tmp_path):
     folder = str(SAMPLE_MODELS / "shapes-classifier")
-    told = CliRunner().invoke(main, ["inspect", folder], env={"COLUMNS": "200"})
-    assert "/ReduceMean_output_0, 64 numbers (what the last linear layer reads" in told.output
-    told = CliRunner().invoke(main, ["inspect", folder, "--json"])
-    assert json.loads(told.output)["embedding"] == {
+    result = CliRunner().invoke(main, ["inspect", folder], env={"COLUMNS": "200"})
+    assert "/ReduceMean_output_0, 64 numbers (what the last linear layer reads" in result.output
+    result = CliRunner().invoke(main, ["inspect", folder, "--json"])
+    assert json.loads(result.output)["embedding"] == {
         "tensor": "/ReduceMean_output_0",
         "pooling": "",
         "reason": "what the last linear layer reads, before 'logits'",
@@ -270,13 +270,13 @@ def test_inspect_names_it(tmp_path):
     ],
 )
 def test_one_vector_an_image(array, expected):
-    found = pool_vectors(array, 2)
-    assert [None if each is None else each.tolist() for each in found] == expected
-    assert all(each is None or each.dtype == np.float32 for each in found)
+    vectors = pool_vectors(array, 2)
+    assert [None if vector is None else vector.tolist() for vector in vectors] == expected
+    assert all(vector is None or vector.dtype == np.float32 for vector in vectors)
 
 
 def test_the_mean_of_parts_needs_each():
-    one = np.ones(2, np.float32)
-    assert mean_vector([one, 3 * one]).tolist() == [2, 2]
-    assert mean_vector([one, None]) is None
+    ones_vector = np.ones(2, np.float32)
+    assert mean_vector([ones_vector, 3 * ones_vector]).tolist() == [2, 2]
+    assert mean_vector([ones_vector, None]) is None
     assert mean_vector([]) is None

@@ -16,12 +16,12 @@ def graph(text, outputs):
     """Read lines as `output = Operator input input`; a number after the operator is its stride."""
     nodes = []
     for line in text.strip().splitlines():
-        left, _, right = line.partition(" = ")
-        operator, *inputs = right.split()
+        targets, _, expression = line.partition(" = ")
+        operator, *inputs = expression.split()
         stride = int(operator[-1]) if operator[-1].isdecimal() else 1
         numbers = {"strides": (stride, stride)} if stride > 1 else {}
-        given = left.strip().split(",")
-        nodes.append(Node(operator.rstrip("23"), tuple(inputs), tuple(given), numbers))
+        output_names = targets.strip().split(",")
+        nodes.append(Node(operator.rstrip("23"), tuple(inputs), tuple(output_names), numbers))
     return Graph(tuple(nodes), {"image": (1, 3, 64, 64)}, outputs, WEIGHTS, {"by2": (2,)})
 
 
@@ -118,9 +118,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_tensor_is(case):
     text, outputs, expected = CASES[case]
-    found = EmbeddingFinder(graph(text, outputs), "image").find()
-    assert (found.tensor, found.pooling) == (expected or (None, ""))
-    assert found.reason
+    source = EmbeddingFinder(graph(text, outputs), "image").find()
+    assert (source.tensor, source.pooling) == (expected or (None, ""))
+    assert source.reason
 
 
 def test_a_graph_is_read_as_the_onnx_package_does():
@@ -134,14 +134,16 @@ def test_a_graph_is_read_as_the_onnx_package_does():
     assert strides[:3] == [(2, 2), (2, 2), (2, 2)]
     assert read.inputs == {"images": (-1, 3, 160, 160)}
     assert read.outputs == {"output0": (-1, 8, 400)}
-    assert read.weights == {each.name: tuple(each.dims) for each in expected.initializer}
+    assert read.weights == {
+        initializer.name: tuple(initializer.dims) for initializer in expected.initializer
+    }
     few = {
         node.output[0]: tuple(onnx.numpy_helper.to_array(node.attribute[0].t).tolist())
         for node in expected.node
         if node.op_type == "Constant" and node.attribute[0].t.data_type == TensorProto.INT64
     }
     assert {name: read.constants[name] for name in few} == {
-        name: tuple(each % 2**64 for each in values) for name, values in few.items()
+        name: tuple(initializer % 2**64 for initializer in values) for name, values in few.items()
     }
 
 
@@ -166,11 +168,11 @@ def test_a_graph_that_goes_round_in_circles_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["y", "longer" * 50])
 def test_a_further_output_is_what_the_onnx_package_reads(tmp_path, name):
-    before = onnx.load(doubling(tmp_path / "model.onnx"))
-    model = onnx.ModelProto.FromString(add_output(before.SerializeToString(), "x", name))
+    original = onnx.load(doubling(tmp_path / "model.onnx"))
+    model = onnx.ModelProto.FromString(add_output(original.SerializeToString(), "x", name))
     assert [output.name for output in model.graph.output] == ["y", name]
     assert model.graph.node[-1] == helper.make_node("GlobalAveragePool", ["x"], [name])
-    assert model.graph.node[:-1] == before.graph.node[:]
-    plain = onnx.ModelProto.FromString(add_output(before.SerializeToString(), "x"))
+    assert model.graph.node[:-1] == original.graph.node[:]
+    plain = onnx.ModelProto.FromString(add_output(original.SerializeToString(), "x"))
     assert [output.name for output in plain.graph.output] == ["y", "x"]
     assert len(plain.graph.node) == 1

@@ -17,13 +17,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "evaluation-reference.md"
 
 
 def record(name, **fields):
-    found = [BOX | {"score": 0.5}]
-    return {"id": name, "width": 20, "height": 20, "predictions": found, "ground_truth": [BOX]} | fields  # fmt: skip
+    predictions = [BOX | {"score": 0.5}]
+    return {"id": name, "width": 20, "height": 20, "predictions": predictions, "ground_truth": [BOX]} | fields  # fmt: skip
 
 
-def run(*arguments, given=None, code=0):
+def run(*arguments, stdin=None, code=0):
     result = CliRunner().invoke(
-        main, ["evaluate", *map(str, arguments)], input=given, env={"COLUMNS": "200"}
+        main, ["evaluate", *map(str, arguments)], input=stdin, env={"COLUMNS": "200"}
     )
     assert result.exit_code == code, result.output
     return result
@@ -37,17 +37,17 @@ def records(tmp_path):
 
 
 def test_records_are_shown_as_a_table(records) -> None:
-    said = run("--task", "detection", "--records", records, "--by", "meta.a").stdout
-    assert re.search(r"AP, IoU 0.5 +│ 1.000 │ 1.000 to 1.000", said)
-    assert "4 images" in said
-    assert re.search(r"1 +│ +2 │ 1.000", said)
+    output = run("--task", "detection", "--records", records, "--by", "meta.a").stdout
+    assert re.search(r"AP, IoU 0.5 +│ 1.000 │ 1.000 to 1.000", output)
+    assert "4 images" in output
+    assert re.search(r"1 +│ +2 │ 1.000", output)
 
 
 def test_json_is_all_that_is_printed(records) -> None:
     report = json.loads(run("--task", "detection", "--records", records, "--json").stdout)
     assert (report["schema"], report["data"]["current"]["n"]) == ("report/1", 4)
     options = ("--task", "detection", "--records", "-", "--json", "--resamples", 0)
-    piped = json.loads(run(*options, given=records.read_text()).stdout)
+    piped = json.loads(run(*options, stdin=records.read_text()).stdout)
     assert piped["metrics"][0]["value"] == report["metrics"][0]["value"]
     assert piped["metrics"][0]["ci95"] is None
 
@@ -56,17 +56,17 @@ def test_times_are_shown_in_order_and_what_is_cut_is_said(tmp_path) -> None:
     lines = [record(at, created_at=f"2026-01-01T{23 - at % 24:02d}:00:00Z", metadata={"a": at}) for at in range(30)]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     options = ("--task", "detection", "--records", tmp_path / "a.jsonl", "--resamples", 0)
-    said = run(*options, "--by", "hour", "--by", "meta.a").stdout
-    assert re.findall(r"^│ (\d\d) │", said, re.MULTILINE)[:24] == [
+    output = run(*options, "--by", "hour", "--by", "meta.a").stdout
+    assert re.findall(r"^│ (\d\d) │", output, re.MULTILINE)[:24] == [
         f"{hour:02d}" for hour in range(24)
     ]
-    assert "meta.a: 24 of 30 values" in said
+    assert "meta.a: 24 of 30 values" in output
 
 
 def test_an_empty_file_is_insufficient(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text("")
-    said = run("--task", "detection", "--records", tmp_path / "a.jsonl").stdout
-    assert said.strip() == "0 images, too few to say anything"
+    output = run("--task", "detection", "--records", tmp_path / "a.jsonl").stdout
+    assert output.strip() == "0 images, too few to draw conclusions"
 
 
 def test_reports_are_written(records, tmp_path, photo_png) -> None:
@@ -97,8 +97,8 @@ def test_cocos_files(tmp_path) -> None:
         "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
     }
     (tmp_path / "t.json").write_text(json.dumps(truth))
-    found = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 1}]
-    (tmp_path / "p.json").write_text(json.dumps(found))
+    results = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 1}]
+    (tmp_path / "p.json").write_text(json.dumps(results))
     options = ("--truth", tmp_path / "t.json", "--predictions", tmp_path / "p.json")
     assert re.search(r"AP +│ 1.000", run(*options).stdout)
     parameters = json.loads(run(*options, "--json").stdout)["parameters"]
@@ -114,10 +114,10 @@ def data(tmp_path):
     lines = []
     for at in range(4):
         for nth, model in enumerate(("ships", "other")):
-            found = [BOX | {"score": 0.5}] if nth == 0 or at == 0 else []
+            predictions = [BOX | {"score": 0.5}] if nth == 0 or at == 0 else []
             lines.append(
                 {"id": str((at * 2 + nth + 1) << 22), "model": MODEL | {"name": model},
-                 "task": "OBJECT_DETECTION", "predictions": found, "metadata": {"at": at},
+                 "task": "OBJECT_DETECTION", "predictions": predictions, "metadata": {"at": at},
                  "input": {"hash": f"blake3:{at:064x}", "width": 20, "height": 20},
                  "ground_truth": [BOX] if at < 3 else None}
             )  # fmt: skip
@@ -129,14 +129,14 @@ def data(tmp_path):
 
 def test_what_is_stored_is_evaluated_and_compared(data) -> None:
     options = ("--model", "ships@1", "--compare", "other", "--slice", "first=meta.at=0")
-    said = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
-    assert "ships 1" in said
+    output = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
+    assert "ships 1" in output
     assert (
         "3 images, left out 1 images whose truth is not known, 3 images in common with other"
-        in said
+        in output
     )
-    assert re.search(r"AP +│ 1.000 │ 1.000 to 1.000 │ \+0\.\d+ \(", said)
-    assert re.search(r"true +│ +1 │ 1.000", said)
+    assert re.search(r"AP +│ 1.000 │ 1.000 to 1.000 │ \+0\.\d+ \(", output)
+    assert re.search(r"true +│ +1 │ 1.000", output)
     options = ("--model", "ships", "--where", "meta.at=ge:2", "--data", data, "--json")
     report = json.loads(run(*options).stdout)
     assert report["data"]["current"]["n"] == 1
@@ -146,11 +146,11 @@ def test_what_is_stored_is_evaluated_and_compared(data) -> None:
 
 def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(RayCluster, "close", lambda _: None)  # one for both: it takes some seconds
-    where = json.dumps({"model": "ships"})
+    filter_ = json.dumps({"model": "ships"})
     exported = tmp_path / "ships.parquet"
     CliRunner().invoke(
         main,
-        ["export", where, "--format", "parquet", "--output", str(exported), "--data", str(data)],
+        ["export", filter_, "--format", "parquet", "--output", str(exported), "--data", str(data)],
     )
     stored = "--model", "ships", "--data", data
     file = "--records", exported, "--task", "detection"
@@ -164,17 +164,20 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "got none"),
         (["--records", "a", "--model", "b"], "got records and model"),
-        (["--records", "a"], "expected --task with --records"),
-        (["--truth", "a"], "expected --predictions with --truth"),
-        (["--records", "a", "--task", "detection", "--where", "b"], "expected no --where"),
-        (["--model", "a", "--split", "b"], "expected no --split with --model"),
-        (["--model", "a", "--dataset", "b", "--database", "c"], "expected no --database"),
-        (["--model", "a", "--output", "b.pdf"], "expected a file .html or .json, got b.pdf"),
-        (["--model", "a", "--output", "no/b.json"], "expected a folder no, got none"),
+        (["--records", "a"], "--task is required with --records"),
+        (["--truth", "a"], "--predictions is required with --truth"),
+        (["--records", "a", "--task", "detection", "--where", "b"], "--where cannot be used"),
+        (["--model", "a", "--split", "b"], "--split cannot be used with --model"),
+        (["--model", "a", "--dataset", "b", "--database", "c"], "--database cannot be used"),
+        (
+            ["--model", "a", "--output", "b.pdf"],
+            "expected a file ending in .html or .json, got b.pdf",
+        ),
+        (["--model", "a", "--output", "no/b.json"], "folder not found: no"),
         (
             ["--records", "bad.jsonl", "--task", "detection", "--images", "no"],
             "'no' does not exist",
@@ -182,7 +185,10 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--model", "a", "--slice", "b"], "expected NAME=FILTER, got b"),
         (["--model", "a", "--where", "{"], "expected JSON, got {"),
         (["--model", "a", "--where", '{"a": 1}'], "expected where.a to"),
-        (["--records", "bad.jsonl", "--task", "detection", "--on", "ray"], "expected --on with"),
+        (
+            ["--records", "bad.jsonl", "--task", "detection", "--on", "ray"],
+            "--on can only be used with",
+        ),
         (["--records", "bad.parquet", "--task", "detection"], "expected bad.parquet to be Parquet"),
         (["--model", "a", "--on", "nowhere://x"], "expected a Ray cluster at 'nowhere://x'"),
         (["--model", "a"], "database not found"),
@@ -191,19 +197,22 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--records", "bad.jsonl", "--task", "x"], "as task, got 'x'"),
         (["--truth", "bad.jsonl", "--predictions", "bad.jsonl"], "bad.jsonl: expected JSON"),
         (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected a JSON object, got 1"),
-        (["--model", "a", "--dataset", "b", "--data", "d"], "expected --data with a model folder"),
-        (["--model", "no/a", "--dataset", "b"], "expected no/a to be a model folder, or a model's"),
+        (
+            ["--model", "a", "--dataset", "b", "--data", "d"],
+            "--data can only be used with a model folder",
+        ),
+        (["--model", "no/a", "--dataset", "b"], "model folder not found: no/a"),
         (["--model", "a", "--dataset", "b", "--server", "ftp://x"], "expected a URL such as"),
         (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
     ],
 )
-def test_what_means_nothing_is_said(tmp_path, monkeypatch, arguments, said: str) -> None:
+def test_what_means_nothing_is_said(tmp_path, monkeypatch, arguments, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("bad.jsonl", "bad.parquet"):
         (tmp_path / name).write_text("no")
     result = run(*arguments, code=2)
     words = re.sub(r"[│\s]+", " ", result.output)
-    assert said in words
+    assert message in words
 
 
 def test_every_flag_is_described() -> None:

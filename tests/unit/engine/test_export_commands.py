@@ -12,7 +12,7 @@ LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions"
 
 
 def run(*arguments: object) -> str:
-    result = CliRunner().invoke(main, [str(each) for each in arguments], terminal_width=200)
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], terminal_width=200)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -30,20 +30,20 @@ def test_what_is_imported_is_exported(tmp_path: Path) -> None:
 
 
 def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
-    asked = []
+    exported_parameters = []
 
     def export(_, __, parameters, *___) -> int:
-        asked.append(parameters.images)
+        exported_parameters.append(parameters.images)
         return 0
 
     monkeypatch.setattr("quadriga.store.exchange.export.export", export)
     for flags in ([], ["--images"], ["--no-images"]):
         run("export", "--output", tmp_path / "out.zip", "--data", tmp_path, *flags)
-    assert asked == [None, True, False]
+    assert exported_parameters == [None, True, False]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["export", "{", "--output", "x.jsonl"], "expected FILTER to be JSON"),
         (["export", '{"a": 1}', "--output", "x.jsonl"], "expected where.a to"),
@@ -54,11 +54,11 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
         (["import", "bad.jsonl"], "line 1: expected a JSON object"),
     ],
 )
-def test_what_means_nothing_is_said(tmp_path: Path, monkeypatch, arguments, said: str) -> None:
+def test_what_means_nothing_is_said(tmp_path: Path, monkeypatch, arguments, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.jsonl").write_text(json.dumps(LINE))
     (tmp_path / "bad.jsonl").write_text("no")
     run("import", "good.jsonl")
     result = CliRunner().invoke(main, arguments, terminal_width=200)
     assert result.exit_code == 2, result.output
-    assert said in result.output
+    assert message in result.output

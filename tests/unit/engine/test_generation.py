@@ -52,11 +52,11 @@ def by_rule(prompt, image, most=12, *, image_token=True, ends=EOS):
 
 def by_decoder_rule(prompt, image, most):
     """What an encoder_decoder answers: the image adds to every sum, but takes no position."""
-    before = [1, *ids(prompt)]
+    prompt_tokens = [1, *ids(prompt)]
     extra = sum(image_places(image))
     answer: list[int] = []
     while len(answer) < most and not (answer and answer[-1] in EOS):
-        values = before + answer
+        values = prompt_tokens + answer
         answer.append(FIRST + (sum(values) + extra + len(values) - 1) % 11)
     return words(answer)
 
@@ -108,8 +108,8 @@ def test_beams_and_seeds_are_reproducible_and_independent_of_their_batch(tmp_pat
 def test_all_layouts_find_the_same_beams(tmp_path, layout, style):
     reference = TextPackage(encoder_decoder(tmp_path / "plain", "plain", "gpt2"))
     package = TextPackage(encoder_decoder(tmp_path / "other", layout, style))
-    asked = {"num_beams": 5, "max_new_tokens": 9}
-    assert ask(package, PROMPTS, **asked) == ask(reference, PROMPTS, **asked)
+    parameters = {"num_beams": 5, "max_new_tokens": 9}
+    assert ask(package, PROMPTS, **parameters) == ask(reference, PROMPTS, **parameters)
 
 
 class Counting:
@@ -204,7 +204,7 @@ def test_a_prompt_cannot_bring_the_image_token(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("template", "before", "after"),
+    ("template", "prefix", "suffix"),
     [
         ("{image}<bos> {prompt}", [*IMAGE_PLACES, 1], []),
         ("<bos> {prompt}", [*IMAGE_PLACES, 1], []),
@@ -212,15 +212,15 @@ def test_a_prompt_cannot_bring_the_image_token(tmp_path):
         ("two {image} {prompt} six", [6, *IMAGE_PLACES], [10]),
     ],
 )
-def test_the_template_says_where_the_image_stands(tmp_path, template, before, after):
+def test_the_template_says_where_the_image_stands(tmp_path, template, prefix, suffix):
     toml = f'[text]\nprompt_template = "{template}"'
     package = TextPackage(vision_language(tmp_path, toml=toml))
-    rule = words(expected([*before, *ids("four five"), *after], 12))
+    rule = words(expected([*prefix, *ids("four five"), *suffix], 12))
     assert ask(package, ["four five"]) == [rule]
 
 
 @pytest.mark.parametrize(
-    ("toml", "prompt", "before"),
+    ("toml", "prompt", "first_tokens"),
     [
         (None, "two", [1, 6]),
         (None, "<bos> two", [1, 6]),
@@ -228,10 +228,10 @@ def test_the_template_says_where_the_image_stands(tmp_path, template, before, af
         ('[text]\nprompt_template = "six {prompt} ten"', "two", [1, 10, 6, 14]),
     ],
 )
-def test_a_decoder_behind_an_encoder_begins_with_the_prompt(tmp_path, toml, prompt, before):
+def test_a_decoder_behind_an_encoder_begins_with_the_prompt(tmp_path, toml, prompt, first_tokens):
     package = TextPackage(encoder_decoder(tmp_path, "merged", "gpt2", toml))
-    text = words(before[1:], [])
-    assert ask(package, [prompt]) == [by_decoder_rule(text, WHITE, 13 - len(before))]
+    text = words(first_tokens[1:], [])
+    assert ask(package, [prompt]) == [by_decoder_rule(text, WHITE, 13 - len(first_tokens))]
 
 
 WRONG = [
@@ -255,11 +255,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("toml", "said"), WRONG)
-def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, said):
+@pytest.mark.parametrize(("toml", "message"), WRONG)
+def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, message):
     with pytest.raises(LoadError) as caught:
         TextPackage(vision_language(tmp_path, toml=toml))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_is_missing_is_said(tmp_path):
@@ -425,7 +425,7 @@ def test_a_request_answers_each_image_with_each_prompt(pipeline):
 
 
 @pytest.mark.parametrize(
-    ("shared", "own", "asked"),
+    ("shared", "own", "expected"),
     [
         ({"prompt": "one"}, {"prompts": ["two"]}, ["two"]),
         ({"prompts": ["one"]}, {"prompt": "two"}, ["two"]),
@@ -433,16 +433,16 @@ def test_a_request_answers_each_image_with_each_prompt(pipeline):
         ({"prompts": ["one"]}, {}, ["one"]),
     ],
 )
-def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared, own, asked):
+def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared, own, expected):
     tensor = Tensor("a", "BYTES", (1,), [PNG], own)
     (output,) = pipeline.infer(
         InferRequest("talker", None, "1", [tensor], parameters=shared)
     ).outputs
-    assert [item.prompt for item in output.data[0]] == asked
+    assert [item.prompt for item in output.data[0]] == expected
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         (
             {},
@@ -455,11 +455,11 @@ def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared,
         ({"prompt": "<image>"}, "inputs[0] ('a'): data[0]: expected parameters.prompts without"),
     ],
 )
-def test_what_is_wrong_in_a_request_names_the_input(pipeline, parameters, said):
+def test_what_is_wrong_in_a_request_names_the_input(pipeline, parameters, message):
     request = InferRequest("talker", None, "1", [Tensor("a", "BYTES", (1,), [PNG], parameters)])
     with pytest.raises(InvalidRequest) as caught:
         pipeline.infer(request)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_the_files_are_read_as_they_are(tmp_path):

@@ -32,8 +32,8 @@ def test_workers_share_a_reserved_port_and_others_do_not(host):
 
 
 def test_a_port_that_another_would_share_is_in_use():
-    with shared("127.0.0.1", 0) as other, pytest.raises(OSError, match="in use"):
-        reserve("127.0.0.1", other.getsockname()[1])
+    with shared("127.0.0.1", 0) as second, pytest.raises(OSError, match="in use"):
+        reserve("127.0.0.1", second.getsockname()[1])
 
 
 def test_addresses_of_both_families():

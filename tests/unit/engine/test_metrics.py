@@ -31,21 +31,21 @@ def test_prometheus_reads_what_the_workers_counted() -> None:
     with create_test_client([metrics_route(metrics)]) as client:
         response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
-    found = {
+    samples = {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(response.text)
         for sample in family.samples
     }
     model, version = ("model", 'odd "name"\\'), ("version", "1")
-    assert found["quadriga_build_info", ("version", "1.2")] == 1
-    assert found["quadriga_ready",] == 0
-    assert found["quadriga_images_total", model, version] == 5
-    assert found["quadriga_executions_total", model, version] == 4
+    assert samples["quadriga_build_info", ("version", "1.2")] == 1
+    assert samples["quadriga_ready",] == 0
+    assert samples["quadriga_images_total", model, version] == 5
+    assert samples["quadriga_executions_total", model, version] == 4
     requests = "quadriga_request_duration_seconds"
-    assert found[f"{requests}_count", model, ("outcome", "success"), version] == 3
-    assert found[f"{requests}_sum", model, ("outcome", "success"), version] == 2.5
-    assert found[f"{requests}_sum", model, ("outcome", "failure"), version] == 0.5
+    assert samples[f"{requests}_count", model, ("outcome", "success"), version] == 3
+    assert samples[f"{requests}_sum", model, ("outcome", "success"), version] == 2.5
+    assert samples[f"{requests}_sum", model, ("outcome", "failure"), version] == 0.5
     stage = "quadriga_stage_duration_seconds_sum"
-    assert found[stage, model, ("stage", "infer"), version] == 1
-    assert found["quadriga_store_journal_bytes",] == 7
-    assert found["quadriga_store_shed_total",] == 2
+    assert samples[stage, model, ("stage", "infer"), version] == 1
+    assert samples["quadriga_store_journal_bytes",] == 7
+    assert samples["quadriga_store_shed_total",] == 2

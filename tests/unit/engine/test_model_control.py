@@ -67,7 +67,7 @@ def test_a_load_serves_the_folder_as_it_is_now(root, repository):
 
 
 def test_a_folder_that_appeared_can_be_loaded(root, repository):
-    with pytest.raises(NotFound, match="folder in the repository, got 'new'"):
+    with pytest.raises(NotFound, match="folder not found in the repository: 'new'"):
         repository.load("new")
     tripling(root / "new" / "model.onnx")
     with pytest.raises(NotFound):
@@ -80,12 +80,12 @@ def test_a_load_that_fails_keeps_what_was_served(root, repository):
     (root / "double" / "model.onnx").write_bytes(b"broken")
     (root / "new").mkdir()
     (root / "new" / "model.onnx").write_bytes(b"broken")
-    before = repository.statuses()
+    statuses = repository.statuses()
     for name in ("double", "new"):
         with pytest.raises(LoadError, match=f"model '{name}' version 1 failed to load"):
             repository.load(name)
     assert answer(repository) == 2
-    assert repository.statuses() == before
+    assert repository.statuses() == statuses
     (root / "versions" / "2" / "model.onnx").write_bytes(b"broken")
     with pytest.raises(LoadError, match="version 2"):
         repository.load("versions")
@@ -146,7 +146,7 @@ def test_a_config_stands_for_model_toml_until_the_next_load(repository):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"instance_group": [{}]}, "instance_group"),
         ({"max_batch_size": -1}, "max_batch"),
@@ -156,8 +156,8 @@ def test_a_config_stands_for_model_toml_until_the_next_load(repository):
         ({"runtime": {"providers": ["NoProvider"]}}, "NoProvider"),
     ],
 )
-def test_what_a_config_may_not_say_is_named(repository, config, said):
-    with pytest.raises(LoadError, match=said):
+def test_what_a_config_may_not_say_is_named(repository, config, message):
+    with pytest.raises(LoadError, match=message):
         repository.load("double", Override(config))
     assert answer(repository) == 2
 
@@ -220,14 +220,14 @@ def test_files_are_a_model_until_the_next_load(root, repository, tmp_path):
 
 def pair(root, run, **options):
     """Two workers, as processes of their own would be."""
-    made = []
+    controls = []
     for number in range(2):
         repository = ModelRepository(root)
         control = ModelControl(
             repository, run, worker=number, workers=2, max_file_bytes=10_000, **options
         )
-        made.append((repository, control))
-    return made
+        controls.append((repository, control))
+    return controls
 
 
 def test_a_change_reaches_every_worker_before_it_is_answered(root, tmp_path):
@@ -235,23 +235,23 @@ def test_a_change_reaches_every_worker_before_it_is_answered(root, tmp_path):
     for repository, control in workers:
         control.start()
         repository.load_all()
-    (one, first), (two, second) = workers
+    (first_repository, first), (second_repository, second) = workers
     tripling(root / "double" / "model.onnx")
     first.load("double", None, {})
-    assert (answer(one), answer(two)) == (3, 3)
+    assert (answer(first_repository), answer(second_repository)) == (3, 3)
     second.unload("double")
-    for repository in (one, two):
+    for repository in (first_repository, second_repository):
         with pytest.raises(ModelNotReady, match="unloaded"):
             repository.get("double")
     graph = doubling(tmp_path / "other" / "model.onnx").read_bytes()
     second.load("double", None, {"model.onnx": graph})
-    assert (answer(one), answer(two)) == (2, 2)
+    assert (answer(first_repository), answer(second_repository)) == (2, 2)
     again = ModelRepository(root)  # a worker that died and starts again
     ModelControl(again, tmp_path / "run", worker=1, workers=2).start()
     again.load_all()
     assert answer(again) == 2
     again.get("double").counters.count_success(5, 0, [(0, 1, 0), (0, 2, 0)])
-    one.get("double").counters.count_success(1, 0, [(0, 1, 0), (0, 2, 0)])
+    first_repository.get("double").counters.count_success(1, 0, [(0, 1, 0), (0, 2, 0)])
     until = time.monotonic() + 10
     while first.statistics("double", None)[0].inference_count != 6:
         assert time.monotonic() < until
@@ -281,7 +281,7 @@ def test_changes_at_once_follow_each_other(root, tmp_path):
 
 
 def test_a_worker_that_does_not_follow_is_named(root, tmp_path):
-    (repository, control), (_, other) = pair(root, tmp_path / "run", timeout_s=0.2)
+    (repository, control), (_, other_control) = pair(root, tmp_path / "run", timeout_s=0.2)
     control.start()
     repository.load_all()
     with pytest.raises(ModelNotReady, match="not yet: worker 1"):
@@ -289,15 +289,15 @@ def test_a_worker_that_does_not_follow_is_named(root, tmp_path):
     with (tmp_path / "run" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ModelNotReady, match="no other model to be loaded"):
-            other.unload("double")
+            other_control.unload("double")
 
 
 def test_a_worker_that_cannot_follow_says_why(root, tmp_path):
-    (one, first), _ = pair(root, tmp_path / "run", timeout_s=20)
+    (first_repository, first), _ = pair(root, tmp_path / "run", timeout_s=20)
     shutil.copytree(root, tmp_path / "others")
     two = ModelRepository(tmp_path / "others")
     second = ModelControl(two, tmp_path / "run", worker=1, workers=2, timeout_s=20)
-    for repository, control in ((one, first), (two, second)):
+    for repository, control in ((first_repository, first), (two, second)):
         control.start()
         repository.load_all()
     (tmp_path / "others" / "double" / "model.onnx").write_bytes(b"broken")

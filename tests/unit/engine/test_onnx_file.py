@@ -40,8 +40,12 @@ def external(folder, location="weights.bin"):
 def test_external_weights_are_found_and_checked(tmp_path):
     path = external(tmp_path)
     header, _ = read_onnx(path)
-    (part,) = header.external_data
-    assert (part.location, part.offset, part.length) == ("weights.bin", 8, 16)
+    (external_data,) = header.external_data
+    assert (external_data.location, external_data.offset, external_data.length) == (
+        "weights.bin",
+        8,
+        16,
+    )
     with pytest.raises(OnnxFileError, match="no such file"):
         check_external_data(path, header)
     (tmp_path / "weights.bin").write_bytes(bytes(23))
@@ -79,10 +83,10 @@ def test_what_is_no_onnx_model_is_refused(tmp_path, content):
 
 
 def test_every_cut_of_a_file_is_refused_or_read_but_never_a_crash(tmp_path):
-    whole = doubling(tmp_path / "whole.onnx").read_bytes()
+    content = doubling(tmp_path / "whole.onnx").read_bytes()
     path = tmp_path / "cut.onnx"
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
         try:
             read_onnx(path)
         except OnnxFileError:

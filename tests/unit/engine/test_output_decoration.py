@@ -7,8 +7,8 @@ from quadriga.engine.recording import ImageResult, StoreResult
 from quadriga.proto.messages import RequestedOutput, StorageOptions, Tensor
 
 
-def image(score: float | None = None, *, wanted: bool | None = None) -> ImageResult:
-    storage = StorageOptions(semantic_score=wanted)
+def image(score: float | None = None, *, requested: bool | None = None) -> ImageResult:
+    storage = StorageOptions(semantic_score=requested)
     return ImageResult("image", "predict", [], {}, storage=storage, semantic_score=score)
 
 
@@ -63,8 +63,8 @@ def test_outputs_of_a_graph_have_no_ids():
     [
         ([image(0.5)], False, {}),
         ([image(0.5)], True, {"semantic_score": 0.5}),
-        ([image(0.5, wanted=True)], False, {"semantic_score": 0.5}),
-        ([image(0.5, wanted=False)], True, {}),
+        ([image(0.5, requested=True)], False, {"semantic_score": 0.5}),
+        ([image(0.5, requested=False)], True, {}),
         ([image(0.5), image(), image(0.25)], True, {"semantic_score": "0.5,,0.25"}),
         ([image(), image()], True, {}),
     ],

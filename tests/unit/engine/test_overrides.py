@@ -49,7 +49,7 @@ def test_versions_that_are_not_there_are_refused(versions):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"backend": "python"}, "backend"),
         ({"platform": "tensorrt_plan"}, "platform"),
@@ -62,8 +62,8 @@ def test_versions_that_are_not_there_are_refused(versions):
         ({"labels": "/etc/passwd"}, "relative path"),
     ],
 )
-def test_what_a_config_may_not_say_is_named(config, said):
-    with pytest.raises(LoadError, match=said) as caught:
+def test_what_a_config_may_not_say_is_named(config, message):
+    with pytest.raises(LoadError, match=message) as caught:
         read_config(config)
     assert str(caught.value).startswith(("config: ", "expected a relative path"))
 
@@ -108,13 +108,15 @@ def test_no_path_that_passes_leads_out(path):
 
 def test_files_are_written_into_a_folder_of_their_own(tmp_path):
     files = {"1/model.onnx": b"graph", "1/weights/part.0": b"w", "labels.txt": b""}
-    one = write_files(files, tmp_path, 6)
+    folder = write_files(files, tmp_path, 6)
     two = write_files(files, tmp_path, 6)
-    assert one != two
-    assert one.parent == tmp_path
-    found = {str(p.relative_to(one)): p.read_bytes() for p in one.rglob("*") if p.is_file()}
-    assert found == files
-    assert one.stat().st_mode & 0o777 == 0o700
+    assert folder != two
+    assert folder.parent == tmp_path
+    contents = {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+    assert contents == files
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_files_are_bounded_and_are_no_folders_too(tmp_path):

@@ -80,7 +80,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         ("task = ", "TOML"),
         ('task = "pose"', "segmentation, tensor, or module:attribute, got 'pose'"),
@@ -115,12 +115,12 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ),
     ],
 )
-def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, said):
+def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, message):
     path = classifier(tmp_path / "model.onnx")
     (tmp_path / "model.toml").write_text(toml)
     with pytest.raises(LoadError) as caught:
         recognised(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_image_model_needs_an_image_s_input(tmp_path):
@@ -153,7 +153,7 @@ def test_a_std_of_zero_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         ("[output]\nangle = 'le90'", "output.angle in model.toml has no use for detection with decoder ultralytics, only for oriented"),
         ("[output]\nactivation = 'sigmoid'", "for classification, semantic_logits, binary, birefnet"),
@@ -166,10 +166,10 @@ def test_a_std_of_zero_is_refused(tmp_path):
         ("labels = []", r"class names in model.toml, labels, .* got \[\]"),
     ],
 )  # fmt: skip
-def test_a_key_that_nothing_reads_is_refused_with_what_it_is_for(tmp_path, toml, said):
+def test_a_key_that_nothing_reads_is_refused_with_what_it_is_for(tmp_path, toml, message):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
     (tmp_path / "model.toml").write_text(toml)
-    with pytest.raises(LoadError, match=said):
+    with pytest.raises(LoadError, match=message):
         recognised(path)
 
 

@@ -97,7 +97,7 @@ class Place:
             for payload in journaled(self.directory)
             if is_change(payload)
         ]
-        return [one.seq for change in changes for one in change.of]
+        return [signals.seq for change in changes for signals in change.of]
 
     def images(self) -> int:
         return sum(path.is_file() for path in self.blobs.rglob("*"))
@@ -144,8 +144,8 @@ def test_models_that_prepare_images_alike_have_one_hash(place: Place) -> None:
     pipeline = place.pipeline()
     for name in ("plain", "twin", "other"):
         pipeline.infer(ask(name))
-    plain, twin, other = [record.standard["preprocessing"] for record in place.records()]
-    assert plain == twin != other
+    plain, twin, different = [record.standard["preprocessing"] for record in place.records()]
+    assert plain == twin != different
 
 
 def test_a_protocol_is_stored_as_it_names_itself(place: Place) -> None:
@@ -197,7 +197,7 @@ def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "parameters", "kept", "images"),
+    ("store", "parameters", "has_blob", "images"),
     [
         ("", {}, 2, 2),
         ('inputs = "none"', {}, 2, 0),
@@ -211,13 +211,13 @@ def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
     ],
 )
 def test_what_is_kept_is_what_the_model_and_the_request_allow(
-    place: Place, store, parameters, kept, images
+    place: Place, store, parameters, has_blob, images
 ) -> None:
     place.model("own", store)
     response = place.pipeline().infer(ask("own", GRAY, WHITE, **parameters))
-    assert (len(place.records()), place.images()) == (kept, images)
-    assert len(response.inference_ids) == kept
-    assert ("inference_id" in response.outputs[0].parameters) == bool(kept)
+    assert (len(place.records()), place.images()) == (has_blob, images)
+    assert len(response.inference_ids) == has_blob
+    assert ("inference_id" in response.outputs[0].parameters) == bool(has_blob)
     assert "stored" not in response.outputs[0].parameters
     assert all(record.input.kept == bool(images) for record in place.records())
     assert all(record.input.hash for record in place.records())
@@ -225,13 +225,13 @@ def test_what_is_kept_is_what_the_model_and_the_request_allow(
 
 @pytest.mark.parametrize("durability", ["memory", "process", "power"])
 def test_an_input_may_opt_out_beside_others(place: Place, durability) -> None:
-    asked = [
+    inputs = [
         Tensor("a", "BYTES", (1,), [GRAY], {"store": False}),
         Tensor("b", "BYTES", (1,), [WHITE], {}),
     ]
     pipeline = place.pipeline(durability=durability)
-    response = pipeline.infer(InferRequest("plain", None, "r", asked))
-    alone = pipeline.infer(InferRequest("plain", None, "r", asked[:1]))
+    response = pipeline.infer(InferRequest("plain", None, "r", inputs))
+    alone = pipeline.infer(InferRequest("plain", None, "r", inputs[:1]))
     pipeline.close()
     (record,) = place.records()
     assert (record.input.name, record.image_no) == ("b", 1)
@@ -248,10 +248,10 @@ def test_sampling_takes_its_share_and_the_same_images_each_time(place: Place) ->
     for _ in range(2):
         for level in levels:
             pipeline.infer(ask("own", gray(level)))
-    kept = [record.input.kept for record in place.records()]
-    assert kept[:60] == kept[60:]
-    assert 15 < sum(kept[:60]) < 45
-    assert place.images() == sum(kept[:60])
+    sampled = [record.input.kept for record in place.records()]
+    assert sampled[:60] == sampled[60:]
+    assert 15 < sum(sampled[:60]) < 45
+    assert place.images() == sum(sampled[:60])
 
 
 @pytest.mark.parametrize("name", ["store", "store_input"])
@@ -417,14 +417,14 @@ def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> No
     place.model("own", 'journal_full = "shed"')
     pipeline = place.pipeline(durability="memory")
     full = FullDisk(place.directory)
-    told = [pipeline.infer(ask("own")).stored for _ in range(5)]
-    assert told[0]
-    assert not told[-1]
+    stored = [pipeline.infer(ask("own")).stored for _ in range(5)]
+    assert stored[0]
+    assert not stored[-1]
     with pytest.raises(Overloaded, match="expected at most 3000 bytes in memory"):
         pipeline.infer(ask("plain"))
     full.end()
     pipeline.close()
-    assert len(place.records()) == sum(told)
+    assert len(place.records()) == sum(stored)
 
 
 def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
@@ -436,7 +436,7 @@ def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
         pipeline.infer(ask("breaking", WHITE))
     tensor = Tensor("x", "FP32", (1, 3), np.zeros((1, 3), np.float32))
     pipeline.infer(InferRequest("double", None, "r", [tensor]))
-    assert place.signalled() == [each.seq for each in place.records()[:3]]
+    assert place.signalled() == [record.seq for record in place.records()[:3]]
     numbers = place.recorder.counters()
     assert (numbers["signals_total"], numbers["signals_skipped_total"]) == (3, 0)
     assert len(place.records()) == 5
@@ -462,5 +462,5 @@ def test_pixels_of_one_request_are_bounded(place: Place, monkeypatch) -> None:
     monkeypatch.setattr(image_inference, "MAX_SIGNAL_PIXEL_BYTES", 2 * 4 * 6 * 3)
     pipeline = place.pipeline(signals_per_s=1e6)
     pipeline.infer(ask("plain", *[GRAY] * 5))
-    assert place.signalled() == [each.seq for each in place.records()[:2]]
+    assert place.signalled() == [record.seq for record in place.records()[:2]]
     assert place.recorder.counters()["signals_skipped_total"] == 3

@@ -48,14 +48,14 @@ def test_a_summary_has_the_fields_of_the_request_and_its_stages(model):
 
 
 def test_a_success_is_counted_once_it_is_said(model):
-    before = statistics(model)
+    previous = statistics(model)
     with trace_of(model) as trace:
         trace.stop()
         trace.count_success(3)
-    after = statistics(model)
-    assert after.success.count == before.success.count + 1
-    assert after.inference_count == before.inference_count + 3
-    assert after.fail == before.fail
+    current = statistics(model)
+    assert current.success.count == previous.success.count + 1
+    assert current.inference_count == previous.inference_count + 3
+    assert current.fail == previous.fail
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_a_success_is_counted_once_it_is_said(model):
     ids=["journal", "run", "output", "client", "fault"],
 )
 def test_an_error_is_counted_and_leaves_as_one_of_the_protocols(model, error, expected, text):
-    before = statistics(model)
+    previous = statistics(model)
     with pytest.raises(expected) as raised, trace_of(model):
         raise error
     assert str(raised.value) == text
     assert raised.value is error or raised.value.__cause__ is error
-    after = statistics(model)
-    assert after.fail.count == before.fail.count + 1
-    assert after.success == before.success
+    current = statistics(model)
+    assert current.fail.count == previous.fail.count + 1
+    assert current.success == previous.success
     assert isinstance(to_protocol_error("m", error), expected)
 
 
@@ -101,9 +101,9 @@ def test_a_stream_that_is_closed_is_not_counted(model):
         with trace_of(model) as trace:
             yield from trace.timed_steps(iter([1, 2]))
 
-    before = statistics(model)
+    previous = statistics(model)
     stream = streamed()
     assert next(stream) == 1
     stream.close()
-    assert statistics(model) == before
+    assert statistics(model) == previous
     assert model.stopwatch.events is None

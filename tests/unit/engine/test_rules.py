@@ -57,10 +57,10 @@ def test_ultralytics_metadata(task, outputs, more, family):
 
 
 def test_yolov5_metadata():
-    found = match_families(
+    match = match_families(
         evidence({"output0": floats(1, 25200, 7)}, metadata={"stride": "32", "names": "['a','b']"})
     )
-    assert found.families == ("yolov5",)
+    assert match.families == ("yolov5",)
 
 
 BY_CONFIG = [
@@ -152,9 +152,9 @@ WITH_PROTOTYPES = [
 
 @pytest.mark.parametrize(("outputs", "image", "families"), WITH_PROTOTYPES)
 def test_prototypes_tell_instance_segmentation_in_either_order(outputs, image, families):
-    found = match_families(evidence(dict(zip("ab", outputs, strict=True)), (image,)))
-    assert found.families == families
-    assert families or 'format="onnx"' in found.reason
+    match = match_families(evidence(dict(zip("ab", outputs, strict=True)), (image,)))
+    assert match.families == families
+    assert families or 'format="onnx"' in match.reason
 
 
 @pytest.mark.parametrize(

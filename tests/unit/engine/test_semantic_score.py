@@ -113,10 +113,13 @@ def test_a_score_is_in_the_parameters_where_it_is_wanted(tmp_path, setting, shar
     )
     place.write()
     place.settled(scored=True)
-    one, two = place.ask(BLUE, shared=shared, **own), place.ask(BLUE, GRAY, shared=shared, **own)
-    found = [each.outputs[0].parameters.get("semantic_score") for each in (one, two)]
-    assert one.headers == [("X-Likeness", "0.006623")]
-    assert found == ([0.006623, two.headers[0][1]] if shown else [None, None])
+    single, double = (
+        place.ask(BLUE, shared=shared, **own),
+        place.ask(BLUE, GRAY, shared=shared, **own),
+    )
+    scores = [response.outputs[0].parameters.get("semantic_score") for response in (single, double)]
+    assert single.headers == [("X-Likeness", "0.006623")]
+    assert scores == ([0.006623, double.headers[0][1]] if shown else [None, None])
     place.pipeline.close()
 
 

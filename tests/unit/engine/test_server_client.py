@@ -14,15 +14,15 @@ from tests.background import listening
 @pytest.fixture
 def server():
     """What answers as it was told and remembers what it heard, and its client."""
-    told = SimpleNamespace(answers=[], heard=[])
+    state = SimpleNamespace(answers=[], heard=[])
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            told.heard.append((self.path, dict(self.headers), body))
-            status, headers, answer = told.answers.pop(0)
+            state.heard.append((self.path, dict(self.headers), body))
+            status, headers, answer = state.answers.pop(0)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": len(answer)}.items():
                 self.send_header(name, str(value))
@@ -33,9 +33,9 @@ def server():
             pass
 
     with listening(Handler) as host:
-        told.client = ServerClient(f"http://{host}/prefix/")
-        yield told
-        told.client.close()
+        state.client = ServerClient(f"http://{host}/prefix/")
+        yield state
+        state.client.close()
 
 
 def test_an_image_is_sent_as_it_is(server) -> None:
@@ -65,11 +65,11 @@ def test_patience_ends(server, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(b'{"error": "expected x"}', "expected x"), (b"<p>", "b'<p>'")]
+    ("answer", "message"), [(b'{"error": "expected x"}', "expected x"), (b"<p>", "b'<p>'")]
 )
-def test_errors_are_said_at_once(server, answer, said) -> None:
+def test_errors_are_said_at_once(server, answer, message) -> None:
     server.answers = [(400, {}, answer)]
-    with pytest.raises(ServerRefused, match=said) as caught:
+    with pytest.raises(ServerRefused, match=message) as caught:
         server.client.infer("m", b"", "x", {})
     assert caught.value.status == 400
 

@@ -16,13 +16,13 @@ def test_a_model_runs_by_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"ir_version": 99}, "IR version"),
         ({"opset": 999}, "operator set"),
     ],
 )
-def test_a_file_too_new_says_how_to_export_again(tmp_path, options, said):
+def test_a_file_too_new_says_how_to_export_again(tmp_path, options, message):
     path = save(
         tmp_path / "model.onnx",
         [helper.make_node("Add", ["x", "x"], ["y"])],
@@ -32,7 +32,7 @@ def test_a_file_too_new_says_how_to_export_again(tmp_path, options, said):
     )
     with pytest.raises(LoadError) as caught:
         Session(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "export again" in str(caught.value)
 
 
@@ -83,13 +83,13 @@ def test_kept_outputs_feed_the_next_run(tmp_path, device):
     )
     session = Session(path)
     session._device = device
-    kept = np.zeros((2, 2), np.float32)
+    cache = np.zeros((2, 2), np.float32)
     added = np.array([[1, 2], [3, 4]], np.float32)
     for _ in range(3):
-        doubled, outputs = session.run_on_device({"x": added, "kept": kept}, "doubled", ["grown"])
-        kept = outputs["grown"]
+        doubled, outputs = session.run_on_device({"x": added, "kept": cache}, "doubled", ["grown"])
+        cache = outputs["grown"]
     np.testing.assert_array_equal(doubled, added * 6)
-    rows = session.select_rows(kept, np.array([1, 1, 0]))
+    rows = session.select_rows(cache, np.array([1, 1, 0]))
     feeds = {"x": np.zeros((3, 2), np.float32), "kept": rows}
     np.testing.assert_array_equal(
         session.run_on_device(feeds, "doubled", [])[0], [[18, 24], [18, 24], [6, 12]]

@@ -58,7 +58,7 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
 
 
 @pytest.mark.parametrize(
-    ("flags", "environment", "toml", "said"),
+    ("flags", "environment", "toml", "message"),
     [
         ({"prot": 1}, {}, "", "--prot"),
         ({}, {"QUADRIGA_PROT": "1"}, "", "QUADRIGA_PROT"),
@@ -76,12 +76,12 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
         ({}, {"QUADRIGA_CONFIG": "missing.toml"}, "", "missing.toml"),
     ],
 )
-def test_what_does_not_fit_names_its_origin(flags, environment, toml, said):
+def test_what_does_not_fit_names_its_origin(flags, environment, toml, message):
     if toml:
         Path("quadriga.toml").write_text(toml)
     with pytest.raises(SettingsError) as caught:
         load(flags, environment)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_every_setting_describes_itself():

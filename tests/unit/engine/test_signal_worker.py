@@ -67,7 +67,7 @@ def test_images_are_journaled_together_with_their_embedding(place: Place, monkey
     place.recorder.put([SignalTask(70, WHITE, VECTOR, "ab" * 8), *images], skipped=3)
     journaled = place.journaled()
     assert [len(frame) for frame in journaled] == [64, 6]
-    assert [one.seq for frame in journaled for one in frame] == [70, *range(1, 70)]
+    assert [signals.seq for frame in journaled for signals in frame] == [70, *range(1, 70)]
     first, second = journaled[0][:2]
     assert (first.space, second.space, second.embedding) == ("ab" * 8, "", b"")
     assert np.frombuffer(first.embedding, "<f2").tolist() == VECTOR.tolist()
@@ -81,7 +81,7 @@ def test_pixels_beyond_the_queue_are_dropped(place: Place, monkeypatch) -> None:
     monkeypatch.setattr(signal_worker, "MAX_QUEUE_BYTES", 2 * size_bytes)
     large = Image(np.zeros((200, 300, 3), np.uint8))
     place.recorder.put([SignalTask(1, large), SignalTask(2, WHITE)], skipped=0)
-    assert [[one.seq for one in frame] for frame in place.journaled()] == [[1]]
+    assert [[signals.seq for signals in frame] for frame in place.journaled()] == [[1]]
     assert place.counts() == (1, 0, 1)
 
 
@@ -89,7 +89,7 @@ def test_a_fault_costs_the_signals_of_one_image(place: Place, caplog) -> None:
     broken = Image(np.full((4, 4, 3), None))
     images = [SignalTask(1, broken), SignalTask(2, WHITE), SignalTask(3, broken)]
     place.recorder.put(images, skipped=0)
-    assert [[one.seq for one in frame] for frame in place.journaled()] == [[2]]
+    assert [[signals.seq for signals in frame] for frame in place.journaled()] == [[2]]
     assert place.counts() == (1, 0, 2)
     assert len(caplog.records) == 1
 
@@ -103,17 +103,17 @@ def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
         return (VECTOR, f"space of {name}") if name == "b" else (None, None)
 
     place.recorder = SignalRecorder(IdSource(0), place.journal, 1, embed=embed)
-    other = Image(np.zeros((4, 4, 5), np.uint8))
+    multiband = Image(np.zeros((4, 4, 5), np.uint8))
     images = [
         SignalTask(1, WHITE, other_model="b"),
-        SignalTask(2, other, other_model="b"),
+        SignalTask(2, multiband, other_model="b"),
         SignalTask(3, WHITE),
     ]
-    images += [SignalTask(4, other, other_model="b"), SignalTask(5, WHITE, other_model="c")]
+    images += [SignalTask(4, multiband, other_model="b"), SignalTask(5, WHITE, other_model="c")]
     place.recorder.put(images, skipped=0)
     (frame,) = place.journaled()
-    assert [one.space for one in frame] == ["space of b", "", "", "", ""]
-    assert all(one.picture for one in frame)
+    assert [signals.space for signals in frame] == ["space of b", "", "", "", ""]
+    assert all(signals.picture for signals in frame)
     assert len(caplog.records) == 2
     assert "inference 5: no embedding by 'c': " in caplog.text
     assert "model 'c' has no embedding of its own" in caplog.text

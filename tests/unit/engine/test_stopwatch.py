@@ -42,16 +42,16 @@ def marks(*events):
 def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches):
     counters = ModelCounters()
     counters.count_success(3, 7, events)
-    found = counters.statistics("m", "1")
-    assert [(b.batch_size, b.compute_infer.count, *times_of(b)) for b in found.batches] == [
+    statistics = counters.statistics("m", "1")
+    assert [(b.batch_size, b.compute_infer.count, *times_of(b)) for b in statistics.batches] == [
         (size, *times) for size, times in batches.items()
     ]
-    assert found.inference_count == 3
-    assert found.execution_count == sum(times[0] for times in batches.values())
-    assert found.success == Duration(1, 7 + events[-1][1] - 100)
-    assert found.queue == Duration(1, 7)
-    assert found.compute_input == Duration(1, sum(times[1] for times in batches.values()))
-    assert found.fail == Duration()
+    assert statistics.inference_count == 3
+    assert statistics.execution_count == sum(times[0] for times in batches.values())
+    assert statistics.success == Duration(1, 7 + events[-1][1] - 100)
+    assert statistics.queue == Duration(1, 7)
+    assert statistics.compute_input == Duration(1, sum(times[1] for times in batches.values()))
+    assert statistics.fail == Duration()
     in_ms = [(started * 10**6, ended * 10**6, batch) for started, ended, batch in events]
     assert list(stages_ms(7 * 10**6, in_ms).values()) == [
         7, *(sum(times[kind] for times in batches.values()) for kind in (1, 2, 3))
@@ -61,8 +61,8 @@ def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches
 def test_a_failure_counts_no_inference():
     counters = ModelCounters()
     counters.count_failure(5, [(0, 100, 0), (0, 130, 0)])
-    found = counters.statistics("m", "1")
-    assert found == ModelStatistics(name="m", version="1", fail=Duration(1, 35), batches=[])
+    statistics = counters.statistics("m", "1")
+    assert statistics == ModelStatistics(name="m", version="1", fail=Duration(1, 35), batches=[])
 
 
 def test_runs_outside_of_a_request_are_not_kept_and_threads_keep_their_own():
@@ -71,25 +71,27 @@ def test_runs_outside_of_a_request_are_not_kept_and_threads_keep_their_own():
     watch.record_preparation()
     assert len(watch.stop()) == 1
     watch.start()
-    other = threading.Thread(target=watch.record_run, args=(1, 1))
-    other.start()
-    other.join()
+    thread = threading.Thread(target=watch.record_run, args=(1, 1))
+    thread.start()
+    thread.join()
     watch.record_run(1, 4)
     assert [batch for _, _, batch in watch.stop()] == [-1, 4, 0]
 
 
 def test_the_counts_of_processes_add_up():
-    one, two = ModelCounters(), ModelCounters()
-    one.count_success(1, 1, [(0, 100, 0), (110, 130, 1), (0, 135, 0)])
-    two.count_success(2, 2, [(0, 200, 0), (210, 220, 2), (0, 221, 0)])
-    two.count_success(1, 0, [(0, 300, 0), (310, 320, 1), (0, 321, 0)])
-    parts = [one.statistics("m", "1"), two.statistics("m", "1")]
-    assert merge_statistics(parts[:1]) == parts[0]
-    found = merge_statistics(parts)
-    assert (found.inference_count, found.execution_count) == (4, 3)
-    assert found.success == Duration(3, 36 + 23 + 21)
-    assert found.last_inference_ms == max(part.last_inference_ms for part in parts)
-    assert found.batches == [
+    first, second = ModelCounters(), ModelCounters()
+    first.count_success(1, 1, [(0, 100, 0), (110, 130, 1), (0, 135, 0)])
+    second.count_success(2, 2, [(0, 200, 0), (210, 220, 2), (0, 221, 0)])
+    second.count_success(1, 0, [(0, 300, 0), (310, 320, 1), (0, 321, 0)])
+    by_process = [first.statistics("m", "1"), second.statistics("m", "1")]
+    assert merge_statistics(by_process[:1]) == by_process[0]
+    merged = merge_statistics(by_process)
+    assert (merged.inference_count, merged.execution_count) == (4, 3)
+    assert merged.success == Duration(3, 36 + 23 + 21)
+    assert merged.last_inference_ms == max(
+        statistics.last_inference_ms for statistics in by_process
+    )
+    assert merged.batches == [
         BatchStatistics(
             batch_size=1,
             compute_input=Duration(2, 20),

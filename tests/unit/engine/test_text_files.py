@@ -35,7 +35,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    made = {}
+    by_kind = {}
     for kind, (words, decoder) in KINDS.items():
         vocabulary = {word: index for index, word in enumerate([*words, "<end>"])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, words[0]))
@@ -45,32 +45,32 @@ def files(tmp_path_factory):
         folder = tmp_path_factory.mktemp("tokenizer")
         tokenizer.save(str(folder / "tokenizer.json"))
         (folder / "generation_config.json").write_text(f'{{"eos_token_id": {len(words)}}}')
-        made[kind] = TextFiles(folder, {})
-    return made
+        by_kind[kind] = TextFiles(folder, {})
+    return by_kind
 
 
 def pieces(files, tokens):
     text = IncrementalDetokenizer(files)
-    parts = [text.append(tokens[:count]) for count in range(1, len(tokens) + 1)]
-    return [*parts, text.append(tokens, ended=True)]
+    texts = [text.append(tokens[:count]) for count in range(1, len(tokens) + 1)]
+    return [*texts, text.append(tokens, ended=True)]
 
 
 def tokens_of(kind):
     words, _ = KINDS[kind]
-    known = st.lists(st.integers(0, len(words)), max_size=12)
+    vocabulary_ids = st.lists(st.integers(0, len(words)), max_size=12)
     if "<0x00>" not in words and len(words) < 256:
-        return known
+        return vocabulary_ids
     names = {name: index for index, name in enumerate(words)}
     as_name = FALLBACK if "<0x00>" in words else by_byte()
     texts = st.text(st.sampled_from("a " + CHARACTERS), max_size=6)
-    return known | texts.map(lambda text: [names[as_name[byte]] for byte in text.encode()])
+    return vocabulary_ids | texts.map(lambda text: [names[as_name[byte]] for byte in text.encode()])
 
 
 def by_byte():
     """Name each byte as GPT-2 does, by encoding the characters that hold it."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = iter(range(256, 512))
-    return [chr(byte) if byte in kept else chr(next(moved)) for byte in range(256)]
+    return [chr(byte) if byte in printable else chr(next(moved)) for byte in range(256)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,8 +78,8 @@ def by_byte():
 @settings(deadline=None)
 def test_pieces_together_are_the_text_whatever_the_tokens(files, kind, data):
     tokens = data.draw(tokens_of(kind))
-    parts = pieces(files[kind], tokens)
-    assert "".join(parts) == files[kind].decode(tokens)
+    texts = pieces(files[kind], tokens)
+    assert "".join(texts) == files[kind].decode(tokens)
 
 
 @pytest.mark.parametrize("character", CHARACTERS)
@@ -88,8 +88,8 @@ def test_a_character_comes_whole(files, kind, character):
     names = by_byte() if kind == "byte level" else FALLBACK
     words, _ = KINDS[kind]
     tokens = [words.index(names[byte]) for byte in character.encode()]
-    after = words.index("b")
-    assert [part for part in pieces(files[kind], [*tokens, after]) if part] in (
+    next_token = words.index("b")
+    assert [piece for piece in pieces(files[kind], [*tokens, next_token]) if piece] in (
         [character, "b"],
         [f"{character}b"],
     )

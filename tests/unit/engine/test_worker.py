@@ -44,13 +44,13 @@ def test_a_writer_that_fails_takes_the_sink_along(tmp_path, monkeypatch) -> None
 
 
 def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypatch) -> None:
-    told = []
+    stop_calls = []
     done = threading.Event()
 
     def run(*_: object) -> None:
         done.set()
 
-    monkeypatch.setattr(worker, "_call_on_stop", told.append)
+    monkeypatch.setattr(worker, "_call_on_stop", stop_calls.append)
     monkeypatch.setattr(worker, "_POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr("quadriga.store.jobs.JobRunner.run", run)
     settings = Settings(data=str(tmp_path))
@@ -62,22 +62,22 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
     child.join(20)
     waiting = threading.Thread(target=worker._run_jobs, args=(Settings(data=str(tmp_path / "b")),))
     waiting.start()
-    while len(told) < 2:
+    while len(stop_calls) < 2:
         time.sleep(0.005)
-    told[1]()
+    stop_calls[1]()
     waiting.join(20)
     assert not waiting.is_alive()
 
 
 def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> None:
-    told = []
+    stop_calls = []
     begun = threading.Event()
 
     def keep_scheduled(schedules: ScheduleStore, *_: object) -> None:
         assert schedules.models() == ["one"]
         begun.set()
 
-    monkeypatch.setattr(worker, "_call_on_stop", told.append)
+    monkeypatch.setattr(worker, "_call_on_stop", stop_calls.append)
     monkeypatch.setattr(worker, "_POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr("quadriga.monitor.drift.watch.schedules.run_scheduler", keep_scheduled)
     settings = Settings(data=str(tmp_path))
@@ -86,6 +86,6 @@ def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> 
     assert not begun.wait(0.05)
     ScheduleStore(settings.drift_directory).put("one", b'{"every": "1h"}')
     assert begun.wait(20)
-    told[0]()
+    stop_calls[0]()
     child.join(20)
     assert not child.is_alive()

@@ -45,7 +45,7 @@ def entry(key="a", type="str", value="x"):  # noqa: A002 - the wire's own word
         ),
     ],
 )
-def test_every_form_is_read(value, expected):
+def test_every_form_of_metadata_is_read(value, expected):
     for sent in (value, json.dumps(value)):
         if isinstance(value, str) and sent is not value:
             continue
@@ -56,7 +56,7 @@ def test_every_form_is_read(value, expected):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected_text"),
     [
         ("{", "JSON"),
         ("[" * 10_000, "JSON"),
@@ -78,10 +78,10 @@ def test_every_form_is_read(value, expected):
         ([entry("s", "str", 1)], "parses as str"),
     ],
 )
-def test_what_does_not_parse_as_its_type_is_refused(value, said):
+def test_metadata_that_does_not_parse_as_its_type_is_refused(value, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_metadata({"metadata": value}, "inputs[2]")
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
     assert str(caught.value).startswith("inputs[2]: parameters.metadata")
 
 
@@ -106,7 +106,7 @@ LINES = base64.encodebytes(IMAGE).decode()
 
 
 def images_of(*data, shared=None, **parameters):
-    tensor = Tensor("image", "BYTES", (len(data),), list(data), parameters)
+    tensor = Tensor("image", "BYTES", (len(data),), list(data), parameters=parameters)
     return list(read_image_inputs(InferRequest("m", None, "r", [tensor], parameters=shared or {})))
 
 
@@ -133,9 +133,9 @@ def test_images_of_every_form_become_bytes(element, parameters):
 @pytest.mark.parametrize(
     ("element", "parameters"),
     [("@@", {}), (TEXT[:-1], {}), (IMAGE, {"content_type": "base64"})],
-    ids=["no-base64", "cut-short", "bytes-said-to-be-base64"],
+    ids=["no-base64", "cut-short", "bytes-marked-as-base64"],
 )
-def test_what_is_no_base64_is_named_by_its_place(element, parameters):
+def test_error_of_bad_base64_names_its_location(element, parameters):
     with pytest.raises(InvalidRequest) as raised:
         list(images_of(TEXT, element, **parameters)[0].images)
     text = "inputs[0] ('image'): data[1]: expected a base64-encoded image, got: "
@@ -143,15 +143,15 @@ def test_what_is_no_base64_is_named_by_its_place(element, parameters):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected_text"),
     [
         (np.zeros(3, np.float32), "expected images in datatype BYTES"),
         ([], "expected data to hold at least one image, got none"),
     ],
 )
-def test_an_input_without_images_is_refused(data, said):
+def test_an_input_without_images_is_refused(data, expected_text):
     tensor = Tensor("x" * 100, "FP32", (len(data),), data)
-    with pytest.raises(InvalidRequest, match=said) as raised:
+    with pytest.raises(InvalidRequest, match=expected_text) as raised:
         list(read_image_inputs(InferRequest("m", None, "r", [tensor])))
     assert str(raised.value).startswith(f"inputs[0] ('{'x' * 59}): ")
 
@@ -186,8 +186,8 @@ def test_storage_options_are_read(parameters, expected):
 
 @pytest.mark.parametrize("name", ["store", "store_input", "semantic_score"])
 def test_a_storage_option_is_true_or_false(name):
-    said = rf"inputs\[2\]: expected parameters.{name} to be true or false, got 1"
-    with pytest.raises(InvalidRequest, match=said):
+    expected_text = rf"inputs\[2\]: expected parameters.{name} to be true or false, got 1"
+    with pytest.raises(InvalidRequest, match=expected_text):
         read_storage_options({name: 1}, "inputs[2]")
 
 

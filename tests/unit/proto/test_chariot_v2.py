@@ -27,7 +27,7 @@ def images(body, kind=None, **headers):
 @pytest.mark.parametrize(
     "kind", [None, b"", b"application/json", b"Application/JSON; charset=utf-8", FORM]
 )
-def test_json_is_read_by_its_type_and_where_none_is_meant(kind):
+def test_json_is_read_by_content_type_or_as_default(kind):
     assert images(ONE, kind) == [("aGk=", {"top_k": 2})]
     assert images(b' \n{"input": "aGk=", "parameters": null}', kind) == [("aGk=", {})]
     assert parsed(b'{"inputs": []}', kind) is None
@@ -41,19 +41,19 @@ def test_json_is_read_by_its_type_and_where_none_is_meant(kind):
         (b'\r\n\n{"input": "a"}\r\n \n{"input": "b"}', [("a", {}), ("b", {})]),
     ],
 )
-def test_lines_are_images_and_blank_ones_nothing(body, expected):
+def test_lines_are_images_and_blank_lines_are_skipped(body, expected):
     assert images(body, b"application/jsonl") == expected
 
 
 @pytest.mark.parametrize("kind", [b"image/png", b"application/octet-stream", b"text/plain", FORM])
-def test_any_other_type_is_the_image_itself(kind):
+def test_body_of_another_content_type_is_the_image(kind):
     assert images(b"\x89PNG", kind) == [(b"\x89PNG", {})]
     header = {PARAMETERS_HEADER.decode(): b'{"top_k": 3}'}
     assert images(b"\x89PNG", kind, **header) == [(b"\x89PNG", {"top_k": 3})]
 
 
 @pytest.mark.parametrize(
-    ("body", "kind", "said"),
+    ("body", "kind", "expected_text"),
     [
         (b"", None, "a body in JSON"),
         (b"[]", None, "a JSON object"),
@@ -67,8 +67,8 @@ def test_any_other_type_is_the_image_itself(kind):
         (b'{"input":' + b"[" * 100_000, None, "nested"),
     ],
 )
-def test_what_is_wrong_is_named(body, kind, said):
-    with pytest.raises(InvalidRequest, match=said):
+def test_error_names_what_is_invalid(body, kind, expected_text):
+    with pytest.raises(InvalidRequest, match=expected_text):
         parsed(body, kind)
 
 
@@ -85,5 +85,5 @@ PIECES = st.sampled_from([ONE, b'{"input"', b':"', b"\n", b"\r", b"{}", b"null",
 def test_any_bytes_are_images_or_a_clear_error(body, kind, header):
     headers = {} if header is None else {PARAMETERS_HEADER.decode(): header}
     with suppress(InvalidRequest):
-        found = parsed(body, kind, **headers)
-        assert found is None or all(isinstance(tensor.data[0], str | bytes) for tensor in found)
+        tensors = parsed(body, kind, **headers)
+        assert tensors is None or all(isinstance(tensor.data[0], str | bytes) for tensor in tensors)

@@ -20,11 +20,22 @@ class Answers:
         return InferResponse(request.model, "1", request.id, [self.tensor])
 
     def model_info(self, name, version):
-        return ModelInfo(name, version, [version], "test", "TENSOR", [], [], ["a", "b"])
+        return ModelInfo(
+            name,
+            version,
+            [version],
+            platform="test",
+            task="TENSOR",
+            inputs=[],
+            outputs=[],
+            labels=["a", "b"],
+        )
 
 
 def asking(count):
-    return InferRequest("m", None, "7", [], [RequestedOutput("y", {"classification": count})])
+    return InferRequest(
+        "m", None, "7", [], requested_outputs=[RequestedOutput("y", {"classification": count})]
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,13 +50,13 @@ def asking(count):
         (np.zeros(0), 2, (0,), []),
     ],
 )
-def test_the_best_classes_of_each_row(array, count, shape, elements):
-    (found,) = infer_and_classify(Answers(array.astype(np.float32)), asking(count)).outputs
-    assert (found.datatype, found.shape, found.data) == ("BYTES", shape, elements)
+def test_classified_output_has_best_classes_of_each_row(array, count, shape, elements):
+    (output,) = infer_and_classify(Answers(array.astype(np.float32)), asking(count)).outputs
+    assert (output.datatype, output.shape, output.data) == ("BYTES", shape, elements)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "1", [1]])
-def test_a_wish_that_is_no_number_of_classes_is_refused_before_anything_is_answered(count):
+def test_invalid_number_of_classes_is_refused_before_the_model_runs(count):
     serving = Answers(np.zeros((1, 2), np.float32))
     with pytest.raises(InvalidRequest, match="to be a number of classes"):
         infer_and_classify(serving, asking(count))

@@ -31,7 +31,7 @@ def ask(body, headers=(), answer=None, **options):
     return answered, sent
 
 
-def test_a_plain_request_stays_plain():
+def test_plain_request_is_answered_without_an_event():
     for headers in ({}, {"ce-id": "7", "ce-type": "frame"}):  # all four make an event
         answered, sent = ask({"a": 1}, headers)
         assert answered.body == b'{"got":{"a": 1}}'
@@ -40,7 +40,7 @@ def test_a_plain_request_stays_plain():
         assert ask(body)[0].body == b'{"got":%b}' % body
 
 
-def test_binary_is_answered_in_headers():
+def test_binary_event_is_answered_in_headers():
     answered, sent = ask({"a": 1}, {**HEADERS, "ce-contenttype": "application/json"})
     assert answered.body == b'{"got":{"a": 1}}'
     assert answered.media_type == b"application/json"
@@ -63,17 +63,17 @@ def test_binary_is_answered_in_headers():
         ({}, {"time": "2026-01-01T00:00:00Z"}, b"application/json"),
     ],
 )
-def test_structured_is_answered_in_json(headers, further, media_type):
+def test_structured_event_is_answered_in_json(headers, further, media_type):
     answered, _ = ask({**EVENT, **further, "data": {"a": [1.50]}}, headers)
     assert answered.media_type == media_type
-    found = json.loads(answered.body)
-    assert found["data"] == {"got": {"a": [1.5]}}
-    assert found["datacontenttype"] == "application/json"
-    assert (found["specversion"], found["type"]) == ("1.0", "io.kserve.inference.response")
-    assert found["id"] not in ("", "7")
+    event = json.loads(answered.body)
+    assert event["data"] == {"got": {"a": [1.5]}}
+    assert event["datacontenttype"] == "application/json"
+    assert (event["specversion"], event["type"]) == ("1.0", "io.kserve.inference.response")
+    assert event["id"] not in ("", "7")
 
 
-def test_data_may_be_base64_and_hold_nan():
+def test_event_data_may_be_base64_and_hold_nan():
     body = {**EVENT, "data_base64": base64.b64encode(b"[1]").decode()}
     assert json.loads(ask(body, STRUCTURED)[0].body)["data"] == {"got": [1]}
     body = json.dumps({**EVENT, "data": [float("nan")]}).encode()
@@ -86,7 +86,7 @@ def test_data_may_be_base64_and_hold_nan():
     assert json.loads(answered.body)["data_base64"] == "/w=="
 
 
-def test_type_source_and_what_is_kept_are_settings():
+def test_type_source_and_merged_attributes_are_settings():
     options = {"ce_type": "seen", "ce_source": "/här 100%", "ce_merge": True}
     headers = {**HEADERS, "ce-subject": "%C3%A4%20b", "ce-datacontenttype": "x/y", "ce-o-dd": "1"}
     _, sent = ask({}, headers, **options)
@@ -95,12 +95,12 @@ def test_type_source_and_what_is_kept_are_settings():
     assert sent["ce-subject"] == "%C3%A4%20b"
     assert not {"ce-datacontenttype", "ce-o-dd"} & set(sent)
     body = {**EVENT, "subject": "ä", "flag": True, "data": {}}
-    found = json.loads(ask(body, STRUCTURED, **options)[0].body)
-    assert (found["subject"], found["flag"], found["source"]) == ("ä", "true", "/här 100%")
+    event = json.loads(ask(body, STRUCTURED, **options)[0].body)
+    assert (event["subject"], event["flag"], event["source"]) == ("ä", "true", "/här 100%")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_attribute_goes_in_a_header(text):
+def test_any_attribute_is_encoded_in_a_header(text):
     _, sent = ask({}, HEADERS, ce_source=text or "x")
     value = sent["ce-source"]
     assert value.isascii()
@@ -109,7 +109,7 @@ def test_any_attribute_goes_in_a_header(text):
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "said"),
+    ("body", "headers", "expected_text"),
     [
         ({}, {**HEADERS, "ce-specversion": "2.0"}, "expected specversion to be one of 0.3, 1.0"),
         ({}, {**HEADERS, "ce-id": ""}, "'id' of a CloudEvent"),
@@ -126,10 +126,10 @@ def test_any_attribute_goes_in_a_header(text):
         (b'{"id": "\\ud800", "data": NaN}', STRUCTURED, "expected attribute 'id' in JSON"),
     ],
 )
-def test_what_is_no_event(body, headers, said):
+def test_invalid_event_is_refused(body, headers, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         ask(body, headers)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 @given(st.binary() | st.binary().map(lambda raw: b'{"specversion":"1.0","data":' + raw))

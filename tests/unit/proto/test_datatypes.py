@@ -37,7 +37,7 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
 
 
 @pytest.mark.parametrize(
-    ("data", "datatype", "shape", "said"),
+    ("data", "datatype", "shape", "expected_text"),
     [
         ([1.5], "INT32", [1], "1.5"),
         ([1.0], "INT32", [1], "1.0"),
@@ -80,10 +80,10 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([1], "BF16", [1], "datatype"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(data, datatype, shape, said):
+def test_values_that_do_not_fit_are_refused(data, datatype, shape, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         array_from_json(data, datatype, shape, "inputs[3]")
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
     assert str(caught.value).startswith("inputs[3]: expected")
 
 
@@ -98,17 +98,17 @@ def test_values_that_do_not_fit_are_refused(data, datatype, shape, said):
         ([""], [1], [""], (1,)),
     ],
 )
-def test_texts_keep_their_order(data, shape, texts, full):
+def test_elements_of_bytes_keep_their_order(data, shape, texts, full):
     assert texts_from_json(data, shape, "inputs[0]") == (texts, full)
 
 
 @pytest.mark.parametrize("data", [[1], [None], [b"x"], [{}], [True], ["a", 2]])
-def test_what_is_no_text_is_refused(data):
+def test_element_of_bytes_that_is_no_text_is_refused(data):
     with pytest.raises(InvalidRequest, match="to be a string"):
         texts_from_json(data, [len(data)], "inputs[0]")
 
 
-def test_an_unknown_dimension_must_come_out_whole():
+def test_variable_dimension_must_be_an_integer():
     assert checked_shape([2, -1], 6, "x", variable=True) == (2, 3)
     for shape, elements in (([2, -1], 5), ([0, -1], 0), ([-1, -1], 4)):
         with pytest.raises(InvalidRequest):

@@ -27,7 +27,9 @@ class Talker:
         self.ended_early = False
 
     def model_info(self, name, version):
-        return ModelInfo(name, "1", ["1"], "onnx", "IMAGE_TEXT_TO_TEXT", [], [])
+        return ModelInfo(
+            name, "1", ["1"], platform="onnx", task="IMAGE_TEXT_TO_TEXT", inputs=[], outputs=[]
+        )
 
     def stream(self, request):
         try:
@@ -68,33 +70,33 @@ async def ask(talker, goes_after=None):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    found = Dispatcher(talker, operations(talker, WireOptions(server_version="0")), 1000)
+    dispatcher = Dispatcher(talker, operations(talker, WireOptions(server_version="0")), 1000)
     scope = {"method": "POST", "headers": []}
-    await found.respond(found.match(PATH), scope, receive, send)
+    await dispatcher.respond(dispatcher.match(PATH), scope, receive, send)
     status = sent[0]["status"]
-    parts = [message["body"] for message in sent[1:]]
+    chunks = [message["body"] for message in sent[1:]]
     if status == 200:
-        assert parts.pop() == b""
-    return status, [json.loads(part.removeprefix(b"data: ")) for part in parts]
+        assert chunks.pop() == b""
+    return status, [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected_text"),
     [(InternalError("the graph failed"), "the graph failed"), (ValueError("secret"), "log")],
 )
-async def test_an_error_after_the_first_event_is_the_last_event(error, said):
+async def test_an_error_after_the_first_event_is_the_last_event(error, expected_text):
     status, events = await ask(Talker("a", "b", error))
     assert status == 200
     assert [event.get("text_output") for event in events] == ["a", "b", None]
-    assert said in events[-1]["error"]
+    assert expected_text in events[-1]["error"]
 
 
-async def test_only_what_is_not_kept_says_so():
+async def test_only_inferences_not_stored_are_marked():
     _, events = await ask(Talker("a", InferChunk("m", "1", "r", "b", stored=False)))
     assert [event.get("stored") for event in events] == [None, False]
 
 
-async def test_an_error_before_it_has_its_status():
+async def test_an_error_before_the_first_event_has_its_status():
     assert await ask(Talker(InternalError("no"))) == (500, [{"error": "no"}])
 
 

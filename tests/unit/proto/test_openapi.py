@@ -19,7 +19,7 @@ LOOK = Operation("GET", "/m/{name}", lambda _: HttpResponse(b""), "Look")
 LOAD = Operation("POST", "/load", lambda _: HttpResponse(b""), "Load")
 
 
-def test_optional_parts_of_a_path_are_paths_of_their_own():
+def test_each_optional_part_of_a_path_is_described_as_a_path():
     paths = add_operations({}, [INFER, LOOK])["paths"]
     assert {path: sorted(item) for path, item in paths.items()} == {
         "/m/{name}": ["get", "post"],
@@ -45,14 +45,14 @@ def test_optional_parts_of_a_path_are_paths_of_their_own():
 def test_statuses_and_media_types(operation, statuses, bodies, answers):
     document = add_operations({"paths": {}, "components": {"schemas": {"Old": {}}}}, [operation])
     assert {"Old", "Error"} <= {*document["components"]["schemas"]}
-    found = next(iter(document["paths"].values()))[operation.method.lower()]
-    assert sorted(found["responses"]) == statuses
-    assert sorted(found.get("requestBody", {"content": {}})["content"]) == bodies
-    assert sorted(found["responses"]["200"]["content"]) == answers
+    described = next(iter(document["paths"].values()))[operation.method.lower()]
+    assert sorted(described["responses"]) == statuses
+    assert sorted(described.get("requestBody", {"content": {}})["content"]) == bodies
+    assert sorted(described["responses"]["200"]["content"]) == answers
 
 
-def test_a_path_that_is_described_stays_as_it_is():
+def test_path_described_elsewhere_is_not_replaced():
     document = {"paths": {"/load": {"post": {"summary": "first"}}}}
-    found = add_operations(document, [LOAD])
-    assert found["paths"]["/load"]["post"] == {"summary": "first"}
+    merged = add_operations(document, [LOAD])
+    assert merged["paths"]["/load"]["post"] == {"summary": "first"}
     assert document == {"paths": {"/load": {"post": {"summary": "first"}}}}

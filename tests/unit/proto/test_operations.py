@@ -44,7 +44,7 @@ MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
         ("/v1/{rest...}", "/v1/", None),
     ],
 )
-def test_a_template_matches_its_paths_alone(template, path, groups):
+def test_template_matches_only_its_paths(template, path, groups):
     match = path_pattern(template).fullmatch(path)
     if groups is None:
         assert match is None
@@ -64,7 +64,7 @@ def test_a_template_matches_its_paths_alone(template, path, groups):
         ({"inference_ids": ["5"], "lag_bytes": 7}, {"quadriga-inference-ids": "5", "quadriga-store-lag": "7"}),
     ],
 )  # fmt: skip
-def test_headers_say_what_became_of_an_answer_in_the_store(fields, headers):
+def test_headers_tell_the_result_of_storing(fields, headers):
     sent = store_headers(InferResponse("m", "1", "r", [], **fields))
     assert {name.decode(): value.decode() for name, value in sent} == headers
 
@@ -78,18 +78,18 @@ def test_a_request_that_came_as_an_event_says_so():
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("part", [":", "a:", "/a:", "/versions/a", ":predict", "-pred"])
+@pytest.mark.parametrize("unit", [":", "a:", "/a:", "/versions/a", ":predict", "-pred"])
 @pytest.mark.parametrize("start", ["/v1/", "/v1/models/", "/v2/models/", "/api/serve/serve-model-"])
-def test_a_path_as_long_as_headers_may_be_is_soon_found_to_be_none(start, part):
-    found = Dispatcher(None, list(all_operations(None, WireOptions(server_version="0"))), 1)
-    path = start + part * (60_000 // len(part)) + "/a"
+def test_longest_path_is_rejected_quickly(start, unit):
+    dispatcher = Dispatcher(None, list(all_operations(None, WireOptions(server_version="0"))), 1)
+    path = start + unit * (60_000 // len(unit)) + "/a"
     for method in ("GET", "POST", "PUT"):
-        found.match(path, method)
+        dispatcher.match(path, method)
 
 
-def test_fixed_parts_match_in_any_case_where_they_may():
-    found = path_pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
-    assert found["name"] == "Half"
+def test_fixed_parts_match_in_any_case_with_ignore_case():
+    path_match = path_pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
+    assert path_match["name"] == "Half"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_fixed_parts_match_in_any_case_where_they_may():
         ("/a[/b]/c[/d]", ["/a/c", "/a/c/d", "/a/b/c", "/a/b/c/d"]),
     ],
 )
-def test_optional_parts_are_written_out(template, paths):
+def test_optional_parts_are_expanded(template, paths):
     assert expand_path(template)[: len(paths)] == paths
 
 
@@ -133,13 +133,13 @@ def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
 ECHO = Operation("POST", "/x", lambda call: HttpResponse(call.body), "Echo", compress_response=True)
 
 
-def test_a_verb_that_a_path_does_not_answer_is_refused_with_those_that_it_does():
+def test_unsupported_verb_is_refused_with_the_supported_ones():
     status, headers, body = ask(ECHO, "PUT")
     assert (status, headers[b"allow"]) == (405, b"POST")
     assert b"expected POST, got PUT" in body
 
 
-def test_head_is_answered_where_get_is():
+def test_head_is_answered_as_get():
     assert ask(Operation("GET", "/x", lambda _: HttpResponse(b"{}"), "Look"), "HEAD")[0] == 200
     assert ask(ECHO, "HEAD")[0] == 405
 
@@ -153,7 +153,7 @@ def test_head_is_answered_where_get_is():
         (b"identity", b"a" * 2000),
     ],
 )
-def test_bodies_come_compressed(encoding, packed):
+def test_compressed_bodies_are_decompressed(encoding, packed):
     status, headers, body = ask(ECHO, body=packed, headers=[(b"content-encoding", encoding)])
     assert (status, body) == (200, b"a" * 2000)
     assert b"content-encoding" not in headers
@@ -171,7 +171,7 @@ def test_bodies_come_compressed(encoding, packed):
         (b"gzip", gzip.compress(b"a" * 10_001, mtime=0), TooLarge),
     ],
 )
-def test_damaged_and_growing_bodies_are_refused(encoding, packed, error):
+def test_damaged_and_oversized_bodies_are_refused(encoding, packed, error):
     status, _, body = ask(ECHO, body=packed, headers=[(b"content-encoding", encoding)])
     assert (status, b"expected" in body) == (error.status, True)
 
@@ -189,26 +189,26 @@ def test_damaged_and_growing_bodies_are_refused(encoding, packed, error):
         (b"", bytes),
     ],
 )
-def test_answers_are_compressed_as_the_client_accepts(accepted, undo):
+def test_responses_are_compressed_as_the_client_accepts(accepted, undo):
     _, headers, body = ask(ECHO, body=b"a" * 2000, headers=[(b"accept-encoding", accepted)])
     assert undo(body) == b"a" * 2000
     assert (b"content-encoding" in headers) == (undo is not bytes)
     assert headers[b"content-length"] == str(len(body)).encode()
 
 
-def test_short_answers_stay_as_they_are():
+def test_short_responses_are_not_compressed():
     _, headers, body = ask(ECHO, body=b"abc", headers=[(b"accept-encoding", b"gzip")])
     assert (body, b"content-encoding" in headers) == (b"abc", False)
 
 
-def test_an_iterator_is_sent_part_by_part():
-    parts = Operation("POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream")
-    status, headers, body = ask(parts)
+def test_iterator_is_sent_chunk_by_chunk():
+    operation = Operation("POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream")
+    status, headers, body = ask(operation)
     assert (status, body) == (200, b"ab")
     assert b"content-length" not in headers
 
 
-def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+def test_json_nested_too_deeply_for_its_handler_is_refused():
     def nest(_):
         raise RecursionError
 
@@ -216,7 +216,7 @@ def test_what_is_nested_too_deeply_for_its_handler_is_refused():
     assert (status, body) == (400, b'{"error":"expected JSON that is nested less deeply"}')
 
 
-def test_any_other_error_is_a_fault_of_ours_and_says_no_more():
+def test_unexpected_error_is_500_without_details():
     def fail(_):
         raise RuntimeError("a secret")
 
@@ -249,10 +249,10 @@ ROWS = [
         (None, "/a/b", {"POST"}),
     ],
 )
-def test_the_first_row_that_knows_the_verb_is_found(method, path, verbs):
-    found = Dispatcher(None, ROWS, 1).match(path, method)
-    assert (found and set(found[0])) == verbs
+def test_first_operation_with_the_verb_is_matched(method, path, verbs):
+    path_match = Dispatcher(None, ROWS, 1).match(path, method)
+    assert (path_match and set(path_match[0])) == verbs
 
 
-def test_rows_without_a_summary_are_not_described():
+def test_operations_without_a_summary_are_not_described():
     assert set(add_operations({}, ROWS)["paths"]) == {"/a/{x}", "/B"}

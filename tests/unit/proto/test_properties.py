@@ -40,25 +40,31 @@ def sent_back(outputs, *, binary):
     body, json_bytes = render_infer(wish, InferResponse("m", "1", "7", outputs))
     assert (json_bytes is not None) == binary
     as_request = body.replace(b'"outputs":', b'"inputs":', 1)
-    return parse_infer(as_request, "m", None, None, json_bytes - 1 if json_bytes else None).inputs
+    return parse_infer(
+        as_request,
+        "m",
+        version=None,
+        header_id=None,
+        json_bytes=json_bytes - 1 if json_bytes else None,
+    ).inputs
 
 
-def same(found, expected, *, bits):
-    assert (found.name, found.datatype) == (expected.name, expected.datatype)
-    assert tuple(found.shape) == tuple(expected.shape)
+def same(actual, expected, *, bits):
+    assert (actual.name, actual.datatype) == (expected.name, expected.datatype)
+    assert tuple(actual.shape) == tuple(expected.shape)
     if isinstance(expected.data, list):
-        encoded = [e.encode() if isinstance(e, str) else e for e in found.data]
+        encoded = [e.encode() if isinstance(e, str) else e for e in actual.data]
         assert encoded == [e.encode() if isinstance(e, str) else e for e in expected.data]
         return
-    assert found.data.dtype == expected.data.dtype
+    assert actual.data.dtype == expected.data.dtype
     if bits:
-        assert found.data.tobytes() == expected.data.tobytes()
+        assert actual.data.tobytes() == expected.data.tobytes()
         return
-    np.testing.assert_array_equal(found.data, expected.data)
+    np.testing.assert_array_equal(actual.data, expected.data)
     if expected.data.dtype.kind == "f":
         numbers = ~np.isnan(expected.data)
         np.testing.assert_array_equal(
-            np.signbit(found.data[numbers]), np.signbit(expected.data[numbers])
+            np.signbit(actual.data[numbers]), np.signbit(expected.data[numbers])
         )
 
 
@@ -68,22 +74,22 @@ def same(found, expected, *, bits):
 def test_numbers_come_back_from_json_and_bit_by_bit_from_bytes(datatype, data):
     several = data.draw(st.lists(tensors(datatype), min_size=1, max_size=3))
     for binary in (False, True):
-        for found, tensor in zip(sent_back(several, binary=binary), several, strict=True):
-            same(found, tensor, bits=binary)
+        for returned, tensor in zip(sent_back(several, binary=binary), several, strict=True):
+            same(returned, tensor, bits=binary)
 
 
 @SOME
 @given(tensors("BYTES", st.text()))
 def test_texts_come_back_from_json(tensor):
-    (found,) = sent_back([tensor], binary=False)
-    same(found, tensor, bits=False)
+    (returned,) = sent_back([tensor], binary=False)
+    same(returned, tensor, bits=False)
 
 
 @SOME
 @given(st.lists(tensors("BYTES", st.binary()), min_size=1, max_size=3))
 def test_bytes_come_back_from_bytes(several):
-    for found, tensor in zip(sent_back(several, binary=True), several, strict=True):
-        same(found, tensor, bits=True)
+    for returned, tensor in zip(sent_back(several, binary=True), several, strict=True):
+        same(returned, tensor, bits=True)
 
 
 @pytest.mark.parametrize("datatype", [*NUMBERS, "BYTES"])
@@ -133,7 +139,7 @@ BODIES = st.fixed_dictionaries(
 
 def parsed_or_refused(body, json_bytes=None):
     try:
-        parse_infer(body, "m", None, None, json_bytes)
+        parse_infer(body, "m", version=None, header_id=None, json_bytes=json_bytes)
     except ProtocolError as error:
         assert 400 <= error.status < 600  # noqa: PT017 - which of both it is, is open
 
@@ -177,7 +183,15 @@ def test_a_damaged_body_is_read_or_refused(data):
 
 
 INFOS = [
-    ModelInfo("m", "1", ["1"], "p", "TENSOR", [TensorInfo("x", datatype, shape)], [])
+    ModelInfo(
+        "m",
+        "1",
+        ["1"],
+        platform="p",
+        task="TENSOR",
+        inputs=[TensorInfo("x", datatype, shape)],
+        outputs=[],
+    )
     for datatype in (*NUMBERS, "BYTES")
     for shape in ((), (-1,), (-1, 3), (-1, -1), (-1, -1, -1), (2, 2), (0, -1), (3, 0))
 ]
@@ -218,17 +232,17 @@ def test_any_bytes_are_decompressed_or_refused(encoding, body):
 
 @MANY
 @given(encoding=st.binary(max_size=20))
-def test_any_encoding_is_known_or_refused(encoding):
+def test_any_encoding_is_supported_or_refused(encoding):
     try:
         assert decompress(b"abc", encoding, 10) == b"abc"
     except InvalidRequest as error:
-        known = encoding.strip().lower() in (b"gzip", b"x-gzip", b"deflate")
-        assert ("Content-Encoding" in str(error)) == (not known)  # noqa: PT017 - which of both it is, is open
+        is_supported = encoding.strip().lower() in (b"gzip", b"x-gzip", b"deflate")
+        assert ("Content-Encoding" in str(error)) == (not is_supported)  # noqa: PT017 - which of both it is, is open
 
 
 @SOME
-@given(body=st.binary(max_size=64).map(lambda part: part * 64), accepted=st.sampled_from([b"gzip", b"deflate", b"gzip;q=0.5, deflate", b"br, *;q=0.1, gzip"]))  # fmt: skip
-def test_what_is_compressed_is_decompressed(body, accepted):
+@given(body=st.binary(max_size=64).map(lambda chunk: chunk * 64), accepted=st.sampled_from([b"gzip", b"deflate", b"gzip;q=0.5, deflate", b"br, *;q=0.1, gzip"]))  # fmt: skip
+def test_compressed_bodies_decompress_to_the_same_bytes(body, accepted):
     small, headers = compress(body, accepted)
     encoding = dict(headers).get(b"content-encoding", b"identity")
     assert (encoding == b"identity") == (len(body) < MIN_BYTES)
@@ -246,7 +260,7 @@ def test_any_accepted_encoding_is_answered(accepted):
 
 
 @pytest.mark.parametrize("bits", [16 + zlib.MAX_WBITS, zlib.MAX_WBITS])
-def test_a_bomb_is_refused_before_it_grows(bits):
+def test_decompression_bomb_is_refused_before_it_is_decompressed(bits):
     encoder = zlib.compressobj(9, wbits=bits)
     bomb = encoder.compress(bytes(64 * 1024 * 1024)) + encoder.flush()
     assert len(bomb) < 100_000

@@ -49,11 +49,11 @@ def written(value, dtype=np.float32):
         (1e-45, "1.4013e-45"),
     ],
 )
-def test_numbers_have_six_digits_or_all(value, text):
+def test_floats_have_six_digits_or_all(value, text):
     assert written(value) == text
 
 
-def test_numbers_of_two_sizes():
+def test_digits_of_float32_and_float64():
     assert written(0.1, np.float64) == "0.1"
     assert written(1 / 3, np.float64) == "0.33333333333333331"
     assert written(0.1, np.float16) == "0.0999755859"
@@ -76,7 +76,7 @@ def test_a_float64_is_read_as_it_was(values):
 
 
 @pytest.mark.parametrize(("setting", "text"), [("token", "NaN"), ("null", "null")])
-def test_what_stands_for_nan_is_a_setting(setting, text):
+def test_form_of_nan_is_a_setting(setting, text):
     assert float_texts(np.array([math.nan], np.float32), setting) == [text]
     with pytest.raises(InvalidRequest):
         float_texts(np.array([math.nan], np.float32), "error")
@@ -87,7 +87,7 @@ DTYPES = [dtype for dtype in DATATYPES if dtype != np.float16]
 
 @settings(max_examples=60)
 @given(st.sampled_from(DTYPES).flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_side=0))))
-def test_what_is_written_is_read_as_it_was(array):
+def test_encoded_tensors_are_read_back_unchanged(array):
     tensor = Tensor("x", DATATYPES[array.dtype], array.shape, array)
     info = [TensorInfo("x", tensor.datatype, array.shape)]
     if array.size:
@@ -136,12 +136,12 @@ def test_a_scalar_has_no_brackets():
         ('{"ä": "\\u00e4"}'.encode(), {"ä": "ä"}),
     ],
 )
-def test_documents(body, document):
+def test_documents_are_parsed(body, document):
     assert repr(parse_document(body)) == repr(document)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_text"),
     [
         (b"", "JSON Parse error: The document is empty"),
         (b" \n", "JSON Parse error: The document is empty"),
@@ -156,10 +156,10 @@ def test_documents(body, document):
         (b"7", "Is not object"),
     ],
 )
-def test_what_is_no_document(body, said):
+def test_invalid_document_is_refused(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_document(body)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 @given(
@@ -173,9 +173,11 @@ def test_any_bytes_are_read_or_refused(body):
     for inputs in (ONE, TWO, [TensorInfo("x", "BYTES", (-1,))], [TensorInfo("x", "UINT8", (-1,))]):
         try:
             document = parse_document(body)
-            given = document.get("instances")
-            tensors_from_columns(given, inputs)
-            tensors_from_rows(given if isinstance(given, list) and given else [1], inputs)
+            instances = document.get("instances")
+            tensors_from_columns(instances, inputs)
+            tensors_from_rows(
+                instances if isinstance(instances, list) and instances else [1], inputs
+            )
         except InvalidRequest:
             continue
 
@@ -217,7 +219,7 @@ def test_numbers_are_read_as(name):
         ("BYTES", {"b64": 1}, "string"),
     ],
 )
-def test_types_are_strict(datatype, value, type_name):
+def test_values_of_another_type_are_refused(datatype, value, type_name):
     with pytest.raises(InvalidRequest) as caught:
         tensors_from_columns([value], [TensorInfo("x", datatype, (-1,))])
     assert f"is not of expected type: {type_name}" in str(caught.value)
@@ -241,11 +243,11 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
-def test_bad_rows(name):
-    instances, inputs, said = BAD_ROWS[name]
+def test_bad_rows_are_refused(name):
+    instances, inputs, expected_text = BAD_ROWS[name]
     with pytest.raises(InvalidRequest) as caught:
         tensors_from_rows(instances, inputs)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 BAD_COLUMNS = {
@@ -256,11 +258,11 @@ BAD_COLUMNS = {
 
 
 @pytest.mark.parametrize("name", BAD_COLUMNS)
-def test_bad_columns(name):
-    value, inputs, said = BAD_COLUMNS[name]
+def test_bad_columns_are_refused(name):
+    value, inputs, expected_text = BAD_COLUMNS[name]
     with pytest.raises(InvalidRequest) as caught:
         tensors_from_columns(value, inputs)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 def test_columns_have_their_own_sizes_and_rows_are_stacked():

@@ -24,7 +24,16 @@ class Score(msgspec.Struct):
 
 
 def model(name, task="TENSOR", inputs=TENSORS, outputs=None, **more):
-    return ModelInfo(name, "2", ["2", "1"], "test", task, inputs, outputs or inputs, **more)
+    return ModelInfo(
+        name,
+        "2",
+        ["2", "1"],
+        platform="test",
+        task=task,
+        inputs=inputs,
+        outputs=outputs or inputs,
+        **more,
+    )
 
 
 MODELS = {
@@ -38,7 +47,7 @@ MODELS = {
 }
 
 
-class Echo:
+class EchoV1:
     """A server whose models answer their inputs, and an image by two labels."""
 
     def __init__(self):
@@ -64,8 +73,8 @@ class Echo:
         outputs = request.inputs
         if MODELS[request.model].task != "TENSOR":
             answer = [Score("dog", 0.75), Score("cat", 0.25)]
-            outputs = [Tensor(each.name, "BYTES", (1,), [answer]) for each in request.inputs]
-        return InferResponse(request.model, "2", request.id, outputs, ["5", "6"])
+            outputs = [Tensor(tensor.name, "BYTES", (1,), [answer]) for tensor in request.inputs]
+        return InferResponse(request.model, "2", request.id, outputs, inference_ids=["5", "6"])
 
     def explain(self, request):
         return self.infer(request), [{"method": "none"}]
@@ -76,7 +85,7 @@ class Echo:
 
 def ask(method, path, body=b"", headers=(), echo=None, **options):
     """Send a request through the table: status, body, headers."""
-    echo = echo or Echo()
+    echo = echo or EchoV1()
     table = Dispatcher(
         echo, operations(echo, WireOptions(server_version="1", **options)), max_body_bytes=10**6
     )
@@ -88,10 +97,10 @@ def ask(method, path, body=b"", headers=(), echo=None, **options):
     async def send(message):
         sent.append(message)
 
-    found = table.match(path, method)
-    assert found is not None
+    path_match = table.match(path, method)
+    assert path_match is not None
     raw = [(name.lower().encode(), value.encode()) for name, value in headers]
-    asyncio.run(table.respond(found, {"method": method, "headers": raw}, receive, send))
+    asyncio.run(table.respond(path_match, {"method": method, "headers": raw}, receive, send))
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 
@@ -124,17 +133,17 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answers(name):
+def test_requests_are_answered_as_documented(name):
     path, body, expected = ANSWERS[name]
     assert post(path, body) == (200, expected)
 
 
 def test_inputs_of_kserve_are_instances():
     for inputs in ([[1, 2]], {"x": [[1, 2]]}):
-        found = post("echo:predict", {"inputs": inputs}, v1_inputs="kserve")
-        assert found == (200, {"predictions": [[1.0, 2.0]]})
-    found = post("two:predict", {"inputs": [{"a": 1, "b_bytes": "x"}]}, v1_inputs="kserve")
-    assert found == (200, {"predictions": [{"a": 1.0, "b_bytes": {"b64": "eA=="}}]})
+        response = post("echo:predict", {"inputs": inputs}, v1_inputs="kserve")
+        assert response == (200, {"predictions": [[1.0, 2.0]]})
+    response = post("two:predict", {"inputs": [{"a": 1, "b_bytes": "x"}]}, v1_inputs="kserve")
+    assert response == (200, {"predictions": [{"a": 1.0, "b_bytes": {"b64": "eA=="}}]})
 
 
 IMAGES = {
@@ -149,8 +158,8 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images_come_as(name):
-    echo = Echo()
+def test_image_is_read_in_every_form(name):
+    echo = EchoV1()
     body = {"instances": [IMAGES[name]], "parameters": {"score_threshold": 0.5}}
     assert post("boxes:predict", body, echo=echo)[0] == 200
     (request,) = echo.requests
@@ -158,8 +167,8 @@ def test_images_come_as(name):
     (tensor,) = request.inputs
     (image,) = tensor.data
     assert (image if isinstance(image, bytes) else base64.b64decode(image)) == b"\x01\x02"
-    wanted = {"action": "detect"} if name == "with parameters" else {}
-    assert tensor.parameters == wanted
+    parameters = {"action": "detect"} if name == "with parameters" else {}
+    assert tensor.parameters == parameters
 
 
 REFUSED = {
@@ -195,17 +204,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    path, body, said = REFUSED[name]
+def test_bad_request_is_refused(name):
+    path, body, expected_text = REFUSED[name]
     status, answer = post(path, body)
     assert (status, list(answer)) == (400, ["error"])
-    assert said in answer["error"]
+    assert expected_text in answer["error"]
 
 
 def test_rows_need_a_batch():
-    class Odd(Echo):
+    class Odd(EchoV1):
         def infer(self, request):
-            return InferResponse("two", "2", "", self.outputs, [])
+            return InferResponse("two", "2", "", self.outputs, inference_ids=[])
 
     echo = Odd()
     body = {"instances": [{"a": 1, "b_bytes": "x"}]}
@@ -219,7 +228,7 @@ def test_rows_need_a_batch():
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "said"),
+    ("method", "path", "status", "expected_text"),
     [
         ("POST", "/v1/models/none:predict", 404, "Servable not found for request: Latest(none)"),
         ("POST", "/v1/models/echo/versions/99:predict", 404, "Servable not found for request: Specific(echo, 99)"),
@@ -239,10 +248,10 @@ def test_rows_need_a_batch():
         ("PUT", "/v1/models/echo", 405, "expected GET, got PUT"),
     ],
 )  # fmt: skip
-def test_paths_that_are_refused(method, path, status, said):
-    found, body, _ = ask(method, path, b'{"instances": [[1, 2]]}')
-    assert found == status
-    assert said in json.loads(body)["error"]
+def test_paths_that_are_refused(method, path, status, expected_text):
+    actual_status, body, _ = ask(method, path, b'{"instances": [[1, 2]]}')
+    assert actual_status == status
+    assert expected_text in json.loads(body)["error"]
 
 
 def test_a_model_s_state_is_kserve_s_and_tf_serving_s():
@@ -263,10 +272,10 @@ def test_a_model_s_state_is_kserve_s_and_tf_serving_s():
     assert json.loads(ask("GET", "/")[1]) == {"status": "alive"}
 
 
-def test_metadata():
-    found = json.loads(ask("GET", "/v1/models/half/metadata")[1])
-    assert found["model_spec"] == {"name": "half", "signature_name": "", "version": "2"}
-    described = found["metadata"]["signature_def"]["signature_def"]
+def test_metadata_describes_signatures():
+    metadata = json.loads(ask("GET", "/v1/models/half/metadata")[1])
+    assert metadata["model_spec"] == {"name": "half", "signature_name": "", "version": "2"}
+    described = metadata["metadata"]["signature_def"]["signature_def"]
     shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
     tensor = {"x": {"dtype": "DT_FLOAT", "tensor_shape": shape, "name": "x:0"}}
     assert described["serving_default"] == {

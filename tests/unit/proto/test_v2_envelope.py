@@ -17,7 +17,7 @@ def parse(body, header_id=None):
     return parse_infer(json.dumps(body).encode(), "m", None, header_id)
 
 
-def test_a_request_is_read_whole():
+def test_all_fields_of_a_request_are_read():
     request = parse(
         {
             "id": "7",
@@ -42,12 +42,12 @@ def test_the_id_is_the_body_s_then_the_header_s_then_a_new_one():
 
 
 @pytest.mark.parametrize("name", ["parameters", "outputs", "id"])
-def test_null_is_absent(name):
+def test_null_counts_as_absent(name):
     assert parse({"inputs": [{**INPUT, "parameters": None}], name: None}).inputs
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected_text"),
     [
         (b"", "JSON"),
         (b"\xff", "JSON"),
@@ -64,15 +64,17 @@ def test_null_is_absent(name):
         (b'{"inputs": [{"name":"x","shape":[1],"datatype":"TEXT","data":[1]}]}', "'TEXT'"),
     ],
 )
-def test_errors_name_the_place(body, said):
+def test_errors_name_the_location(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_infer(body, "m", None, None)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 def test_a_response_is_rendered_flat_with_its_shape():
     array = np.arange(6, dtype=np.int64).reshape(2, 3)
-    predictions = Tensor("image", "BYTES", (1,), [[{"label": "a"}]], {"action": "predict"})
+    predictions = Tensor(
+        "image", "BYTES", (1,), [[{"label": "a"}]], parameters={"action": "predict"}
+    )
     response = InferResponse("m", "1", "7", [Tensor("y", "INT64", (2, 3), array), predictions])
     body, json_bytes = render_infer(parse({"inputs": [INPUT]}), response)
     assert json_bytes is None
@@ -93,7 +95,7 @@ def test_a_response_is_rendered_flat_with_its_shape():
     }
 
 
-def test_bytes_that_are_no_text_are_no_json():
+def test_bytes_other_than_utf8_cannot_be_sent_as_json():
     request = parse(
         {"inputs": [INPUT], "outputs": [{"name": "y", "parameters": {"binary_data": False}}]}
     )

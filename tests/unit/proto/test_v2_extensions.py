@@ -58,8 +58,8 @@ def test_the_index_lists_all_models_with_triton_s_states(body):
 
 
 def test_the_index_lists_what_is_ready():
-    found = ask(Repository(), "POST", "/v2/repository/index", b'{"ready": true}')
-    assert [(row["name"], row["version"]) for row in found] == [("a", "2")]
+    listed = ask(Repository(), "POST", "/v2/repository/index", b'{"ready": true}')
+    assert [(row["name"], row["version"]) for row in listed] == [("a", "2")]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_index_lists_what_is_ready():
         ),
     ],
 )
-def test_a_load_hands_on_what_it_brings(body, config, files):
+def test_load_passes_on_configuration_and_files(body, config, files):
     serving = Repository()
     answer = ask(serving, "POST", "/v2/repository/models/a/load", body)
     assert answer == {"name": "a", "load": True}
@@ -104,7 +104,7 @@ def test_a_load_hands_on_what_it_brings(body, config, files):
         ("unload", b'{"parameters": {"all": true}}'),
     ],
 )
-def test_what_a_load_and_an_unload_do_not_take_is_refused(action, body):
+def test_unknown_parameters_of_load_and_unload_are_refused(action, body):
     serving = Repository()
     with pytest.raises(InvalidRequest, match="expected"):
         ask(serving, "POST", f"/v2/repository/models/a/{action}", body)
@@ -134,7 +134,7 @@ def test_an_unload_takes_triton_s_parameter(body):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "said"),
+    ("method", "path", "expected_text"),
     [
         ("POST", "/v2/repository/other/index", "got repository 'other'"),
         ("POST", "/v2/repository/other/models/a/load", "got repository 'other'"),
@@ -150,12 +150,12 @@ def test_an_unload_takes_triton_s_parameter(body):
         ("POST", "/v2/systemsharedmemory/region/r/unregister", "shared memory"),
     ],
 )
-def test_what_is_not_offered_says_so(method, path, said):
-    with pytest.raises(Unsupported, match=said):
+def test_unsupported_endpoint_is_501_with_the_reason(method, path, expected_text):
+    with pytest.raises(Unsupported, match=expected_text):
         ask(Repository(), method, path)
 
 
-def test_statistics_in_triton_s_words():
+def test_statistics_have_triton_s_form():
     done = Duration(2, 30)
     batch = BatchStatistics(batch_size=4, compute_input=done)
     written = json.loads(
@@ -174,7 +174,7 @@ def test_statistics_in_triton_s_words():
             default=lambda duration: {"count": duration.count, "ns": duration.ns},
         )
     )
-    nothing, some = {"count": 0, "ns": 0}, {"count": 2, "ns": 30}
+    never, twice = {"count": 0, "ns": 0}, {"count": 2, "ns": 30}
     assert written == {
         "name": "a",
         "version": "1",
@@ -182,22 +182,22 @@ def test_statistics_in_triton_s_words():
         "inference_count": 8,
         "execution_count": 2,
         "inference_stats": {
-            "success": nothing,
-            "fail": nothing,
-            "queue": some,
-            "compute_input": nothing,
-            "compute_infer": nothing,
-            "compute_output": nothing,
-            "cache_hit": nothing,
-            "cache_miss": nothing,
+            "success": never,
+            "fail": never,
+            "queue": twice,
+            "compute_input": never,
+            "compute_infer": never,
+            "compute_output": never,
+            "cache_hit": never,
+            "cache_miss": never,
         },
         "response_stats": {},
         "batch_stats": [
             {
                 "batch_size": 4,
-                "compute_input": some,
-                "compute_infer": nothing,
-                "compute_output": nothing,
+                "compute_input": twice,
+                "compute_infer": never,
+                "compute_output": never,
             }
         ],
         "memory_usage": [],
@@ -235,7 +235,14 @@ def test_statistics_in_triton_s_words():
 )
 def test_a_config_has_the_batch_apart_where_all_tensors_have_one(inputs, outputs, max_batch, rows):
     info = ModelInfo(
-        "a", "2", ["2", "1"], "onnxruntime_onnx", "TENSOR", inputs, outputs, max_batch=8
+        "a",
+        "2",
+        ["2", "1"],
+        platform="onnxruntime_onnx",
+        task="TENSOR",
+        inputs=inputs,
+        outputs=outputs,
+        max_batch=8,
     )
     config = config_json(info)
     assert (config["name"], config["platform"]) == ("a", "onnxruntime_onnx")

@@ -84,7 +84,7 @@ def test_any_bytes_come_back_as_they_were(elements):
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "expected_text"),
     [
         (message_class("ModelInferRequest")(), "at least one input"),
         (asked("FP32", [1], fp32_contents=[1], raw=b"abcd"), "got both (fp32_contents)"),
@@ -118,10 +118,10 @@ def test_any_bytes_come_back_as_they_were(elements):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(request_, said):
+def test_contents_that_do_not_fit_the_tensor_are_refused(request_, expected_text):
     with pytest.raises(InvalidRequest) as refused:
         parse_infer(request_)
-    assert said in str(refused.value)
+    assert expected_text in str(refused.value)
 
 
 @pytest.mark.timeout(10)
@@ -142,7 +142,7 @@ def test_shared_memory_is_not_offered():
         parse_infer(asked(parameters={"shared_memory_region": ("string_param", "a")}))
 
 
-def test_one_output_without_typed_contents_makes_all_raw():
+def test_outputs_are_raw_if_one_has_no_typed_contents():
     half, single = np.ones(2, np.float16), np.ones(3, np.float32)
     answer = rendered(Tensor("a", "FP32", (3,), single), Tensor("b", "FP16", (2,), half), raw=False)
     assert list(answer.raw_output_contents) == [single.tobytes(), half.tobytes()]
@@ -186,7 +186,9 @@ def test_parameters_and_predictions_are_written():
         "h": 2**64,
         "i": None,
     }
-    answer = rendered(Tensor("x", "BYTES", (1,), [[{"label": "é"}]], parameters), raw=False)
+    answer = rendered(
+        Tensor("x", "BYTES", (1,), [[{"label": "é"}]], parameters=parameters), raw=False
+    )
     (output,) = answer.outputs
     written = {
         name: (kind := value.WhichOneof("parameter_choice"), getattr(value, kind))
@@ -204,7 +206,7 @@ def test_parameters_and_predictions_are_written():
     assert list(output.contents.bytes_contents) == ['[{"label":"é"}]'.encode()]
 
 
-class Echo:
+class EchoGrpc:
     """Answers with what it was asked; knows one model."""
 
     loaded: tuple = ()
@@ -218,7 +220,15 @@ class Echo:
         if name != "m":
             raise NotFound(f"expected the model m, got {name!r}")
         inputs = [TensorInfo("x", "BYTES", (-1,)), TensorInfo("y", "FP16", (2, 3))]
-        return ModelInfo("m", "1", ["1"], "onnxruntime_onnx", "TENSOR", inputs, inputs)
+        return ModelInfo(
+            "m",
+            "1",
+            ["1"],
+            platform="onnxruntime_onnx",
+            task="TENSOR",
+            inputs=inputs,
+            outputs=inputs,
+        )
 
     def model_statuses(self):
         states = ("READY", "LOADING", "FAILED", "UNLOADED")
@@ -249,7 +259,7 @@ class Echo:
 
 def called(method, request, serving=None):
     """Answer a request as the service does, without the wire."""
-    service = grpc_service.GrpcService(serving or Echo(), "0")
+    service = grpc_service.GrpcService(serving or EchoGrpc(), "0")
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()
     answer, _ = service._answer(row, body)
@@ -297,25 +307,28 @@ def test_the_configuration_has_whole_shapes():
     assert kinds == [("x", 13, [-1]), ("y", 10, [2, 3])]
 
 
-def test_the_index_speaks_of_states_that_clients_know():
+def test_index_has_states_that_clients_know():
     index = called("RepositoryIndex", message_class("RepositoryIndexRequest")())
-    assert [(found.name, found.state, found.reason) for found in index.models] == [
+    assert [(model.name, model.state, model.reason) for model in index.models] == [
         ("ready", "READY", ""),
         ("loading", "LOADING", ""),
         ("failed", "UNAVAILABLE", ""),
         ("unloaded", "UNAVAILABLE", "unloaded"),
     ]
     ready = called("RepositoryIndex", message_class("RepositoryIndexRequest")(ready=True))
-    assert [found.name for found in ready.models] == ["ready"]
+    assert [model.name for model in ready.models] == ["ready"]
 
 
 def test_statistics_are_of_one_model_or_of_all():
     request = message_class("ModelStatisticsRequest")
-    (one,) = called("ModelStatistics", request(name="m", version="2")).model_stats
+    (single,) = called("ModelStatistics", request(name="m", version="2")).model_stats
     (every,) = called("ModelStatistics", request()).model_stats
-    assert [(found.name, found.version) for found in (one, every)] == [("m", "2"), ("all", "1")]
-    assert (one.last_inference, one.inference_count, one.execution_count) == (5, 4, 3)
-    spent = one.inference_stats
+    assert [(statistics.name, statistics.version) for statistics in (single, every)] == [
+        ("m", "2"),
+        ("all", "1"),
+    ]
+    assert (single.last_inference, single.inference_count, single.execution_count) == (5, 4, 3)
+    spent = single.inference_stats
     assert (spent.success.count, spent.success.ns, spent.fail.count) == (2, 2000, 0)
     assert spent.compute_output.ns == 2**63
 
@@ -324,7 +337,7 @@ def test_statistics_are_of_one_model_or_of_all():
     "fields", [{"model_name": "m"}, {"repository_name": "m"}], ids=["Triton", "KServe"]
 )
 def test_models_are_loaded_and_unloaded_by_both_names(fields):
-    serving = Echo()
+    serving = EchoGrpc()
     request = message_class("RepositoryModelLoadRequest")(**fields)
     answer = called("RepositoryModelLoad", request, serving)
     assert (answer.model_name, answer.isLoaded, serving.loaded) == ("m", True, ("m", None, {}))
@@ -335,7 +348,7 @@ def test_models_are_loaded_and_unloaded_by_both_names(fields):
 
 
 def test_a_model_is_loaded_with_configuration_and_files():
-    serving = Echo()
+    serving = EchoGrpc()
     request = message_class("RepositoryModelLoadRequest")(model_name="m")
     request.parameters["config"].string_param = '{"a": 1}'
     request.parameters["file:1/model.onnx"].bytes_param = b"\0"
@@ -367,12 +380,12 @@ def test_long_errors_are_cut():
     assert text.endswith("é...")
 
 
-def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+def test_json_nested_too_deeply_for_its_handler_is_refused():
     code, text = grpc_service._status(RecursionError())
     assert (code.name, text) == ("INVALID_ARGUMENT", "expected JSON that is nested less deeply")
 
 
-def test_a_fault_of_the_server_is_logged_and_not_told(caplog):
+def test_fault_of_the_server_is_logged_without_details_to_the_client(caplog):
     code, text = grpc_service._status(ValueError("a secret"))
     assert code.name == "INTERNAL"
     assert "secret" not in text

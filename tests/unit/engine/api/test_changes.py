@@ -36,7 +36,7 @@ class Server:
         return call(self.client, method, path, body)
 
     def ok(self, method: str, path: str, body: Any = b"") -> Any:
-        """As `call`, for what succeeds."""
+        """Send a request that succeeds; see `call`."""
         status, answer = self.call(method, path, body)
         assert status == 200, answer
         return answer
@@ -62,20 +62,20 @@ def add(server: Server, *seqs: int, **fields: Any) -> None:
 
 def test_metadata_is_set_replaced_and_removed(server: Server) -> None:
     add(server, 1, metadata={"camera": "north", "floor": 2, "place": {"a": 1}})
-    asked = {"set": {"camera": "south", "place": {"b": 2}}, "remove": ["floor", "unknown"]}
+    change = {"set": {"camera": "south", "place": {"b": 2}}, "remove": ["floor", "unknown"]}
     expected = {"camera": "south", "place": {"b": 2}}
-    assert server.ok("POST", "inferences/1/metadata", asked)["metadata"] == expected
+    assert server.ok("POST", "inferences/1/metadata", change)["metadata"] == expected
     assert server.ok("GET", "inferences/1")["metadata"] == expected
     assert server.ok("POST", "inferences/1/metadata", {"set_by": "me"})["metadata"] == {
         **expected, "set_by": "me"
     }  # fmt: skip
     history = server.ok("GET", "inferences/1/metadata/history")["history"]
-    assert [one["before"] for one in history] == [
+    assert [entry["before"] for entry in history] == [
         expected, {"camera": "north", "floor": 2, "place": {"a": 1}}
     ]  # fmt: skip
-    assert (history[1]["set"], history[1]["remove"]) == (asked["set"], asked["remove"])
-    found = server.ok("POST", "inferences/query", {"where": {"meta.place.b": 2}})["inferences"]
-    assert [one["id"] for one in found] == ["1"]
+    assert (history[1]["set"], history[1]["remove"]) == (change["set"], change["remove"])
+    matches = server.ok("POST", "inferences/query", {"where": {"meta.place.b": 2}})["inferences"]
+    assert [entry["id"] for entry in matches] == ["1"]
     assert not server.ok("POST", "inferences/query", {"where": {"meta.floor": 2}})["inferences"]
 
 
@@ -147,7 +147,7 @@ def test_many_change_one_inference_at_the_same_time(server: Server) -> None:
     answer = server.ok("GET", "inferences/1")
     assert answer["metadata"] == {f"k{n}": n for n in range(8)}
     history = server.ok("GET", "inferences/1/metadata/history")["history"]
-    assert sorted(len(one["before"]) for one in history) == list(range(8))
+    assert sorted(len(entry["before"]) for entry in history) == list(range(8))
 
 
 BOX = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
@@ -191,15 +191,18 @@ def test_all_methods_of_a_path_are_named(server: Server) -> None:
 def test_ground_truth_is_stated_in_bulk_for_what_is_there_and_what_comes(server: Server) -> None:
     add(server, 1, 2, input=InputReference("image", HASH), metadata={"path": "a/1.png"})
     server.ok("POST", "inferences/1/metadata", {"frame": 7})
-    asked = {"join": "meta.frame", "source": "amy",
+    statements = {"join": "meta.frame", "source": "amy",
              "items": [{"value": 7, "annotations": [{"label": "cat"}]}, {"value": 8, "annotations": []}]}  # fmt: skip
-    assert server.ok("POST", "ground-truth", asked) == {"stated": 2, "matched": 1}
-    asked = {"join": "input.hash", "items": [{"value": HASH, "annotations": [{"label": "dog"}]}]}
-    assert server.ok("POST", "ground-truth", asked) == {"stated": 1, "matched": 2}
+    assert server.ok("POST", "ground-truth", statements) == {"stated": 2, "matched": 1}
+    statements = {
+        "join": "input.hash",
+        "items": [{"value": HASH, "annotations": [{"label": "dog"}]}],
+    }
+    assert server.ok("POST", "ground-truth", statements) == {"stated": 1, "matched": 2}
     add(server, 3, metadata={"frame": 8})
     add(server, 4, input=InputReference("image", HASH))
-    found = server.ok("POST", "inferences/query", {"consistency": "journal"})["inferences"]
-    assert [one["ground_truth"] for one in found] == [
+    matches = server.ok("POST", "inferences/query", {"consistency": "journal"})["inferences"]
+    assert [record["ground_truth"] for record in matches] == [
         [{"label": "dog"}],
         [],
         *[[{"label": "dog"}]] * 2,
@@ -225,8 +228,8 @@ def test_ground_truth_comes_as_lines_of_a_chariot_dataset(server: Server) -> Non
     assert server.ok("GET", "inferences/3")["ground_truth"] == [
         {"label": "cat", "contour": [[{"x": 1, "y": 1}]]}
     ]
-    one = json.dumps(lines[0]).encode()
-    assert server.ok("POST", "ground-truth", one) == {"stated": 1, "matched": 1}
+    single_line = json.dumps(lines[0]).encode()
+    assert server.ok("POST", "ground-truth", single_line) == {"stated": 1, "matched": 1}
 
 
 ITEMS = [{"value": "x", "annotations": []}]
@@ -285,10 +288,10 @@ def test_feedback_adds_up(server: Server) -> None:
     add(server, 1)
     server.ok("POST", "inferences/1/feedback", {"kind": "thumbs", "value": True})
     body = {"kind": "note", "comment": "too dark", "source": "amy"}
-    given = server.ok("POST", "inferences/1/feedback", body)["feedback"]
-    assert given[0].pop("id") < given[1].pop("id")
-    assert given[0].pop("created_at") <= given[1].pop("created_at")
-    assert given == [
+    feedback = server.ok("POST", "inferences/1/feedback", body)["feedback"]
+    assert feedback[0].pop("id") < feedback[1].pop("id")
+    assert feedback[0].pop("created_at") <= feedback[1].pop("created_at")
+    assert feedback == [
         {"kind": "thumbs", "value": 1.0, "comment": "", "source": ""},
         {"kind": "note", "value": None, "comment": "too dark", "source": "amy"},
     ]
@@ -317,14 +320,14 @@ def test_what_a_filter_finds_is_deleted(server: Server) -> None:
     add(server, *range(1, 11))
     server.ok("POST", "inferences/3/metadata", {"keep": False})
     add(server, 11, metadata={"keep": False})
-    where = {"meta.keep": False}
+    filter_ = {"meta.keep": False}
     expected = {"count": 2, "ids": ["11", "3"], "more": False}
-    assert server.ok("POST", "inferences/delete", {"where": where, "dry_run": True}) == expected
+    assert server.ok("POST", "inferences/delete", {"where": filter_, "dry_run": True}) == expected
     assert server.ok("GET", "inferences/3")["id"] == "3"
-    assert server.ok("POST", "inferences/delete", {"where": where}) == expected
+    assert server.ok("POST", "inferences/delete", {"where": filter_}) == expected
     for path in ("3", "11", "3/metadata/history"):
         assert server.call("GET", f"inferences/{path}")[0] == 404
-    assert server.ok("POST", "inferences/delete", {"where": where})["count"] == 0
+    assert server.ok("POST", "inferences/delete", {"where": filter_})["count"] == 0
     assert server.ok("POST", "inferences/delete", {"all": True})["count"] == 9
     assert server.ok("POST", "inferences/query", {})["inferences"] == []
 
@@ -334,7 +337,7 @@ def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monk
     monkeypatch.setattr(changing, "_PAGE_SIZE", 2)
     add(server, *range(1, 9))
     answers = [server.ok("POST", "inferences/delete", {"all": True}) for _ in range(3)]
-    assert [(one["ids"], one["more"]) for one in answers] == [
+    assert [(answer["ids"], answer["more"]) for answer in answers] == [
         (["8", "7", "6", "5", "4"], True), (["3", "2", "1"], False), ([], False)
     ]  # fmt: skip
 
@@ -370,26 +373,26 @@ CALLS: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "what", "body"), CALLS)
-def test_what_is_not_there_is_not_changed(server: Server, method, what, body) -> None:
-    assert server.call(method, f"inferences/9/{what}", body)[0] == 404
-    assert server.call(method, f"inferences/{1 << 63}/{what}", body)[0] == 404
-    assert server.call(method, f"inferences/abc/{what}", body)[0] == 400
+@pytest.mark.parametrize(("method", "subpath", "body"), CALLS)
+def test_what_is_not_there_is_not_changed(server: Server, method, subpath, body) -> None:
+    assert server.call(method, f"inferences/9/{subpath}", body)[0] == 404
+    assert server.call(method, f"inferences/{1 << 63}/{subpath}", body)[0] == 404
+    assert server.call(method, f"inferences/abc/{subpath}", body)[0] == 400
     assert all(rows == [] for rows in server.place.all_rows().values())
 
 
-@pytest.mark.parametrize(("method", "what", "body"), CALLS)
+@pytest.mark.parametrize(("method", "subpath", "body"), CALLS)
 def test_what_is_only_journaled_is_waited_for(
-    idle: Server, monkeypatch, method, what, body
+    idle: Server, monkeypatch, method, subpath, body
 ) -> None:
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 0.05)
     add(idle, 1)
-    status, answer = idle.call(method, f"inferences/1/{what}", body)
+    status, answer = idle.call(method, f"inferences/1/{subpath}", body)
     assert status == 503
     assert "bytes are waiting" in answer["error"]
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
     with in_background(idle.place.writer.run):
-        idle.ok(method, f"inferences/1/{what}", body)
+        idle.ok(method, f"inferences/1/{subpath}", body)
 
 
 def test_a_change_that_waits_for_the_writer_says_that_it_is_journaled(
@@ -409,13 +412,13 @@ def test_a_change_that_waits_for_the_writer_says_that_it_is_journaled(
     assert record["metadata"] == {"a": 1, "b": 2}
 
 
-@pytest.mark.parametrize("what", [path for method, path, _ in CALLS if method == "POST"])
-def test_a_journal_that_cannot_be_written_refuses_the_change(server: Server, what) -> None:
+@pytest.mark.parametrize("subpath", [path for method, path, _ in CALLS if method == "POST"])
+def test_a_journal_that_cannot_be_written_refuses_the_change(server: Server, subpath) -> None:
     add(server, 1)
     server.ok("POST", "inferences/query", {"consistency": "journal"})
     server.place.journal.close()
     directory = server.place.root / "journal"
     server.place.journal.directory = directory / "gone"
-    status, answer = server.call("POST", f"inferences/1/{what}", {"kind": "x"})
+    status, answer = server.call("POST", f"inferences/1/{subpath}", {"kind": "x"})
     assert (status, answer["error"][:13]) == (503, "cannot append")
     server.place.journal.directory = directory

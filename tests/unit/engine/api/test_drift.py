@@ -35,31 +35,31 @@ def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
     place.move(
         *(
             make_record(
-                id_at_second(one),
+                id_at_second(second),
                 model=model,
                 predictions=[{"label": "a", "score": float(draw.uniform(0.3, 0.6) + shift)}],
                 metadata=metadata,
             )
-            for one in seconds
+            for second in seconds
         )
     )
     values = draw.normal(shift, 1, (len(seconds), 8)).astype("<f2")
-    made = [
-        ImageSignals(id_at_second(one), b"", of.tobytes(), "ab" * 8)
-        for one, of in zip(seconds, values, strict=True)
+    records = [
+        ImageSignals(id_at_second(second), b"", score.tobytes(), "ab" * 8)
+        for second, score in zip(seconds, values, strict=True)
     ]
-    place.change(SignalsOfImages(made))
+    place.change(SignalsOfImages(records))
 
 
 @pytest.fixture
 def place(tmp_path):
     url = f"sqlite:///{tmp_path}/store.db"
     migrate(url)
-    made = Place(tmp_path, url)
-    fill(made, range(1, 151))
-    fill(made, range(LATER, LATER + 60), shift=0.3)
-    yield made
-    made.close()
+    harness = Place(tmp_path, url)
+    fill(harness, range(1, 151))
+    fill(harness, range(LATER, LATER + 60), shift=0.3)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def baselines(tmp_path):
 def client(jobs, place, baselines):
     drift = DriftService(jobs, place.inferences, baselines)
     handlers = [*evaluation_routes(jobs), *drift_routes(drift)]
-    with client_of(handlers) as made:
-        yield made
+    with client_of(handlers) as http_client:
+        yield http_client
 
 
 @pytest.fixture
@@ -87,18 +87,18 @@ def without_pages(monkeypatch):
     monkeypatch.setattr("quadriga.monitor.report.page.render_page", lambda *_: "")
 
 
-def put(client, **asked):
-    answer = client.put(PATH, content=json.dumps(asked))
+def put(client, **body):
+    answer = client.put(PATH, content=json.dumps(body))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def listed(client):
-    return {one["name"]: one for one in client.get(PATH).json()["baselines"]}
+    return {baseline["name"]: baseline for baseline in client.get(PATH).json()["baselines"]}
 
 
-def submit(client, **asked):
-    answer = client.post("/api/drift", content=json.dumps({"model": "one", **asked}))
+def submit(client, **body):
+    answer = client.post("/api/drift", content=json.dumps({"model": "one", **body}))
     assert answer.status_code == 202, answer.text
     return answer.json()["id"]
 
@@ -110,19 +110,19 @@ def report_of(jobs, place, job_id):
 
 
 def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, tmp_path):
-    made = put(client, to=time_at_second(LATER), version="1")
-    assert (made["name"], made["state"], made["n"]) == ("default", "building", 0)
-    assert made["version"] == "1"
+    response = put(client, to=time_at_second(LATER), version="1")
+    assert (response["name"], response["state"], response["n"]) == ("default", "building", 0)
+    assert response["version"] == "1"
     job_id = submit(client, **{"from": time_at_second(LATER)})
     report = report_of(jobs, place, job_id)
     assert (report.id, report.kind, report.status) == (job_id, "drift", "drift")
-    assert {one.name for one in report.signals if one.alarm} >= {"score", "embedding"}
+    assert {signal.name for signal in report.signals if signal.alarm} >= {"score", "embedding"}
     assert (report.data.baseline.n, report.data.current.n) == (150, 60)
     assert report.data.baseline.end == time_at_second(150)
     assert len(report.unlike) == 12
-    found = listed(client)["default"]
-    assert (found["state"], found["n"], found["sha256"]) == ("ready", 150, "aa" * 32)
-    assert (found["version"], found["references"]) == ("1", 150)
+    baseline = listed(client)["default"]
+    assert (baseline["state"], baseline["n"], baseline["sha256"]) == ("ready", 150, "aa" * 32)
+    assert (baseline["version"], baseline["references"]) == ("1", 150)
     references = References.read(tmp_path / "baselines" / "one" / "default.similarity")
     assert (len(references.ids), references.space) == (150, "ab" * 8)
     (summary,) = client.get("/api/reports").json()["reports"]
@@ -134,7 +134,7 @@ def test_baselines_are_listed_by_name(tmp_path):
     baselines = BaselineStore(tmp_path)
     for name in ("z", "a-b", "a", "a.b"):
         baselines.save_pending(Baseline(name, "one", "ready", "2026-01-01T00:00:00Z"))
-    assert [one.name for one in baselines.all("one")] == ["a", "a-b", "a.b", "z"]
+    assert [baseline.name for baseline in baselines.all("one")] == ["a", "a-b", "a.b", "z"]
 
 
 def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
@@ -148,9 +148,9 @@ def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
 
 def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
     finished(jobs, place, put(client, where="meta.x=1", name="none")["job"])
-    found = listed(client)["none"]
-    assert found["state"] == "failed"
-    assert found["error"] == "the model 'one' has no inferences in the baseline"
+    baseline = listed(client)["none"]
+    assert baseline["state"] == "failed"
+    assert baseline["error"] == "the model 'one' has no inferences in the baseline"
     answer = client.post("/api/drift", content='{"model": "one", "baseline": "none"}')
     assert answer.status_code == 400
     assert "the baseline none has failed: expected inferences" in answer.json()["error"]
@@ -161,16 +161,16 @@ def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baseli
     assert jobs.read(older["job"]).state == "cancelled"
     finished(jobs, place, newer["job"])
     assert (listed(client)["a"]["job"], listed(client)["a"]["n"]) == (newer["job"], 150)
-    found = baselines.read_summary("one", "a")
+    summary = baselines.read_summary("one", "a")
     first = msgspec.convert(older, Baseline)
-    assert baselines.save_ready(first, found) is None
+    assert baselines.save_ready(first, summary) is None
     assert baselines.save_pending(first).job == newer["job"]
 
 
 def test_a_baseline_that_is_removed_is_gone(client, jobs, place, tmp_path):
-    made = put(client)
+    response = put(client)
     assert client.delete(PATH).json()["name"] == "default"
-    assert jobs.read(made["job"]).state == "cancelled"
+    assert jobs.read(response["job"]).state == "cancelled"
     finished(jobs, place, put(client, name="b")["job"])
     assert client.delete(PATH, params={"baseline": "b"}).json()["state"] == "ready"
     assert listed(client) == {}
@@ -179,8 +179,8 @@ def test_a_baseline_that_is_removed_is_gone(client, jobs, place, tmp_path):
 
 
 def test_a_rolling_baseline_moves_along(client, jobs, place, without_pages):
-    made = put(client, name="before", rolling="20m")
-    assert (made["state"], made["job"]) == ("ready", None)
+    response = put(client, name="before", rolling="20m")
+    assert (response["state"], response["job"]) == ("ready", None)
     times = {"from": time_at_second(LATER), "to": time_at_second(LATER + 60)}
     job_id = submit(client, baseline="before", **times)
     window = jobs.read(job_id).parameters["baseline"]
@@ -194,9 +194,9 @@ def test_a_rolling_baseline_moves_along(client, jobs, place, without_pages):
 def test_a_dataset_is_a_baseline(client, jobs, place):
     fill(place, range(3000, 3050), dataset_snapshot_id="scenes")
     finished(jobs, place, put(client, dataset="scenes")["job"])
-    found = listed(client)["default"]
-    assert found["n"] == 50
-    assert found["window"]["filter"] == {"meta.dataset_snapshot_id": {"eq": "scenes"}}
+    baseline = listed(client)["default"]
+    assert baseline["n"] == 50
+    assert baseline["window"]["filter"] == {"meta.dataset_snapshot_id": {"eq": "scenes"}}
 
 
 def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pages):
@@ -218,21 +218,24 @@ def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pag
 
 def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_pages):
     times = {"start": time_at_second(LATER), "end": time_at_second(LATER + 60)}
-    asked = DriftParameters("one", **times, schedule="1h")
+    parameters = DriftParameters("one", **times, schedule="1h")
     put(client, name="default", rolling="20m")
-    good = jobs.submit("drift", msgspec.to_builtins(asked)).id
-    other = msgspec.structs.replace(asked, baseline="none")
-    bad = jobs.submit("drift", msgspec.to_builtins(other)).id
+    good = jobs.submit("drift", msgspec.to_builtins(parameters)).id
+    without_baseline = msgspec.structs.replace(parameters, baseline="none")
+    bad = jobs.submit("drift", msgspec.to_builtins(without_baseline)).id
     report = report_of(jobs, place, good)
-    assert [one.report for one in report.history] == [good]
+    assert [window.report for window in report.history] == [good]
     finished(jobs, place, bad)
     assert jobs.read(bad).error.startswith("baseline not found: 'none' of 'one'")
     windows = read_history(tmp_path / "drift", "one").windows
-    assert [(one.report, one.status) for one in windows] == [(good, "drift"), (bad, "error")]
+    assert [(window.report, window.status) for window in windows] == [
+        (good, "drift"),
+        (bad, "error"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("request_body", "message"),
     [
         (("POST", "/api/drift", "[]"), "expected the body to be a JSON object with model, version"),
         (("POST", "/api/drift", '{"model": "one", "from": "x"}'), "expected from to be a moment"),
@@ -269,8 +272,8 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
         (("GET", "/api/models/" + 300 * "x" + "/baseline", ""), "expected the name of a model"),
     ],
 )
-def test_what_means_nothing_is_refused(client, tmp_path, asked, message):
-    method, path, body = asked
+def test_what_means_nothing_is_refused(client, tmp_path, request_body, message):
+    method, path, body = request_body
     answer = client.request(method, path, content=body)
     assert answer.status_code == 400 if message else answer.status_code in (400, 404, 405)
     if message:

@@ -43,16 +43,16 @@ def place(place):
     image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
-        found = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
-        place.move(make_record(at, model=MODEL, input=image, predictions=found))
+        predictions = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
+        place.move(make_record(at, model=MODEL, input=image, predictions=predictions))
         place.change(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
     return place
 
 
 @pytest.fixture
 def client(jobs):
-    with client_of(evaluation_routes(jobs)) as made:
-        yield made
+    with client_of(evaluation_routes(jobs)) as http_client:
+        yield http_client
 
 
 def runner(jobs, place):
@@ -98,7 +98,7 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, place):
     assert report["id"] == job_id
     assert report["metrics"][0]["value"] == 4 / 6
     assert report["data"]["excluded"] == {"no_truth": 1, "unseen_label": 0}
-    assert [one["inference_id"] for one in report["worst"]] == ["3", "6"]
+    assert [image["inference_id"] for image in report["worst"]] == ["3", "6"]
     assert report["worst"][0]["predictions"][0]["label"] == "b"
     assert report["worst"][0]["ground_truth"] == [{"label": "a"}]
     (listed,) = client.get("/api/reports").json()["reports"]
@@ -136,7 +136,9 @@ def test_reports_are_listed_newest_first(client, jobs, place):
     jobs.submit("export", {})
     finished(jobs, place, jobs.ids()[-1])
     for _ in range(2):
-        assert [one["id"] for one in client.get("/api/reports").json()["reports"]] == ids[::-1]
+        assert [report["id"] for report in client.get("/api/reports").json()["reports"]] == ids[
+            ::-1
+        ]
     jobs.remove_old(-1)
     assert client.get("/api/reports").json() == {"reports": []}
 

@@ -21,12 +21,12 @@ from tests.unit.store.place import drain
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
     url = f"sqlite:///{tmp_path}/store.db"
-    kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
+    reference = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
     page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
     gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
     ms = smallest_id_at(1_769_860_800_123)
     journal.append([
-        make_record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
+        make_record(ms, input=reference, metadata={"camera_id": "north", "location": {"floor": 2}}),
         make_record(2, input=page), make_record(3, input=gone), make_record(4),
     ])  # fmt: skip
     drain(url, tmp_path / "journal")
@@ -82,13 +82,13 @@ def test_a_query_is_json_whatever_its_content_type(client, content_type: str, sl
     )
     assert response.status_code == 200
     body = response.json()
-    assert [one["id"] for one in body.pop("inferences")] == [ID]
+    assert [record["id"] for record in body.pop("inferences")] == [ID]
     assert body == {"cursor": None, "count": 1, "partial": False, "count_is_exact": True}
 
 
 def test_an_empty_body_finds_everything(client) -> None:
     body = client.post("/api/inferences/query").json()
-    assert [one["id"] for one in body["inferences"]] == [ID, "4", "3", "2"]
+    assert [record["id"] for record in body["inferences"]] == [ID, "4", "3", "2"]
     assert (body["cursor"], body["count"]) == (None, None)
 
 
@@ -139,7 +139,7 @@ ASCENDING = b'{"pagination": {"limit": 2, "direction": "ASCENDING", "offset": 0}
 
 def test_chariots_pagination_is_a_limit_and_an_order(client) -> None:
     body = client.post("/api/inferences/query", content=ASCENDING).json()
-    assert [one["id"] for one in body["inferences"]] == ["2", "3"]
+    assert [record["id"] for record in body["inferences"]] == ["2", "3"]
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
@@ -148,10 +148,10 @@ def test_a_query_can_stand_in_the_url(client, slash: str) -> None:
         f"/api/inferences{slash}?meta.camera_id=north&!label=none&q=(meta.location.floor=2|id=4)"
         "&limit=1&order=ts&count=capped"
     ).json()
-    assert [one["id"] for one in body["inferences"]] == [ID]
+    assert [record["id"] for record in body["inferences"]] == [ID]
     first = client.get("/api/inferences?limit=3").json()
     second = client.get(f"/api/inferences?limit=3&cursor={first['cursor']}").json()
-    assert [one["id"] for one in second["inferences"]] == ["2"]
+    assert [record["id"] for record in second["inferences"]] == ["2"]
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ FOR_EVER = {"model": "shapes-detector", "inputs_days": None, "inferences_days": 
 
 def test_a_rule_is_replaced_as_a_whole(client: TestClient[Litestar]) -> None:
     assert client.get(f"/api/{RULE}").json() == FOR_EVER
-    for given in ({"inputs_days": 7, "inferences_days": 30.5}, {"inputs_days": 1}, {}):
-        assert call(client, "PUT", RULE, given) == (200, FOR_EVER | given)
-        assert client.get(f"/api/{RULE}").json() == FOR_EVER | given
-    other = "models/an%20other%00/retention"
-    assert call(client, "PUT", other, {"inferences_days": 0})[0] == 200
-    assert client.get(f"/api/{other}").json()["inferences_days"] == 0
+    for rule in ({"inputs_days": 7, "inferences_days": 30.5}, {"inputs_days": 1}, {}):
+        assert call(client, "PUT", RULE, rule) == (200, FOR_EVER | rule)
+        assert client.get(f"/api/{RULE}").json() == FOR_EVER | rule
+    other_path = "models/an%20other%00/retention"
+    assert call(client, "PUT", other_path, {"inferences_days": 0})[0] == 200
+    assert client.get(f"/api/{other_path}").json()["inferences_days"] == 0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import msgspec
 
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.watch.history import record_window, with_history
-from quadriga.monitor.report.saved import REPORT
+from quadriga.monitor.report.saved import REPORT_FILE
 from quadriga.store.jobs import JobRun
 from tests.unit.monitor.drift.window_reports import report
 
@@ -15,6 +15,6 @@ def run_drift(run: JobRun) -> str:
     directory = run.directory.parent.parent / "drift"
     made = msgspec.structs.replace(report(0, alarms="a"), id=run.job.id)
     made = with_history(directory, made, asked)
-    (run.directory / REPORT).write_bytes(msgspec.json.encode(made))
+    (run.directory / REPORT_FILE).write_bytes(msgspec.json.encode(made))
     record_window(directory, made, asked)
-    return REPORT
+    return REPORT_FILE

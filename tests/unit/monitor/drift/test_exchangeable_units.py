@@ -169,7 +169,7 @@ def test_rows_are_dealt_out_as_units_are():
     table = np.array([[30, 20, 10], [5, 5, 20]], float)
     first = lambda now: now[:, 0].astype(float)  # noqa: E731
     rows = permutation.permute_rows(first, table)
-    assert rows.there == 5
+    assert rows.observed == 5
     drawn = rows.draw(4000, np.random.default_rng(0))
     assert drawn.mean() == pytest.approx(35 * 30 / 90, rel=0.02)
 

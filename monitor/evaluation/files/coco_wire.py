@@ -74,7 +74,7 @@ def annotated_images(
             if task != "IMAGE_CLASSIFICATION" or annotation not in annotations:
                 annotations += parse_annotations([annotation], location)
         if image.file_name is None:
-            raise EvaluationError(f"{name}: expected a file_name of image {image.id!r}, got none")
+            raise EvaluationError(f"{name}: image {image.id!r}: file_name is required")
         yield image.file_name, annotations
 
 
@@ -89,10 +89,10 @@ def _shape(
         return {"contour": _contour(row.segmentation, size, location)}
     if task == "ORIENTED_OBJECT_DETECTION":
         if row.oriented_bbox is None:
-            raise EvaluationError(f"{location}: expected an oriented_bbox, got none")
+            raise EvaluationError(f"{location}: oriented_bbox is required")
         return dict(row.oriented_bbox)
     if row.bbox is None:
-        raise EvaluationError(f"{location}: expected a bbox, got none")
+        raise EvaluationError(f"{location}: bbox is required")
     return dict(zip(BOX_KEYS, ltwh_to_xyxy(*row.bbox), strict=True))
 
 

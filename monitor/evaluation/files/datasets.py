@@ -57,7 +57,7 @@ def open_dataset_files(location: Path) -> DatasetFiles:
         archive = ZipFile(location)
     except BadZipFile as error:
         raise EvaluationError(
-            f"expected {location.name} to be a folder or a zip, got: {error}"
+            f"cannot open {location.name}, which is neither a folder nor a zip: {error}"
         ) from error
     return DatasetFiles(
         sorted(name for name in archive.namelist() if name[-1:] != "/"), location, archive
@@ -109,8 +109,8 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
         raise EvaluationError(str(error)) from error
     if not images:
         raise EvaluationError(
-            f"expected {location.name or location} to hold annotations.jsonl, COCO's instances*.json or"
-            " annotations*.json, or a folder of images for each label, got none"
+            f"no dataset found in {location.name or location}: expected annotations.jsonl, COCO's instances*.json"
+            " or annotations*.json, or a folder of images for each label"
         )
     return images
 
@@ -135,7 +135,7 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     for row, location in _rows(files, name):
         path = row.path or row.datum_id
         if not path:
-            raise EvaluationError(f"{location}: expected a path or a datum_id, got none")
+            raise EvaluationError(f"{location}: path or datum_id is required")
         metadata_fields = metadata_by_path.get(path, {}) | row.metadata
         has_annotations = (
             metadata_fields.get("annotations_from") != "predictions" and row.annotations is not None

@@ -160,7 +160,7 @@ def mask_tables(
 def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
     """Convert contours to masks; each point is rounded to its pixel."""
     if rows and not (image.width and image.height):
-        raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
+        raise EvaluationError(f"image {image.id!r}: width and height are required")
     rings = [ring for segment in rows for ring in segment.contour]
     ring_points = list(chain.from_iterable(rings))
     points = np.empty((len(ring_points), 2))

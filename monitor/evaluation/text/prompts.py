@@ -218,5 +218,5 @@ def _references(annotation: _ReferenceAnswers, location: str) -> list[str]:
     answer = annotation.label if annotation.answer is None else annotation.answer
     references = annotation.answers or ([] if answer is None else [answer])
     if not references:
-        raise EvaluationError(f"{location}: expected answer, answers or label, got none")
+        raise EvaluationError(f"{location}: answer, answers or label is required")
     return references

@@ -228,7 +228,7 @@ def test_what_another_job_made_is_no_report(client, jobs, place, page):
     finished(jobs, place, job_id)
     answer = client.get(f"/api/reports/{job_id}{page}")
     assert answer.status_code == 404
-    assert answer.json()["error"] == f"expected {job_id} to be a report, got another job's id"
+    assert answer.json()["error"] == f"report not found: {job_id} is the id of another job"
 
 
 def test_a_page_that_is_gone_is_said(client, jobs, place):
@@ -237,4 +237,4 @@ def test_a_page_that_is_gone_is_said(client, jobs, place):
     (jobs.directory / job_id / "report.html").unlink()
     answer = client.get(f"/api/reports/{job_id}/page")
     assert answer.status_code == 404
-    assert answer.json()["error"] == "expected report.html to be there, got it removed"
+    assert answer.json()["error"] == "report not found: report.html was removed"

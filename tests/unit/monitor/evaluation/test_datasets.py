@@ -100,7 +100,7 @@ def test_coco_for_each_task(dataset) -> None:
     assert [annotation["contour"] for annotation in masks.annotations] == [[corners], [corners]]
     (labels,) = dataset(files, "IMAGE_CLASSIFICATION")
     assert labels.annotations == [{"label": "ship"}]
-    with pytest.raises(EvaluationError, match=r"annotations\[0\]: expected an oriented_bbox"):
+    with pytest.raises(EvaluationError, match=r"annotations\[0\]: oriented_bbox is required"):
         dataset(files, "ORIENTED_OBJECT_DETECTION")
 
 
@@ -121,11 +121,11 @@ def test_a_folder_for_each_label(dataset, names, expected) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.txt": ""}, "expected set.* to hold annotations.jsonl"),
+        ({"a.txt": ""}, "no dataset found in set.*: expected annotations.jsonl"),
         ({"annotations.jsonl": "{"}, "annotations.jsonl:1: expected JSON"),
-        ({"annotations.jsonl": "{}"}, "annotations.jsonl:1: expected a path or a datum_id"),
+        ({"annotations.jsonl": "{}"}, "annotations.jsonl:1: path or datum_id is required"),
         ({"annotations.jsonl": '{"path": "a", "annotations": 1}'}, "annotations.jsonl:1: annotations: expected a list"),
-        ({"instances.json": '{"images": [{"id": 1}], "categories": [], "annotations": []}'}, "expected a file_name of image 1"),
+        ({"instances.json": '{"images": [{"id": 1}], "categories": [], "annotations": []}'}, "image 1: file_name is required"),
         ({"instances.json": '{"images": [], "categories": [], "annotations": [{"image_id": 1, "category_id": 1}]}'},
          r"annotations\[0\]: expected category_id to be one of the categories"),
     ],
@@ -137,5 +137,7 @@ def test_what_is_no_dataset_is_said(dataset, files, message) -> None:
 
 def test_a_file_that_is_no_zip_is_said(tmp_path) -> None:
     (tmp_path / "a.zip").write_text("no")
-    with pytest.raises(EvaluationError, match=r"expected a\.zip to be a folder or a zip"):
+    with pytest.raises(
+        EvaluationError, match=r"cannot open a\.zip, which is neither a folder nor a zip"
+    ):
         read_dataset(tmp_path / "a.zip", "OBJECT_DETECTION")

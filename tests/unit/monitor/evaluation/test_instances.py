@@ -257,8 +257,8 @@ FAR = {**SEGMENT, "contour": contour([(0, 0), (1e300, 0)])}
 @pytest.mark.parametrize(
     ("predictions", "truths", "fields", "message"),
     [
-        ([SEGMENT], [], {"width": None}, "image '1': expected width and height, got none"),
-        ([], [SEGMENT], {"height": 0}, "image '1': expected width and height, got none"),
+        ([SEGMENT], [], {"width": None}, "image '1': width and height are required"),
+        ([], [SEGMENT], {"height": 0}, "image '1': width and height are required"),
         ([{"label": "a"}], [], {}, "image '1': predictions\\[0\\]: expected a field `score`"),
         ([], [{"label": "a"}], {}, "image '1': ground_truth\\[0\\]: expected a field `contour`"),
         ([SEGMENT, FAR], [], {}, "image '1': predictions: expected points near the image, got 1e\\+300"),

@@ -192,7 +192,7 @@ def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
 
 WRONG = {
     "no answer of people": (
-        [], [{"prompt": "?"}], r"ground_truth\[0\]: expected answer, answers or label, got none",
+        [], [{"prompt": "?"}], r"ground_truth\[0\]: answer, answers or label is required",
     ),
     "none of the model": ([{"prompt": "?"}], [], r"image '1': predictions\[0\]: expected a field `answer`"),
     "a number": ([], [{"answer": 2}], r"ground_truth\[0\].answer: expected `str"),

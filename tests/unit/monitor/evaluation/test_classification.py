@@ -13,7 +13,7 @@ from quadriga.monitor.evaluation.labels.classification import ClassificationEval
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge_states
 from quadriga.monitor.report.schema import ReportedModel
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 RATES = {
     "Precision": reference.precision_score,
@@ -27,12 +27,12 @@ def image_of(number, scores, truths):
     pairs = scores.items() if isinstance(scores, dict) else scores
     answer = [{"label": label, "score": score} for label, score in pairs]
     truth = [{"label": label} for label in truths]
-    return evaluated_image(number, answer, truth)
+    return wire_image(number, answer, truth)
 
 
 def evaluated(images):
     evaluation = ClassificationEvaluator()
-    state = merged(evaluation, images, 3)
+    state = state_of_shards(evaluation, images, 3)
     return evaluation.evaluate(state)
 
 
@@ -482,7 +482,7 @@ def test_models_may_differ_in_how_many_labels_an_image_has():
     single_label = [image_of(at, SURE, ["cat"]) for at in range(4)]
     several = [image_of(at, SURE, ["cat", "dog"]) for at in range(4)]
     first, second = (
-        merged(ClassificationEvaluator(), images) for images in (single_label, several)
+        state_of_shards(ClassificationEvaluator(), images) for images in (single_label, several)
     )
     report = evaluate_state(
         ClassificationEvaluator(),

@@ -16,7 +16,7 @@ from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge_states
 from tests import coco_reference
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 LABELS = ("bus", "car", "dog")
 
@@ -30,7 +30,7 @@ def box(label, *corners, **fields):
 
 def whole(images, shards=1, by=()):
     """Deal images out, and put them together again."""
-    return merged(DetectionEvaluator(), images, shards, by)
+    return state_of_shards(DetectionEvaluator(), images, shards, by)
 
 
 def headlines(images, weights=None):
@@ -72,7 +72,7 @@ def made(seed, *, images=12, ties=True, crowds=True, labels=LABELS):
                 label = label if pick.random() < 0.2 else target["label"]
             score = round(float(pick.random()), 1) if ties else float(pick.random())
             predictions.append(box(label, *low.tolist(), *(low + sides).tolist(), score=score))
-        result.append(evaluated_image(1000 + number, predictions, truths))
+        result.append(wire_image(1000 + number, predictions, truths))
     return result
 
 
@@ -238,11 +238,11 @@ def metric(findings, kind, **parameters):
 
 
 PLAIN = [
-    evaluated_image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
-    evaluated_image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
-    evaluated_image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
-    evaluated_image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
-    evaluated_image(
+    wire_image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
+    wire_image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
+    wire_image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
+    wire_image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
+    wire_image(
         5, [box("dog", 0, 0, 10, 10, score=0.4)], [box("car", 50, 50, 60, 60, difficult=True)]
     ),
 ]
@@ -325,15 +325,11 @@ def test_curves_have_their_scores_and_end_where_the_recall_does():
     "images",
     [
         [],
-        [evaluated_image(1, [], [])],
-        [evaluated_image(1, [], [box("car", 0, 0, 9, 9)])],
-        [evaluated_image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
-        [
-            evaluated_image(
-                1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)]
-            )
-        ],
-        [evaluated_image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
+        [wire_image(1, [], [])],
+        [wire_image(1, [], [box("car", 0, 0, 9, 9)])],
+        [wire_image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
+        [wire_image(1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)])],
+        [wire_image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
     ],
     ids=["no images", "nothing", "no predictions", "no truths", "only a crowd", "points"],
 )
@@ -368,7 +364,7 @@ CAR = box("car", 1, 2, 3, 4, score=0.5)
 )  # fmt: skip
 def test_what_is_no_box_is_refused_with_its_place(predictions, truths, text):
     with pytest.raises(EvaluationError, match=f"image '17': {text}"):
-        whole([evaluated_image(3, [CAR], []), evaluated_image(17, predictions, truths)])
+        whole([wire_image(3, [CAR], []), wire_image(17, predictions, truths)])
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"NaN"])
@@ -403,7 +399,7 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
         .evaluate(
             whole(
                 [
-                    evaluated_image(
+                    wire_image(
                         1,
                         [box("car", 0, 0, 8, 8, score=score) for score in (0.9, 0.8)]
                         + [box("car", 50, 0, 60, 10, score=0.7)],
@@ -425,19 +421,17 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
 
 def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
     predictions = [box("car", 0, 0, 9, 9, score=1 - index / 200) for index in range(103)]
-    findings = (
-        DetectionEvaluator().evaluate(whole([evaluated_image(1, predictions, [CAR])])).details()
-    )
+    findings = DetectionEvaluator().evaluate(whole([wire_image(1, predictions, [CAR])])).details()
     assert findings.excluded == {"over_max_dets": 3}
     assert sum(findings.confusion.hallucinations.values()) == 100
 
 
 def test_a_label_that_nothing_finds_is_worth_its_misses():
     there = [box("found", 0, 0, 10, 10), box("lost", 50, 50, 60, 60)]
-    half = evaluated_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
+    half = wire_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
     errors = DetectionEvaluator().evaluate(whole([half])).details().errors_tide
     assert errors["Miss"] == errors["FalseNeg"] == pytest.approx(0.5)
-    nothing = evaluated_image("1", [], there)
+    nothing = wire_image("1", [], there)
     errors = DetectionEvaluator().evaluate(whole([nothing])).details().errors_tide
     assert errors["Miss"] is None
     assert errors["Loc"] == 0
@@ -467,7 +461,7 @@ def test_each_label_has_an_interval_of_the_same_resamples():
     # of one label alone, the mean over labels is the label's
     label = averaged[0].parameters["label"]
     alone = [
-        evaluated_image(
+        wire_image(
             metric.id,
             *(
                 [item for item in msgspec.json.decode(items) if item["label"] == label]

@@ -17,7 +17,7 @@ from quadriga.monitor.evaluation.objects.oriented import (
 )
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import merge_states, select_images
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 LABELS = "abc"
 
@@ -29,7 +29,7 @@ def wire(label, box, **fields):
 
 def images_of(cases):
     return [
-        evaluated_image(number, predictions, annotations, 1, 1)
+        wire_image(number, predictions, annotations, 1, 1)
         for number, (predictions, annotations) in enumerate(cases)
     ]
 
@@ -149,7 +149,7 @@ def of_rule(metrics):
 
 
 def report(images, resamples=0):
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     return evaluate_state(
         OrientedDetectionEvaluator(),
         state,
@@ -198,7 +198,7 @@ SPECIAL = {
 )
 def test_numbers_are_those_of_the_development_kit(cases):
     images = images_of(cases)
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     metrics = of_rule(report(images).metrics)
     assert len(metrics) == 4 * (1 + len(state.labels))
     pairs = [best_overlaps(state, label) for label in range(len(state.labels))]
@@ -238,7 +238,7 @@ def overall(headlines):
 def test_weights_are_as_if_images_were_there_so_often():
     cases = random_cases(1)
     images = images_of(cases)
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     weights = np.random.default_rng(0).integers(0, 3, (6, len(images))).astype(float)
     weights[0] = 1
     weights[1] = 0
@@ -246,7 +246,7 @@ def test_weights_are_as_if_images_were_there_so_often():
     for number, weighting in enumerate(weights):
         at = [left for left, count in enumerate(weighting) for _ in range(int(count))]
         repeated = [msgspec.structs.replace(images[left], id=str(n)) for n, left in enumerate(at)]
-        repeated_state = merged(OrientedDetectionEvaluator(), repeated)
+        repeated_state = state_of_shards(OrientedDetectionEvaluator(), repeated)
         again = (
             OrientedDetectionEvaluator()
             .evaluate(repeated_state)
@@ -260,7 +260,7 @@ def test_weights_are_as_if_images_were_there_so_often():
 
 def test_a_part_is_a_weighting_of_zeros_and_ones():
     images = images_of(random_cases(5))
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     mask = np.arange(len(images)) % 2.0
     weighted = OrientedDetectionEvaluator().evaluate(state).headlines(mask[None])
     selected = select_images(state, np.flatnonzero(mask))
@@ -338,7 +338,7 @@ def test_numbers_by_the_other_rule_are_those_of_pycocotools(seed):
             item["difficult"] = False  # of which it does not know
     images = images_of(cases)
     metrics = [item for item in report(images).metrics if item.parameters.get("rule") == "COCO"]
-    expected = coco(merged(OrientedDetectionEvaluator(), images))
+    expected = coco(state_of_shards(OrientedDetectionEvaluator(), images))
     assert [item.value for item in metrics[:12]] == pytest.approx(expected, abs=1e-12)
 
 

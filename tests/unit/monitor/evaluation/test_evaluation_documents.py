@@ -9,7 +9,7 @@ import pytest
 
 from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
-from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
@@ -29,7 +29,7 @@ def example(heading):
 def test_examples_have_the_numbers_that_are_said(task, heading):
     images, documented = example(heading)
     evaluation = load_evaluator(task)
-    evaluated = evaluation.evaluate(merged(evaluation, images))
+    evaluated = evaluation.evaluate(state_of_shards(evaluation, images))
     values = {}
     for headline in evaluated.headlines(np.ones((1, len(images)))):
         values.setdefault(headline.type, []).append(float(headline.values[0]))

@@ -9,7 +9,7 @@ import pytest
 
 from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
-from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
 
 PAGE = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
@@ -35,7 +35,7 @@ def test_examples_give_their_numbers(heading, task):
     image, rows = example(heading)
     assert rows
     evaluation = load_evaluator(task)
-    metrics = evaluation.evaluate(merged(evaluation, [image]))
+    metrics = evaluation.evaluate(state_of_shards(evaluation, [image]))
     values = {}
     for headline in metrics.headlines(np.ones((1, 1))):
         named = [

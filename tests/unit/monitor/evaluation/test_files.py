@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.files import evaluate_files as files
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco, evaluate_records
 from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 FOUND = [BOX | {"score": 0.5}]
@@ -57,7 +57,7 @@ def test_shards_make_no_difference(monkeypatch) -> None:
     records = [record(at, predictions=FOUND * (at % 3), metadata={"a": at % 2}) for at in range(9)]
     report = evaluated(*records, by=["meta.a"])
     monkeypatch.setattr(files, "SHARD_SIZE", 2)
-    assert told(evaluated(*records, by=["meta.a"])) == told(report)
+    assert stable_report(evaluated(*records, by=["meta.a"])) == stable_report(report)
     assert [(slice_.by, slice_.value, slice_.n) for slice_ in report.slices] == [
         ("meta.a", "0", 5),
         ("meta.a", "1", 4),

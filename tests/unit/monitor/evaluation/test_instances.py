@@ -20,7 +20,7 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 WIDTH, HEIGHT = 150, 130
 LABELS = ("apple", "bird", "cat")
@@ -28,7 +28,7 @@ LABELS = ("apple", "bird", "cat")
 
 def image_of(number, predictions, truths, **fields):
     size = {"width": WIDTH, "height": HEIGHT}
-    return evaluated_image(number, predictions, truths, **size | fields)
+    return wire_image(number, predictions, truths, **size | fields)
 
 
 def contour(*outlines):
@@ -144,7 +144,7 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
     np.testing.assert_allclose(
         [item.values[0] for item in headlines[:12]], theirs[3], rtol=0, atol=1e-12
     )
-    merged_state = merged(InstanceEvaluator(), evaluated)
+    merged_state = state_of_shards(InstanceEvaluator(), evaluated)
     for name, table in merged_state.tables.items():
         for key, column in table.items():
             assert column.dtype == state.tables[name][key].dtype
@@ -216,7 +216,7 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
     for evaluation, images in ((InstanceEvaluator(), masks), (DetectionEvaluator(), boxes)):
         report = evaluate_state(
             evaluation,
-            merged(evaluation, images),
+            state_of_shards(evaluation, images),
             task="",
             options=EvaluationOptions(resamples=5),
         )
@@ -279,7 +279,7 @@ def test_regions_that_are_no_objects_are_passed_over():
         [{"label": "background", "score": 1, **first}, {"label": "cat", "score": 0.5, **first}],
         [{"label": "void", **second}, {"label": "cat", **second}, {"label": "ignore", **first}],
     )
-    state = merged(InstanceEvaluator(), [image])
+    state = state_of_shards(InstanceEvaluator(), [image])
     assert state.labels == ["cat"]
     assert state.tables["predictions"]["number"].tolist() == [1]
     assert state.tables["truths"]["number"].tolist() == [1]

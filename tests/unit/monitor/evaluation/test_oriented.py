@@ -16,7 +16,7 @@ from quadriga.monitor.evaluation.objects.oriented import (
 )
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.tasks.rotated import xywhr_to_corners
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 
 def box(cx, cy, w, h, r, **fields):
@@ -31,11 +31,11 @@ def quad(corners, **fields):
 def image(predictions, truths, *, width=1, height=1, name="1"):
     """Return an image, by default of one pixel, so that fractions are pixels."""
     scored = [{"score": 0.5, **prediction} for prediction in predictions]
-    return evaluated_image(name, scored, truths, width, height)
+    return wire_image(name, scored, truths, width, height)
 
 
 def state(*images):
-    return merged(OrientedDetectionEvaluator(), images)
+    return state_of_shards(OrientedDetectionEvaluator(), images)
 
 
 def overlaps(predictions, truths, **size):

@@ -19,7 +19,7 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange import parquet
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
 IMAGES = 250
@@ -83,7 +83,7 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
         place.inferences, parameters, executor=RayExecutor(cluster, database_url)
     )
     assert local_report.provenance["shards"] == 3
-    assert told(there) == told(local_report)
+    assert stable_report(there) == stable_report(local_report)
 
 
 def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatc
         place.inferences, parameters, executor=RayExecutor(cluster, database_url)
     )
     assert local_report.data.current.n == local_report.data.baseline.n == IMAGES // 2
-    assert told(there) == told(local_report)
+    assert stable_report(there) == stable_report(local_report)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

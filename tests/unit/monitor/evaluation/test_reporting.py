@@ -15,8 +15,8 @@ from quadriga.monitor.evaluation.reporting import (
 )
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Report, ReportedModel, Window
-from tests.unit.monitor.evaluation.evaluated import merged
-from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
+from tests.unit.monitor.evaluation.label_evaluator import LabelEvaluator, labelled_image
 
 MODEL = ReportedModel("one", "1")
 OTHER = ReportedModel("other", "2")
@@ -25,12 +25,12 @@ RESULTS = "aabaabbaaaabaabb"
 
 
 def whole(images, by=()):
-    return merged(Small(), images, by=by)
+    return state_of_shards(LabelEvaluator(), images, by=by)
 
 
 def images_of(results=RESULTS, start=1, **more):
     return [
-        image_of(start + at, predicted, "a", image=f"blake3:{at}", **more)
+        labelled_image(start + at, predicted, "a", image=f"blake3:{at}", **more)
         for at, predicted in enumerate(results)
     ]
 
@@ -38,7 +38,7 @@ def images_of(results=RESULTS, start=1, **more):
 def report_of(state, **more):
     options = more.pop("options", EvaluationOptions(seed=3))
     return evaluate_state(
-        Small(),
+        LabelEvaluator(),
         state,
         task="X",
         model=MODEL,
@@ -49,7 +49,7 @@ def report_of(state, **more):
 
 
 def test_a_report_says_what_was_looked_at():
-    images = [*images_of(), image_of(99, "a", None)]
+    images = [*images_of(), labelled_image(99, "a", None)]
     report = report_of(whole(images))
     assert (report.kind, report.task, report.status, report.model) == (
         "evaluation",
@@ -99,7 +99,9 @@ def test_resamples_begin_with_the_whole_and_draw_as_many():
 
 
 def test_nothing_with_a_truth_is_insufficient():
-    report = report_of(whole([image_of(1, "a", None)], ["hour"]), other_models=[(OTHER, whole([]))])
+    report = report_of(
+        whole([labelled_image(1, "a", None)], ["hour"]), other_models=[(OTHER, whole([]))]
+    )
     assert (report.status, report.data.current.n) == ("insufficient", 0)
     assert [metric.value for metric in report.metrics] == [None, 0]
     assert [metric.value for metric in report.comparisons[0].differences] == [None, 0]
@@ -176,10 +178,10 @@ def test_another_model_differs_image_by_image():
 def test_models_are_compared_where_both_answered():
     ours = [*images_of("aab"), *images_of("a", 30)]  # the first image twice: the later counts
     theirs = [
-        image_of(60, "b", "a", image="blake3:2"),
-        image_of(61, "a", "a", image="blake3:0"),
-        image_of(62, "a", "a", image="blake3:nobody"),
-        image_of(63, "a", None, image="blake3:1"),
+        labelled_image(60, "b", "a", image="blake3:2"),
+        labelled_image(61, "a", "a", image="blake3:0"),
+        labelled_image(62, "a", "a", image="blake3:nobody"),
+        labelled_image(63, "a", None, image="blake3:1"),
     ]
     (comparison,) = report_of(whole(ours), other_models=[(OTHER, whole(theirs))]).comparisons
     assert comparison.n == 2
@@ -191,8 +193,8 @@ def test_models_are_compared_where_both_answered():
 @pytest.mark.parametrize("task", EVALUATORS)
 def test_every_task_has_a_report_of_nothing(task):
     evaluation = load_evaluator(task)
-    unknown = image_of(1, "", None)
-    states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
+    unknown = labelled_image(1, "", None)
+    states = [state_of_shards(evaluation, images, by=["hour"]) for images in ([], [unknown])]
     for state in states:
         report = evaluate_state(
             evaluation,

@@ -14,7 +14,7 @@ from quadriga.monitor.evaluation.state import (
     encode_state,
     merge_states,
 )
-from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
+from tests.unit.monitor.evaluation.label_evaluator import LabelEvaluator, labelled_image
 
 TEXT = np.dtypes.StringDType()
 SHAPES = st.sampled_from([(0,), (3,), (0, 4), (2, 5), (2, 2, 2)])
@@ -63,8 +63,8 @@ def test_columns_of_every_kind_come_back(tables):
 
 
 def test_what_came_back_merges():
-    images = [image_of(1), image_of(2, "ab", "b"), image_of(3, "", None)]
-    states = [build_state(Small(), [image], ["hour"]) for image in images]
+    images = [labelled_image(1), labelled_image(2, "ab", "b"), labelled_image(3, "", None)]
+    states = [build_state(LabelEvaluator(), [image], ["hour"]) for image in images]
     merged_bytes = encode_state(merge_states(states))
     assert (
         encode_state(merge_states(decode_state(encode_state(state)) for state in states))

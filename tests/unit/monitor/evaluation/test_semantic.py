@@ -17,7 +17,7 @@ from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_st
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Confusion, Metric, ReportedModel
 from quadriga.tasks.contours import fill, rings
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 WIDTH, HEIGHT = 37, 29
 LABELS = ["car", "road", "tree", "background", "sky"]
@@ -33,7 +33,7 @@ def region(label, contour, **fields):
 
 
 def image_of(number, answers, truths, width=WIDTH, height=HEIGHT):
-    return evaluated_image(number, answers, truths, width, height)
+    return wire_image(number, answers, truths, width, height)
 
 
 def random_regions(pick, labels):
@@ -112,7 +112,9 @@ def expected(images):
 @pytest.mark.parametrize("seed", range(6))
 def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
     images = random_images(seed)
-    state = merged(SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2
+    )
     evaluated = SemanticEvaluator().evaluate(state)
     mine = numbers(evaluated.headlines(np.ones((1, len(images)))))
     assert mine == pytest.approx(expected(images), rel=0, abs=1e-12)
@@ -147,7 +149,9 @@ def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
 
 def test_weights_count_images_again():
     images = random_images(4)
-    state = merged(SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2
+    )
     evaluated = SemanticEvaluator().evaluate(state)
     counts = np.array([[1, 0, 2, 0, 3, 1], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
     headlines = evaluated.headlines(counts.astype(float))
@@ -165,7 +169,7 @@ def test_weights_count_images_again():
 
 def one_image(answers, truths):
     evaluated = SemanticEvaluator().evaluate(
-        merged(SemanticEvaluator(), [image_of(1, answers, truths, width=10, height=10)], 2)
+        state_of_shards(SemanticEvaluator(), [image_of(1, answers, truths, width=10, height=10)], 2)
     )
     return evaluated, numbers(evaluated.headlines(np.ones((1, 1))))
 
@@ -218,21 +222,25 @@ def test_an_absent_label_is_none():
         image_of(1, [region("a", ALL, score=1)], [region("a", ALL)]),
         image_of(2, [region("b", ALL, score=1)], [region("void", ALL)]),
     ]
-    details = SemanticEvaluator().evaluate(merged(SemanticEvaluator(), images, 2)).details()
+    details = (
+        SemanticEvaluator().evaluate(state_of_shards(SemanticEvaluator(), images, 2)).details()
+    )
     by_label = {
         (metric.type, metric.parameters["label"]): metric.value for metric in details.metrics
     }
     assert by_label["IOU", "a"] == 1
     assert by_label["IOU", "b"] is None
     assert {label for _, label in by_label} == {"a", "b"}
-    assert merged(SemanticEvaluator(), [], 2).tables["pixels"]["count"].tolist() == []
+    assert state_of_shards(SemanticEvaluator(), [], 2).tables["pixels"]["count"].tolist() == []
 
 
 def test_an_image_may_have_more_labels_than_pixels():
     names = "abcdef"
     answers = [region(label, square(0, 0, 1, 1), score=at) for at, label in enumerate(names)]
     truths = [region(label, square(0, 0, 1, 1)) for label in names[::-1]]
-    state = merged(SemanticEvaluator(), [image_of(1, answers, truths, width=2, height=2)], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(1, answers, truths, width=2, height=2)], 2
+    )
     pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
     assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
 
@@ -240,7 +248,9 @@ def test_an_image_may_have_more_labels_than_pixels():
 def test_a_contour_made_from_a_mask_is_that_mask():
     mask = (np.random.default_rng(0).random((HEIGHT, WIDTH)) < 0.5).astype(np.uint8)
     contour = [[{"x": int(x), "y": int(y)} for x, y in ring] for ring in rings(mask)]
-    state = merged(SemanticEvaluator(), [image_of(1, [region("a", contour, score=1)], [])], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(1, [region("a", contour, score=1)], [])], 2
+    )
     pixels = state.tables["pixels"]
     assert pixels["count"][pixels["predicted_label"] == 0].tolist() == [int(mask.sum())]
 
@@ -304,7 +314,7 @@ def test_a_composition_says_what_its_parts_say():
     images = [image_of(number, *both) for *both, number in random_images(1)]
     report = evaluate_state(
         evaluation,
-        merged(evaluation, images, 2),
+        state_of_shards(evaluation, images, 2),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
         options=EvaluationOptions(resamples=10),
@@ -327,10 +337,10 @@ def overall(headlines):
 def test_a_segmentation_is_instances_and_pixels():
     images = [image_of(number, *both) for *both, number in random_images(2)]
     weights = np.ones((1, len(images)))
-    state = merged(SegmentationEvaluator(), images, 2)
+    state = state_of_shards(SegmentationEvaluator(), images, 2)
     mine = SegmentationEvaluator().evaluate(state)
     metrics = [
-        evaluator.evaluate(merged(evaluator, images, 2))
+        evaluator.evaluate(state_of_shards(evaluator, images, 2))
         for evaluator in (InstanceEvaluator(), SemanticEvaluator())
     ]
     both = overall(left for evaluator in metrics for left in evaluator.headlines(weights))

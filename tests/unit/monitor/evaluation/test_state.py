@@ -14,7 +14,7 @@ from quadriga.monitor.evaluation.state import (
     merge_states,
     select_images,
 )
-from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
 
 
 class Counted:
@@ -70,7 +70,7 @@ def test_any_dealing_gives_the_same_whole(images, data):
     images = [image_of(number, labels) for number, labels in enumerate(images)]
     shards = data.draw(st.lists(st.integers(0, 3), min_size=len(images), max_size=len(images)))
     order = data.draw(st.permutations(range(len(images))))
-    unsharded = merged(Counted(), images, by=["meta.camera.id"])
+    unsharded = state_of_shards(Counted(), images, by=["meta.camera.id"])
     states = [
         build_state(
             Counted(), [images[at] for at in order if shards[at] == shard], ["meta.camera.id"]

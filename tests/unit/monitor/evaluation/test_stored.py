@@ -16,7 +16,7 @@ from quadriga.store.records import (
     TruthStatement,
 )
 from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -26,7 +26,7 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Evaluate by the labels alone, three images a shard."""
-    small = "tests.unit.monitor.evaluation.small_evaluation:Small"
+    small = "tests.unit.monitor.evaluation.label_evaluator:Small"
     monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", small)
     monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)
@@ -358,7 +358,7 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
     if step < 4:  # the shard of second 7 was not read yet
         assert went_on.data.excluded == {"unseen_label": 0}
     else:
-        assert told(went_on) == told(uninterrupted)
+        assert stable_report(went_on) == stable_report(uninterrupted)
     assert len(read) == max(8 - step, 0)
 
 
@@ -377,7 +377,7 @@ def test_a_file_that_was_cut_is_made_again(full, tmp_path):
     complete = evaluated(full, shards=shards)
     for path in shards.iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert told(evaluated(full, shards=shards)) == told(complete)
+    assert stable_report(evaluated(full, shards=shards)) == stable_report(complete)
 
 
 def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
@@ -400,5 +400,5 @@ def test_the_shards_of_any_size_give_the_same_report(full, monkeypatch):
     reports = []
     for size in (1, 3, 1000):
         monkeypatch.setattr(reading, "SHARD_SIZE", size)
-        reports.append(told(evaluated(full, **EVERYTHING)))
+        reports.append(stable_report(evaluated(full, **EVERYTHING)))
     assert reports[0] == reports[1] == reports[2]

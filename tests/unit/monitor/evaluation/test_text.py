@@ -13,7 +13,7 @@ from quadriga.monitor.evaluation.state import EvaluationError, merge_states, sel
 from quadriga.monitor.evaluation.text import prompts as text
 from quadriga.monitor.evaluation.text.prompts import TextEvaluator, match_prompts
 from quadriga.monitor.evaluation.text.text_metrics import cider
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 # prompts of a model's answers, prompts that people answered: which is whose
 MATCHED = {
@@ -43,7 +43,7 @@ def said(answer, prompt=""):
 
 
 def state(images):
-    return merged(TextEvaluator(), images)
+    return state_of_shards(TextEvaluator(), images)
 
 
 def report(images, resamples=0):
@@ -60,7 +60,7 @@ def values(details):
 
 
 IMAGES = [
-    evaluated_image(
+    wire_image(
         "1",
         [said("A red ship", "What is it?"), said("two", "How many?"), said("x", "Why?")],
         [
@@ -69,10 +69,10 @@ IMAGES = [
             {"prompt": "Where?", "answer": "at sea"},
         ],
     ),
-    evaluated_image(
+    wire_image(
         "2", [said("a dog lies on the green grass")], [{"answers": ["the dog lies on grass"]}]
     ),
-    evaluated_image("3", [said("boat")], [{"label": "boot"}]),
+    wire_image("3", [said("boat")], [{"label": "boot"}]),
 ]
 
 
@@ -114,9 +114,7 @@ def test_worst_is_the_image_with_the_worst_answer():
     assert worst[1].score == pytest.approx(1 / 4)
 
 
-@pytest.mark.parametrize(
-    "images", [[], [evaluated_image("1", [], [])]], ids=["no image", "no prompt"]
-)
+@pytest.mark.parametrize("images", [[], [wire_image("1", [], [])]], ids=["no image", "no prompt"])
 def test_without_prompts_nothing_is_defined(images):
     metrics = values(report(images))
     assert metrics.pop("Prompts") == metrics.pop("Unanswered") == 0
@@ -133,7 +131,7 @@ def random_images(count=9):
         return " ".join(pick.choice(words, pick.integers(0, 9)))
 
     return [
-        evaluated_image(
+        wire_image(
             str(number),
             [said(sentence()) for _ in range(pick.integers(0, 4))],
             [
@@ -202,7 +200,7 @@ WRONG = {
 @pytest.mark.parametrize(("predictions", "annotations", "message"), WRONG.values(), ids=WRONG)
 def test_what_is_no_answer_is_refused(predictions, annotations, message):
     with pytest.raises(EvaluationError, match=message):
-        state([evaluated_image("1", predictions, annotations)])
+        state([wire_image("1", predictions, annotations)])
 
 
 def test_the_task_is_found_by_its_name():
@@ -210,6 +208,6 @@ def test_the_task_is_found_by_its_name():
 
 
 def test_empty_answers_have_a_bleu_and_no_questions_have_none():
-    pairs = [evaluated_image("1", [said("")], [{"answers": ["", ""]}])]
+    pairs = [wire_image("1", [said("")], [{"answers": ["", ""]}])]
     assert values(report(pairs))["BLEU"] == BLEU().corpus_score([""], [[""], [""]]).score == 0
-    assert values(report([evaluated_image("1", [], [])]))["BLEU"] is None
+    assert values(report([wire_image("1", [], [])]))["BLEU"] is None

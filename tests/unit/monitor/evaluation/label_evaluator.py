@@ -5,17 +5,17 @@ import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
-from tests.unit.monitor.evaluation.evaluated import evaluated_image
+from tests.unit.monitor.evaluation.evaluation_images import wire_image
 
 
-def image_of(number, found="a", there="a", **more) -> EvaluatedImage:
+def labelled_image(number, found="a", there="a", **more) -> EvaluatedImage:
     """Return an image whose labels are single letters; `there` is None for an image without ground truth."""
     predictions = [{"label": label, "score": 0.5} for label in found]
     truth = None if there is None else [{"label": label} for label in there]
-    return evaluated_image(number, predictions, truth, 4, 3, **more)
+    return wire_image(number, predictions, truth, 4, 3, **more)
 
 
-class Small:
+class LabelEvaluator:
     """Evaluator that compares sets of labels; see `quadriga.monitor.evaluation.evaluators.Evaluator`."""
 
     def tables(self, images, labels):
@@ -44,10 +44,10 @@ class Small:
                 for kind in (0, 1)
             )
             is_right[index] = predicted == true
-        return Evaluated(is_right)
+        return LabelMetrics(is_right)
 
 
-class Evaluated:
+class LabelMetrics:
     def __init__(self, right):
         self.right = right
 

@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.store.database import migrate
 from tests.postgres_server import PostgresServer
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +32,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 
 @pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+def store(tmp_path: Path, database_url: str) -> Iterator[StoreHarness]:
     """An empty store on each database."""
-    place = Place(tmp_path, database_url)
-    yield place
-    place.close()
+    store = StoreHarness(tmp_path, database_url)
+    yield store
+    store.close()

@@ -11,14 +11,14 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import fill, run_statements
+from tests.unit.store_harness import run_statements, store_entries
 
 
 @pytest.fixture
 def inferences(tmp_path: Path) -> Iterator[InferenceReader]:
     """A store at a restart: record 7 in the database, 5 in the journal."""
     directory, url = tmp_path / "journal", f"sqlite:///{tmp_path}/store.db"
-    fill(url, directory, [make_record(7)])
+    store_entries(url, directory, [make_record(7)])
     journal = Journal(directory, 0)
     journal.append([make_record(5)])
     journal.close()

@@ -12,7 +12,7 @@ from quadriga.engine.cli import main
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.drift import drift_command
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 DOCS = Path(__file__).parents[3] / "docs"
 GUIDE = DOCS / "drift.md"
@@ -164,11 +164,11 @@ def test_documented_example_matches_the_output(tmp_path, monkeypatch) -> None:
 
 
 def test_stored_windows_are_compared_locally(tmp_path) -> None:
-    place = Place(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    store = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
     draw = np.random.default_rng(3)
     for start, shift in ((0, 0.0), (1000, 0.4)):
         scores = draw.uniform(0.1, 0.5, 60) + shift
-        place.move(
+        store.commit(
             *(
                 make_record(
                     (start + at) * 1000 << 22, predictions=[{"label": "a", "score": float(score)}]
@@ -176,7 +176,7 @@ def test_stored_windows_are_compared_locally(tmp_path) -> None:
                 for at, score in enumerate(scores, 1)
             )
         )
-    place.close()
+    store.close()
     middle = "2025-01-01T00:10:00Z"
     arguments = ("--model", "shapes-detector@1", "--from", middle, "--data", tmp_path)
     window = ("--baseline-to", middle, "--ignore", "latency_ms")

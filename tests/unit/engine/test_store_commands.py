@@ -5,7 +5,7 @@ from click.testing import CliRunner, Result
 
 from quadriga.engine.cli import main
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import fill, rows, run_statements
+from tests.unit.store_harness import run_statements, select_rows, store_entries
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
     assert result.exit_code == 2
     assert "this version cannot read the database" in result.output
     assert "2031.01" in result.output
-    assert rows(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
+    assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
     result = call("store", "rebuild", "--data", data, "--database", url)
     assert (result.exit_code, "2031.01" in result.output) == (2, True)
 
@@ -65,10 +65,10 @@ def test_a_store_is_rebuilt(data: Path) -> None:
     assert result.exit_code == 2
     assert not (data / "store.db").exists()
     url = f"sqlite:///{data}/store.db"
-    fill(url, data / "journal", [make_record(5)])
-    right = rows(url, "SELECT * FROM pred")
+    store_entries(url, data / "journal", [make_record(5)])
+    right = select_rows(url, "SELECT * FROM pred")
     run_statements(url, ("DELETE FROM pred", ()))
     result = call("store", "rebuild", "--data", data)
     assert (result.exit_code, result.stdout) == (0, "rebuilt\n")
-    assert rows(url, "SELECT * FROM pred") == right
+    assert select_rows(url, "SELECT * FROM pred") == right
     assert not (data / "rebuild.progress").exists()

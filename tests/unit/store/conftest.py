@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference
-from tests.unit.store.exchange_place import ExchangePlace
-from tests.unit.store.journal_place import JournalPlace
+from tests.unit.store_harness import StoreHarness
 
 Record = Callable[..., InferenceRecord]
 
@@ -34,23 +33,18 @@ def record() -> Record:
 
 
 @pytest.fixture
-def file_place(tmp_path: Path) -> Iterator[JournalPlace]:
-    """A place whose database is a file that is not there yet."""
-    place = JournalPlace(tmp_path, f"sqlite:///{tmp_path}/store.db")
-    yield place
-    place.journal.close()
+def file_store(tmp_path: Path) -> Iterator[StoreHarness]:
+    """A store whose database is a file of SQLite that does not exist yet."""
+    store = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    yield store
+    store.close()
 
 
 @pytest.fixture
-def store(tmp_path: Path, database_url: str):
-    made = ExchangePlace(tmp_path, database_url)
-    yield made
-    made.inferences.close()
-
-
-@pytest.fixture
-def other(tmp_path: Path):
-    (tmp_path / "other").mkdir()
-    made = ExchangePlace(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
-    yield made
-    made.inferences.close()
+def other_store(tmp_path: Path) -> Iterator[StoreHarness]:
+    """A second store beside `store`, on SQLite."""
+    root = tmp_path / "other"
+    root.mkdir()
+    store = StoreHarness(root, f"sqlite:///{root}/store.db")
+    yield store
+    store.close()

@@ -21,7 +21,7 @@ from quadriga.store.maintenance.aggregates import (
 )
 from quadriga.store.records import InferenceRecord, ModelReference, timestamp_text
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 START_MS = 1_780_000_020_000
 MINUTE_MS = 60_000
@@ -61,17 +61,17 @@ def some_records() -> list[InferenceRecord]:
 RECORDS = some_records()
 
 
-class Counted(Place):
-    """A place that is asked for counts."""
+class AggregateHarness(StoreHarness):
+    """A store whose inferences are aggregated."""
 
     def aggregate(self, **request: Any) -> Aggregates:
         return aggregate(self.inferences, AggregateRequest(**request))
 
 
 @pytest.fixture
-def counted(database_url: str, tmp_path: Path) -> Iterator[Counted]:
-    counted = Counted(tmp_path, database_url)
-    counted.move(*RECORDS)
+def counted(database_url: str, tmp_path: Path) -> Iterator[AggregateHarness]:
+    counted = AggregateHarness(tmp_path, database_url)
+    counted.commit(*RECORDS)
     yield counted
     counted.close()
 
@@ -147,7 +147,7 @@ def ms_of(moment: str) -> int:
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_what_is_counted_equals_the_rows(counted: Counted, data: st.DataObject) -> None:
+def test_what_is_counted_equals_the_rows(counted: AggregateHarness, data: st.DataObject) -> None:
     where: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional=conditions))
     bounds = st.fixed_dictionaries(
         {}, optional={"ge": moments.map(timestamp_text), "lt": moments.map(timestamp_text)}
@@ -174,7 +174,7 @@ def test_what_is_counted_equals_the_rows(counted: Counted, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("where", [{}, {"meta.site": {"exists": True}}])
-def test_labels_are_groups_too(counted: Counted, where: dict[str, Any]) -> None:
+def test_labels_are_groups_too(counted: AggregateHarness, where: dict[str, Any]) -> None:
     answer = counted.aggregate(where=where, group=["label", "model"])
     expected = []
     for (_, model), records in sorted(by_definition(RECORDS, None, ["model"]).items()):
@@ -183,7 +183,7 @@ def test_labels_are_groups_too(counted: Counted, where: dict[str, Any]) -> None:
     assert answer.groups == expected
 
 
-def test_rollups_answer_any_logic_of_models(counted: Counted) -> None:
+def test_rollups_answer_any_logic_of_models(counted: AggregateHarness) -> None:
     where = {"not": {"or": [{"model": "shapes:1"}, {"task": {"in": ["classification"]}}]}}
     answer = counted.aggregate(where=where, metrics=["count"])
     expected = sum(one.model.version == "2" for one in RECORDS)
@@ -202,7 +202,7 @@ def test_rollups_answer_any_logic_of_models(counted: Counted) -> None:
     ],
 )
 def test_what_rollups_cannot_tell_is_told_by_the_rows(
-    counted: Counted, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    counted: AggregateHarness, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 6, 30, 12, 0, 30, tzinfo=UTC)
     monkeypatch.setattr(time, "time_ns", lambda: round(now.timestamp()) * 10**9)
@@ -215,8 +215,8 @@ def test_relative_moments_are_cut_to_the_minute(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = smallest_id_at(START_MS)
-    counted = Counted(tmp_path, database_url)
-    counted.move(make_record(cut - 1), make_record(cut))
+    counted = AggregateHarness(tmp_path, database_url)
+    counted.commit(make_record(cut - 1), make_record(cut))
     monkeypatch.setattr(time, "time_ns", lambda: (START_MS + 3_600_000 + 59_999) * 10**6)
     for where in ({"ts": {"ge": "-1h"}}, {"ts": {"ge": "-60m"}, "request_id": {"exists": True}}):
         assert counted.aggregate(where=where, metrics=["count"]).groups == [{"count": 1}]
@@ -224,7 +224,7 @@ def test_relative_moments_are_cut_to_the_minute(
 
 
 def test_too_many_rows_are_refused_with_the_reason(
-    counted: Counted, monkeypatch: pytest.MonkeyPatch
+    counted: AggregateHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aggregates, "MAX_ROWS", 10)
     monkeypatch.setattr(
@@ -237,7 +237,9 @@ def test_too_many_rows_are_refused_with_the_reason(
 Request = aggregates.QueryRequest
 
 
-def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_groups_are_refused(
+    counted: AggregateHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("quadriga.store.maintenance.aggregates.MAX_GROUPS", 3)
     with pytest.raises(QueryError, match="at most 3 groups"):
         counted.aggregate(group=[{"time": "1m"}])
@@ -263,7 +265,7 @@ def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.Monke
     ],
 )
 def test_a_request_that_means_nothing_is_refused(
-    counted: Counted, request_: dict[str, Any], reason: str
+    counted: AggregateHarness, request_: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(QueryError, match=reason):
         counted.aggregate(**request_)

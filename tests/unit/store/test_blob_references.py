@@ -1,5 +1,6 @@
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,40 +16,33 @@ from quadriga.store.blobs.unreferenced import (
 )
 from quadriga.store.database import ReaderPool, execute, migrate, open_writer
 from quadriga.store.ids import smallest_id_at
-from quadriga.store.journal import Journal
 from quadriga.store.partitions import create_partitions
 from quadriga.store.records import InputReference
 from tests.background import in_background, until
-from tests.unit.store.place import drain, run_statements
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import StoreHarness, run_statements
 
 HOUR = 3600.0
 NOW_SEQ = smallest_id_at(time.time_ns() // 1_000_000)
 
 
-class Store:
-    """A database with its journal and blobs; `keep` journals a record as a request would."""
+class BlobReferenceHarness(StoreHarness):
+    """A store of which unreferenced blobs are removed."""
 
-    def __init__(self, url: str, directory: Path, record) -> None:
-        self.url = url
-        self.journal_directory = directory / "journal"
-        self.journal = Journal(self.journal_directory, 0)
-        self.blobs = FileBlobs(directory / "blobs")
-        self.directory = directory
+    def __init__(self, root: Path, url: str) -> None:
+        super().__init__(root, url)
         self.readers = ReaderPool(url)
-        self._record = record
 
     def put(self, data: bytes, age_s: float = 2 * HOUR) -> str:
         key = self.blobs.put(data)
         put_at = time.time() - age_s
-        os.utime(self.directory / "blobs" / blob_path(key), (put_at, put_at))
+        os.utime(self.root / "blobs" / blob_path(key), (put_at, put_at))
         return key
 
-    def keep(self, seq: int, key: str, *, kept: bool = True) -> None:
-        image = InputReference("image", key, 1, 1, "image/png", kept=kept)
-        self.journal.append([self._record(seq, input=image)])
-
-    def move(self) -> None:
-        drain(self.url, self.journal_directory)
+    def journal_record(self, seq: int, key: str, *, has_blob: bool = True) -> None:
+        """Journal a record as a request would, with its input kept or only hashed."""
+        image = InputReference("image", key, 1, 1, "image/png", kept=has_blob)
+        self.journal.append([make_record(seq, input=image)])
 
     def remove(self, *keys: str) -> int:
         with self.readers.snapshot() as connection:
@@ -57,69 +51,73 @@ class Store:
     def sweep(self) -> list[int]:
         return list(sweep(self.blobs, self.readers, self.journal_directory))
 
-    def there(self) -> set[str]:
+    def stored_keys(self) -> set[str]:
         return {blob.key for blob in self.blobs.entries()}
 
 
 @pytest.fixture
-def store(database_url: str, tmp_path: Path, record):
-    made = Store(database_url, tmp_path, record)
-    yield made
-    made.journal.close()
-    made.readers.close()
+def store(database_url: str, tmp_path: Path) -> Iterator[BlobReferenceHarness]:
+    store = BlobReferenceHarness(tmp_path, database_url)
+    yield store
+    store.close()
+    store.readers.close()
 
 
-def test_what_a_row_keeps_stays_and_the_rest_goes_once_it_is_old(store: Store) -> None:
+def test_what_a_row_keeps_stays_and_the_rest_goes_once_it_is_old(
+    store: BlobReferenceHarness,
+) -> None:
     kept, hashed, orphan = store.put(b"kept"), store.put(b"hashed"), store.put(b"orphan")
     young = store.put(b"young", 0.5 * HOUR)
-    store.keep(NOW_SEQ + 1, kept)
-    store.keep(NOW_SEQ + 2, hashed, kept=False)
-    store.move()
+    store.journal_record(NOW_SEQ + 1, kept)
+    store.journal_record(NOW_SEQ + 2, hashed, has_blob=False)
+    store.commit_journal()
     assert store.remove(kept, hashed, orphan, young, orphan, blob_key(b"never")) == 2
-    assert store.there() == {kept, young}
+    assert store.stored_keys() == {kept, young}
     assert store.remove() == 0
 
 
-def test_a_blob_of_two_rows_stays_until_both_are_gone(store: Store) -> None:
+def test_a_blob_of_two_rows_stays_until_both_are_gone(store: BlobReferenceHarness) -> None:
     key = store.put(b"twice")
-    store.keep(NOW_SEQ + 1, key)
-    store.keep(NOW_SEQ + 2, key)
-    store.move()
+    store.journal_record(NOW_SEQ + 1, key)
+    store.journal_record(NOW_SEQ + 2, key)
+    store.commit_journal()
     for number, expected in ((1, 0), (2, 1)):
         run_statements(store.url, ("DELETE FROM inference WHERE seq = ?", (NOW_SEQ + number,)))
         assert store.remove(key) == expected
 
 
-def test_what_waits_in_the_journal_keeps_what_was_put_before_it(store: Store) -> None:
+def test_what_waits_in_the_journal_keeps_what_was_put_before_it(
+    store: BlobReferenceHarness,
+) -> None:
     start = time.time()
     with store.readers.snapshot() as connection:
         assert start <= committed_until(connection, store.journal_directory) <= time.time()
     old = store.put(b"of a record that waits", 3 * HOUR)
     older = store.put(b"put long before any record that waits", 5 * HOUR)
     waits = smallest_id_at(round((time.time() - 2.5 * HOUR) * 1000))
-    store.keep(waits, old)
+    store.journal_record(waits, old)
     with store.readers.snapshot() as connection:
         until = committed_until(connection, store.journal_directory)
     assert abs(time.time() - 2.5 * HOUR - until) < 1
     assert store.remove(old, older) == 1
     assert store.sweep() == [0]
-    assert store.there() == {old}
-    store.move()
+    assert store.stored_keys() == {old}
+    store.commit_journal()
     assert store.remove(old) == 0
 
 
-def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
+def test_a_sweep_looks_at_all_in_steps(store: BlobReferenceHarness, monkeypatch) -> None:
     monkeypatch.setattr(blob_references, "SWEEP_BATCH", 4)
     kept = {store.put(b"kept %d" % number) for number in range(5)}
     young = {store.put(b"young %d" % number, 0.0) for number in range(3)}
     for number, key in enumerate(kept):
-        store.keep(NOW_SEQ + number, key)
-    store.move()
+        store.journal_record(NOW_SEQ + number, key)
+    store.commit_journal()
     for number in range(6):
         store.put(b"orphan %d" % number)
     removed = store.sweep()
     assert (len(removed), sum(removed)) == (4, 6)
-    assert store.there() == kept | young
+    assert store.stored_keys() == kept | young
     assert sum(store.sweep()) == 0
 
 
@@ -127,13 +125,13 @@ def sweeping(blobs: FileBlobs, url: str, journal: Path):
     return in_background(lambda stop: sweep_periodically(blobs, url, journal, stop, 0.01))
 
 
-def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
+def test_sweeps_go_on_until_they_are_stopped(store: BlobReferenceHarness, caplog) -> None:
     caplog.set_level("INFO")
     orphan = store.put(b"orphan")
     with sweeping(store.blobs, store.url, store.journal_directory):
         until(lambda: store.blobs.get(orphan) is None)
         store.put(b"another")
-        until(lambda: not store.there())
+        until(lambda: not store.stored_keys())
     assert "1 unreferenced images are removed" in caplog.text
 
 
@@ -146,7 +144,7 @@ def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> N
         until(lambda: blobs.get(orphan) is None)
 
 
-def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
+def test_objects_are_left_to_the_sweep(store: BlobReferenceHarness, monkeypatch) -> None:
     monkeypatch.setattr(store.blobs, "is_local", False)
     orphan = store.put(b"orphan")
     assert store.remove(orphan) == 0

@@ -24,8 +24,8 @@ HOUR = 3600.0
 _prefixes = itertools.count()
 
 
-class Place:
-    """A new place to keep blobs in, and what tests do to it behind the back of the code."""
+class BlobHarness:
+    """An empty folder or bucket for blobs, which tests age and damage behind the back of the code."""
 
     def __init__(self, directory: Path, server: S3Server | None) -> None:
         self.directory = directory
@@ -65,33 +65,33 @@ def s3() -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=["folder", "s3"])
-def place(request, tmp_path: Path, monkeypatch) -> Place:
+def place(request, tmp_path: Path, monkeypatch) -> BlobHarness:
     if request.param == "folder":
-        return Place(tmp_path / "blobs", None)
+        return BlobHarness(tmp_path / "blobs", None)
     return s3_place(request.getfixturevalue("s3"), tmp_path, monkeypatch)
 
 
-def s3_place(s3: S3Server, tmp_path: Path, monkeypatch) -> Place:
+def s3_place(s3: S3Server, tmp_path: Path, monkeypatch) -> BlobHarness:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    return Place(tmp_path, s3)
+    return BlobHarness(tmp_path, s3)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\x89PNG" * 100_000])
-def test_bytes_come_back_by_their_key(place: Place, data: bytes) -> None:
+def test_bytes_come_back_by_their_key(place: BlobHarness, data: bytes) -> None:
     blobs = place.open()
     key = blobs.put(data)
     assert key == blob_key(data)
     assert place.open().get(key) == data
 
 
-def test_the_same_bytes_are_kept_once_in_a_folder_by_prefix(place: Place) -> None:
+def test_the_same_bytes_are_kept_once_in_a_folder_by_prefix(place: BlobHarness) -> None:
     assert place.open().put(b"") == place.open().put(b"") == EMPTY
     digits = EMPTY.removeprefix("blake3:")
     assert place.names() == [f"{digits[:2]}/{digits}"]
 
 
-def test_bytes_never_kept_are_none(place: Place) -> None:
+def test_bytes_never_kept_are_none(place: BlobHarness) -> None:
     assert place.open().get(EMPTY) is None
     assert not place.open().delete(EMPTY)
     assert list(place.open().entries()) == []
@@ -102,20 +102,20 @@ def test_bytes_never_kept_are_none(place: Place) -> None:
             "blake3:" + "0" * 64 + "\n", "blake3:" + "0" * 63, "0" * 64]
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["get", "delete"])
-def test_malformed_keys_are_refused(place: Place, name: str, key: str) -> None:
+def test_malformed_keys_are_refused(place: BlobHarness, name: str, key: str) -> None:
     with pytest.raises(StoreError, match="expected a blob key"):
         getattr(place.open(), name)(key)
 
 
 @pytest.mark.parametrize("data", [b"", b"whol", b"other"])
-def test_damaged_bytes_are_none_and_said(place: Place, caplog, data: bytes) -> None:
+def test_damaged_bytes_are_none_and_said(place: BlobHarness, caplog, data: bytes) -> None:
     key = place.open().put(b"whole")
     place.damage(key, data)
     assert place.open().get(key) is None
     assert f"{key} is damaged" in caplog.text
 
 
-def test_a_removal_takes_old_blobs_and_leaves_young_ones(place: Place) -> None:
+def test_a_removal_takes_old_blobs_and_leaves_young_ones(place: BlobHarness) -> None:
     blobs = place.open()
     young, old = blobs.put(b"young"), blobs.put(b"old")
     place.age(young, 0.9 * HOUR)
@@ -126,12 +126,12 @@ def test_a_removal_takes_old_blobs_and_leaves_young_ones(place: Place) -> None:
     assert place.names() == [blob_path(young)]
 
 
-def test_blobs_that_are_there_are_synced(place: Place) -> None:
+def test_blobs_that_are_there_are_synced(place: BlobHarness) -> None:
     place.open().sync([place.open().put(b"a"), place.open().put(b"b")])
     place.open().sync([])
 
 
-def test_a_put_makes_an_old_blob_young(place: Place) -> None:
+def test_a_put_makes_an_old_blob_young(place: BlobHarness) -> None:
     key = place.open().put(b"seen again")
     place.age(key, 2 * HOUR)
     assert place.open().put(b"seen again") == key
@@ -139,7 +139,7 @@ def test_a_put_makes_an_old_blob_young(place: Place) -> None:
     assert place.open().get(key) == b"seen again"
 
 
-def test_a_list_gives_size_and_time_of_each(place: Place) -> None:
+def test_a_list_gives_size_and_time_of_each(place: BlobHarness) -> None:
     blobs = place.open()
     keys = {blobs.put(b"%d" % number * number): number for number in range(5)}
     place.age(blob_key(b"4444"), HOUR)
@@ -150,7 +150,7 @@ def test_a_list_gives_size_and_time_of_each(place: Place) -> None:
 
 
 @pytest.mark.parametrize("rounds", [15])
-def test_of_puts_and_removals_at_once_the_puts_win(place: Place, rounds: int) -> None:
+def test_of_puts_and_removals_at_once_the_puts_win(place: BlobHarness, rounds: int) -> None:
     key = place.open().put(b"wanted")
     for _ in range(rounds * (1 if place.server else 20)):
         place.age(key, 2 * HOUR)
@@ -223,11 +223,11 @@ def test_a_removal_that_died_is_not_undone_where_there_was_a_put_since(tmp_path:
 
 
 @pytest.fixture
-def objects(s3: S3Server, tmp_path: Path, monkeypatch) -> Place:
+def objects(s3: S3Server, tmp_path: Path, monkeypatch) -> BlobHarness:
     return s3_place(s3, tmp_path, monkeypatch)
 
 
-def test_an_image_that_is_known_to_be_there_is_asked_for_no_more(objects: Place, s3) -> None:
+def test_an_image_that_is_known_to_be_there_is_asked_for_no_more(objects: BlobHarness, s3) -> None:
     blobs = objects.open()
     key = blobs.put(b"frame")
     del s3.objects[f"{objects.prefix}/{blob_path(key)}"]
@@ -235,7 +235,7 @@ def test_an_image_that_is_known_to_be_there_is_asked_for_no_more(objects: Place,
     assert objects.names() == []
 
 
-def test_only_so_many_are_remembered(objects: Place, monkeypatch) -> None:
+def test_only_so_many_are_remembered(objects: BlobHarness, monkeypatch) -> None:
     monkeypatch.setattr(object_blobs, "_MAX_CACHED_KEYS", 3)
     blobs = objects.open()
     for number in range(5):
@@ -243,7 +243,9 @@ def test_only_so_many_are_remembered(objects: Place, monkeypatch) -> None:
     assert len(blobs._young_until) == 3
 
 
-def test_a_removal_that_died_is_waited_for_no_longer_than_it_could_last(objects: Place) -> None:
+def test_a_removal_that_died_is_waited_for_no_longer_than_it_could_last(
+    objects: BlobHarness,
+) -> None:
     blobs = objects.open()
     key = blobs.put(b"wanted")
     mark = f"{blob_path(key)}.removing"
@@ -257,7 +259,7 @@ def test_a_removal_that_died_is_waited_for_no_longer_than_it_could_last(objects:
     assert objects.names() == [blob_path(key)]
 
 
-def test_a_put_waits_for_a_removal_to_end(objects: Place, monkeypatch) -> None:
+def test_a_put_waits_for_a_removal_to_end(objects: BlobHarness, monkeypatch) -> None:
     monkeypatch.setattr(object_blobs, "_RENEWALS", 2)
     blobs = objects.open()
     key = blobs.put(b"wanted")
@@ -269,7 +271,7 @@ def test_a_put_waits_for_a_removal_to_end(objects: Place, monkeypatch) -> None:
         objects.open().put(b"wanted")
 
 
-def test_a_presigned_url_answers_the_bytes(objects: Place) -> None:
+def test_a_presigned_url_answers_the_bytes(objects: BlobHarness) -> None:
     blobs = objects.open()
     url = blobs.presigned_url(blobs.put(b"<p>"), 90.0)
     assert "X-Amz-Expires=90" in url

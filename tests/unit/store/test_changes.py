@@ -29,7 +29,7 @@ from quadriga.store.records import (
 from quadriga.store.rows import NameIds, RowBatch
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import LATER, TABLES, Place
+from tests.unit.store_harness import FIRST_CHANGE_ID, TABLES, StoreHarness
 
 JSON_RECORD = msgspec.json.Decoder(JournaledRecord)
 
@@ -39,98 +39,104 @@ def read(column: Any) -> Any:
     return msgspec.json.decode(column) if isinstance(column, str) else column
 
 
-def index_rows(place: Place) -> list[list[tuple[Any, ...]]]:
+def index_rows(store: StoreHarness) -> list[list[tuple[Any, ...]]]:
     """Return what inferences are found by, by the names of keys."""
     columns = "path, type, val, seq"
     return [
-        sorted(place.rows(f"SELECT {columns} FROM {table} JOIN meta_key ON meta_key.id = key"))
+        sorted(store.rows(f"SELECT {columns} FROM {table} JOIN meta_key ON meta_key.id = key"))
         for table in ("meta_num", "meta_str")
     ]
 
 
-def test_changed_metadata_is_what_an_inference_is_found_by(place: Place, tmp_path: Path) -> None:
+def test_changed_metadata_is_what_an_inference_is_found_by(
+    store: StoreHarness, tmp_path: Path
+) -> None:
     before = {
         "camera": "north", "floor": 2, "place": {"a": 1}, "latitude": 1, "longitude": 2, "n": None
     }  # fmt: skip
-    place.move(make_record(1, metadata=before), make_record(2, metadata=before))
-    place.change(
+    store.commit(make_record(1, metadata=before), make_record(2, metadata=before))
+    store.commit_changes(
         MetadataChange(1, {"camera": "south" * 99, "place": {"b": [1]}, "ok": True}, ["floor", "x"])
     )
     after = {
         "camera": "south" * 99, "place": {"b": [1]}, "latitude": 1, "longitude": 2, "n": None,
         "ok": True,
     }  # fmt: skip
-    assert place.metadata(1) == after
-    assert place.metadata(2) == before
-    fresh = [index_rows(place)]
+    assert store.metadata(1) == after
+    assert store.metadata(2) == before
+    fresh = [index_rows(store)]
     for table in ("inference", "meta_num", "meta_str", "pred"):
-        place.execute(f"DELETE FROM {table}")  # as if it had been so from the beginning
-    place.move(make_record(1, metadata=after), make_record(2, metadata=before))
-    fresh.append(index_rows(place))
+        store.execute(f"DELETE FROM {table}")  # as if it had been so from the beginning
+    store.commit(make_record(1, metadata=after), make_record(2, metadata=before))
+    fresh.append(index_rows(store))
     assert fresh[0] == fresh[1]
 
 
-def test_the_history_tells_what_metadata_was(place: Place) -> None:
-    place.move(make_record(1, metadata={"a": 1}))
+def test_the_history_tells_what_metadata_was(store: StoreHarness) -> None:
+    store.commit(make_record(1, metadata={"a": 1}))
     first, second = MetadataChange(1, {"a": 2}), MetadataChange(1, {}, ["a"])
-    place.change(first, second)
-    rows = place.rows("SELECT id, seq, change, before FROM metadata_change ORDER BY id")
-    assert [row[:2] for row in rows] == [(LATER + 1, 1), (LATER + 2, 1)]
+    store.commit_changes(first, second)
+    rows = store.rows("SELECT id, seq, change, before FROM metadata_change ORDER BY id")
+    assert [row[:2] for row in rows] == [(FIRST_CHANGE_ID + 1, 1), (FIRST_CHANGE_ID + 2, 1)]
     assert [msgspec.json.decode(row[2], type=MetadataChange) for row in rows] == [first, second]
     assert [row[3] for row in rows] == ['{"a":1}', '{"a":2}']
-    assert place.metadata(1) == {}
+    assert store.metadata(1) == {}
 
 
-def test_metadata_that_would_break_the_rules_stays_and_the_others_change(place: Place) -> None:
-    place.move(make_record(1, metadata={"a": {"b": 1}}), make_record(2))
-    place.change(MetadataChange(1, {"a.b": 2}), MetadataChange(2, {"c": 3}))
-    assert (place.metadata(1), place.metadata(2)) == ({"a": {"b": 1}}, {"c": 3})
-    assert (place.root / "dead.jsonl").read_text().count("twice once flattened") == 1
+def test_metadata_that_would_break_the_rules_stays_and_the_others_change(
+    store: StoreHarness,
+) -> None:
+    store.commit(make_record(1, metadata={"a": {"b": 1}}), make_record(2))
+    store.commit_changes(MetadataChange(1, {"a.b": 2}), MetadataChange(2, {"c": 3}))
+    assert (store.metadata(1), store.metadata(2)) == ({"a": {"b": 1}}, {"c": 3})
+    assert (store.root / "dead.jsonl").read_text().count("twice once flattened") == 1
 
 
-def test_a_change_of_what_is_not_there_is_passed_over(place: Place) -> None:
-    place.change(
+def test_a_change_of_what_is_not_there_is_passed_over(store: StoreHarness) -> None:
+    store.commit_changes(
         MetadataChange(5, {"a": 1}), Feedback(5, "thumbs", 1.0), Deletion([5, 6]),
         TruthStatement("id", "5", None),
     )  # fmt: skip
-    assert place.writer.records_rejected == 0
-    assert {table for table, rows in place.all_rows().items() if rows} == {"truth"}
+    assert store.writer.records_rejected == 0
+    assert {table for table, rows in store.all_rows().items() if rows} == {"truth"}
 
 
-def test_feedback_is_read_with_its_inference(place: Place) -> None:
-    place.move(make_record(1))
-    place.change(Feedback(1, "thumbs", -1.0), Feedback(1, "note\0", None, "too\0 dark", "amy"))
-    given_ = msgspec.to_builtins(place.inferences.get("1").feedback)
+def test_feedback_is_read_with_its_inference(store: StoreHarness) -> None:
+    store.commit(make_record(1))
+    store.commit_changes(
+        Feedback(1, "thumbs", -1.0), Feedback(1, "note\0", None, "too\0 dark", "amy")
+    )
+    given_ = msgspec.to_builtins(store.inferences.get("1").feedback)
     assert [(one["kind"], one["value"], one["comment"], one["source"]) for one in given_] == [
         ("thumbs", -1.0, "", ""), ("note\ufffd", None, "too\ufffd dark", "amy")
     ]  # fmt: skip
-    assert given_[0]["id"] == str(LATER + 1)
+    assert given_[0]["id"] == str(FIRST_CHANGE_ID + 1)
     assert given_[0]["created_at"] == "2025-01-01T00:04:22.144Z"
 
 
 @pytest.mark.parametrize(
     "change", [MetadataChange(1, {"a": 1}), Feedback(1, "x"), TruthStatement("id", "1", [])]
 )
-def test_new_ids_lie_above_those_of_changes(place: Place, change: Any) -> None:
-    place.move(make_record(1))
-    place.change(change)
-    place.journal.close()
-    place.writer.drain()
-    assert place.inferences.latest_seq() == LATER + 1
+def test_new_ids_lie_above_those_of_changes(store: StoreHarness, change: Any) -> None:
+    store.commit(make_record(1))
+    store.commit_changes(change)
+    store.journal.close()
+    store.writer.drain()
+    assert store.inferences.latest_seq() == FIRST_CHANGE_ID + 1
 
 
-def test_signals_are_kept_of_inferences_that_are_there(place: Place) -> None:
-    place.move(make_record(1), make_record(2), make_record(3))
-    place.change(
+def test_signals_are_kept_of_inferences_that_are_there(store: StoreHarness) -> None:
+    store.commit(make_record(1), make_record(2), make_record(3))
+    store.commit_changes(
         SignalsOfImages([ImageSignals(1, b"\0\xff"), ImageSignals(9, b"?")]),
         SignalsOfImages([ImageSignals(1, b"", b"\0<", "ab" * 8), ImageSignals(2, b"12")]),
         SignalsOfImages([ImageSignals(2, b"34")]),
     )
-    assert place.inferences.signals(range(1, 2000)) == {
+    assert store.inferences.signals(range(1, 2000)) == {
         1: StoredSignals(b"\0\xff", b"\0<", "ab" * 8),
         2: StoredSignals(b"34", None, None),
     }
-    assert place.rows("SELECT count(*) FROM signal") == [(2,)]
+    assert store.rows("SELECT count(*) FROM signal") == [(2,)]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +152,11 @@ def test_servers_write_side_by_side_what_only_adds(entry: Any, expected: bool) -
     assert is_add_only(msgspec.json.encode(entry)) is expected
 
 
-def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
-    place.change(RetentionRule("a", 1.5, 2.0), RetentionRule("b"), RetentionRule("a", None, 7.0))
-    assert sorted(place.rows("SELECT * FROM retention")) == [("a", None, 7.0), ("b", None, None)]
+def test_a_rule_of_retention_replaces_the_one_before(store: StoreHarness) -> None:
+    store.commit_changes(
+        RetentionRule("a", 1.5, 2.0), RetentionRule("b"), RetentionRule("a", None, 7.0)
+    )
+    assert sorted(store.rows("SELECT * FROM retention")) == [("a", None, 7.0), ("b", None, None)]
 
 
 def everything(seq: int) -> InferenceRecord:
@@ -171,57 +179,57 @@ def changes_of(seq: int) -> list[Any]:
     ]
 
 
-def test_a_deletion_leaves_no_row_anywhere(place: Place) -> None:
-    place.move(*(everything(seq) for seq in range(1, 6)))
-    place.change(*(change for seq in range(1, 6) for change in changes_of(seq)))
-    rows = place.all_rows()
+def test_a_deletion_leaves_no_row_anywhere(store: StoreHarness) -> None:
+    store.commit(*(everything(seq) for seq in range(1, 6)))
+    store.commit_changes(*(change for seq in range(1, 6) for change in changes_of(seq)))
+    rows = store.all_rows()
     assert all(len(rows[table]) >= 5 for table in set(TABLES) - {"retention", "ground_truth"})
-    place.change(Deletion([2, 4]), Deletion([4, 99]))
-    assert place.found({}) == [5, 3, 1]
+    store.commit_changes(Deletion([2, 4]), Deletion([4, 99]))
+    assert store.page_ids(where={}) == [5, 3, 1]
     seqs = {
-        seq for table in ("meta_num", "meta_str", "pred") for *_, seq in index_tuples(place, table)
+        seq for table in ("meta_num", "meta_str", "pred") for *_, seq in index_tuples(store, table)
     }
     assert seqs == {1, 3, 5}
-    assert place.writer.freed_blob_keys == {f"blake3:{seq:064x}" for seq in (2, 4)}
-    place.change(Deletion([1, 3, 5]))
-    assert {table: rows for table, rows in place.all_rows().items() if rows} == {}
+    assert store.writer.freed_blob_keys == {f"blake3:{seq:064x}" for seq in (2, 4)}
+    store.commit_changes(Deletion([1, 3, 5]))
+    assert {table: rows for table, rows in store.all_rows().items() if rows} == {}
 
 
-def index_tuples(place: Place, table: str) -> list[tuple[Any, ...]]:
+def index_tuples(store: StoreHarness, table: str) -> list[tuple[Any, ...]]:
     names = {"pred": "label, score, seq"}.get(table, "key, val, seq")
-    return place.rows(f"SELECT {names} FROM {table}")
+    return store.rows(f"SELECT {names} FROM {table}")
 
 
-def test_a_statement_of_a_request_stays_while_one_of_its_images_does(place: Place) -> None:
-    place.move(make_record(1, request_id="r"), make_record(2, request_id="r", image_no=1))
-    place.change(
+def test_a_statement_of_a_request_stays_while_one_of_its_images_does(store: StoreHarness) -> None:
+    store.commit(make_record(1, request_id="r"), make_record(2, request_id="r", image_no=1))
+    store.commit_changes(
         *(TruthStatement("request_id", value, []) for value in ("r", "r#0", "r#1", "r#0x"))
     )
-    place.change(Deletion([1]))
-    assert {value for (value,) in place.rows("SELECT value FROM truth")} == {"r", "r#1", "r#0x"}
-    place.change(Deletion([2]))
-    assert {value for (value,) in place.rows("SELECT value FROM truth")} == {"r#0x"}
+    store.commit_changes(Deletion([1]))
+    assert {value for (value,) in store.rows("SELECT value FROM truth")} == {"r", "r#1", "r#0x"}
+    store.commit_changes(Deletion([2]))
+    assert {value for (value,) in store.rows("SELECT value FROM truth")} == {"r#0x"}
 
 
-def test_a_thousand_go_at_once(place: Place) -> None:
+def test_a_thousand_go_at_once(store: StoreHarness) -> None:
     metadata = [{"n": n, "s": str(n), "deep": {"x": n / 3}} for n in range(1500)]
-    place.move(*(make_record(seq + 1, metadata=metadata[seq]) for seq in range(1500)))
-    place.change(Deletion(list(range(1, 1001))))
-    assert place.rows("SELECT count(*), min(seq) FROM inference") == [(500, 1001)]
+    store.commit(*(make_record(seq + 1, metadata=metadata[seq]) for seq in range(1500)))
+    store.commit_changes(Deletion(list(range(1, 1001))))
+    assert store.rows("SELECT count(*), min(seq) FROM inference") == [(500, 1001)]
     for table in ("meta_num", "meta_str", "pred"):
-        assert place.rows(f"SELECT min(seq) FROM {table}") == [(1001,)]
+        assert store.rows(f"SELECT min(seq) FROM {table}") == [(1001,)]
 
 
-def test_a_replay_changes_nothing(place: Place) -> None:
-    place.move(*(everything(seq) for seq in range(1, 6)))
-    place.change(*(change for seq in range(1, 6) for change in changes_of(seq)))
-    place.change(TruthStatement("meta.extra.k", "v", [{"label": "late"}]), Deletion([3]))
-    place.change(MetadataChange(1, {"n": 2}), RetentionRule("m", 1.0, 2.0))
-    before = place.all_rows()
-    place.replay()
-    assert place.writer.records_committed > 0
-    assert place.writer.records_rejected == 0
-    assert place.all_rows() == before
+def test_a_replay_changes_nothing(store: StoreHarness) -> None:
+    store.commit(*(everything(seq) for seq in range(1, 6)))
+    store.commit_changes(*(change for seq in range(1, 6) for change in changes_of(seq)))
+    store.commit_changes(TruthStatement("meta.extra.k", "v", [{"label": "late"}]), Deletion([3]))
+    store.commit_changes(MetadataChange(1, {"n": 2}), RetentionRule("m", 1.0, 2.0))
+    before = store.all_rows()
+    store.recommit_journal()
+    assert store.writer.records_committed > 0
+    assert store.writer.records_rejected == 0
+    assert store.all_rows() == before
 
 
 KEYS = st.sampled_from(["a", "b", "latitude", "longitude", "a.b"])
@@ -237,7 +245,9 @@ OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(OBJECTS, st.lists(st.tuples(OBJECTS, st.lists(KEYS, max_size=2)), max_size=4))
-def test_any_changes_leave_what_their_result_would_have_had(place: Place, first, changes) -> None:
+def test_any_changes_leave_what_their_result_would_have_had(
+    store: StoreHarness, first, changes
+) -> None:
     def is_good(metadata) -> bool:
         try:
             check(metadata)
@@ -246,21 +256,21 @@ def test_any_changes_leave_what_their_result_would_have_had(place: Place, first,
         return True
 
     expected = first if is_good(first) else {}
-    (last,) = place.rows("SELECT coalesce(max(seq), 0) FROM inference")[0]
+    (last,) = store.rows("SELECT coalesce(max(seq), 0) FROM inference")[0]
     changed, fresh = last + 1, last + 2
-    place.move(make_record(changed, metadata=expected))
+    store.commit(make_record(changed, metadata=expected))
     for new, remove in changes:
-        place.change(MetadataChange(changed, new, remove))
+        store.commit_changes(MetadataChange(changed, new, remove))
         result = {key: value for key, value in expected.items() if key not in remove} | new
         expected = result if is_good(result) else expected
-    place.move(make_record(fresh, metadata=expected))
-    assert place.metadata(changed) == expected
-    found = place.rows("SELECT meta, meta_flat FROM inference ORDER BY seq DESC LIMIT 2")
+    store.commit(make_record(fresh, metadata=expected))
+    assert store.metadata(changed) == expected
+    found = store.rows("SELECT meta, meta_flat FROM inference ORDER BY seq DESC LIMIT 2")
     flats = [read(flat) if flat else read(meta) for meta, flat in found]
     assert flats[0] == flats[1]
     for table in ("meta_num", "meta_str"):
         by_seq = {changed: set(), fresh: set()}
-        for *key, seq in place.rows(f"SELECT key, val, seq FROM {table}"):
+        for *key, seq in store.rows(f"SELECT key, val, seq FROM {table}"):
             if seq in by_seq:
                 by_seq[seq].add(tuple(key))
         assert by_seq[changed] == by_seq[fresh]
@@ -270,10 +280,10 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     url = postgres.create()
-    one, two = Place(tmp_path / "one", url), Place(tmp_path / "two", url)
-    two.move(make_record(1))
+    one, two = StoreHarness(tmp_path / "one", url), StoreHarness(tmp_path / "two", url)
+    two.commit(make_record(1))
     statement = TruthStatement("request_id", "r", [{"label": "a"}])
-    stating = threading.Thread(target=one.change, args=(statement,))
+    stating = threading.Thread(target=one.commit_changes, args=(statement,))
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
     engine = open_writer(url)

@@ -33,8 +33,7 @@ from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import fill as fill_database
-from tests.unit.store.place import run_statements
+from tests.unit.store_harness import run_statements, store_entries
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
@@ -46,7 +45,7 @@ def server() -> Iterator[ClickHouseServer]:
     running.close()
 
 
-class Place:
+class ClickHouseHarness:
     """A data folder and a ClickHouse database."""
 
     def __init__(self, root: Path, server: ClickHouseServer) -> None:
@@ -55,13 +54,13 @@ class Place:
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0)
 
-    def sink(self) -> ClickHouseSender:
+    def sender(self) -> ClickHouseSender:
         return ClickHouseSender(self.directory, self.server.url(self.database))
 
     def send(self, *records) -> int:
         """Journal records, and send them."""
         self.journal.append(records)
-        return self.sink().drain()
+        return self.sender().drain()
 
     def position(self) -> SendPosition:
         """Return how far the journal is sent."""
@@ -73,25 +72,25 @@ class Place:
     def query(self, text: str) -> list[dict]:
         return self.server.query(self.database, text)
 
-    def seqs(self) -> list[int]:
+    def stored_ids(self) -> list[int]:
         return [row["seq"] for row in self.query("SELECT seq FROM inference ORDER BY seq")]
 
 
 @pytest.fixture
-def place(tmp_path, server) -> Iterator[Place]:
-    place = Place(tmp_path, server)
-    yield place
-    place.journal.close()
+def harness(tmp_path, server) -> Iterator[ClickHouseHarness]:
+    harness = ClickHouseHarness(tmp_path, server)
+    yield harness
+    harness.journal.close()
 
 
-def test_a_record_becomes_one_wide_row(place) -> None:
+def test_a_record_becomes_one_wide_row(harness) -> None:
     metadata = {"a": {"b": 1, "l": [1]}, "s": "é\n'", "t": True, "f": 0.5, "n": None}
     predictions = [{"label": "a\0", "score": 0.25}, {"label": "b"}, {"text": "none"}]
     seq = (86_400_000 << 22) + 7
     standard = {"engine": "0.1"}
     record = make_record(seq, metadata=metadata, predictions=predictions, standard=standard)
-    assert place.send(record) == 1
-    (row,) = place.query("SELECT * FROM inference")
+    assert harness.send(record) == 1
+    (row,) = harness.query("SELECT * FROM inference")
     for name, value in {
         "predictions": predictions,
         "metadata": metadata,
@@ -135,15 +134,15 @@ def test_a_record_becomes_one_wide_row(place) -> None:
         {"latency_ms": 0.0, "request_id": "\t'\"\\", "action": "\0"},
     ],
 )  # fmt: skip
-def test_any_record_arrives(place, fields) -> None:
+def test_any_record_arrives(harness, fields) -> None:
     record = make_record(5, **fields)
-    assert place.send(record) == 1
-    (row,) = place.query("SELECT * FROM inference")
+    assert harness.send(record) == 1
+    (row,) = harness.query("SELECT * FROM inference")
     assert (row["request_id"], row["action"]) == (record.request_id, record.action)
     assert msgspec.json.decode(row["metadata"]) == record.metadata
 
 
-def test_changes_are_rows_of_their_own(place) -> None:
+def test_changes_are_rows_of_their_own(harness) -> None:
     changes = [
         MetadataChange(1, {"camera": "south"}, ["altitude"]),
         TruthStatement("id", "1", [{"label": "circle"}], "me"),
@@ -153,10 +152,10 @@ def test_changes_are_rows_of_their_own(place) -> None:
         RetentionRule("x", 1, 2),
     ]
     made = [JournaledChange(10 + number, change) for number, change in enumerate(changes)]
-    assert place.send(make_record(1), *made, make_record(2)) == 8
-    assert place.seqs() == [1, 2]
+    assert harness.send(make_record(1), *made, make_record(2)) == 8
+    assert harness.stored_ids() == [1, 2]
     found = {
-        table: place.query(f"SELECT * EXCEPT time FROM {table} ORDER BY ALL")
+        table: harness.query(f"SELECT * EXCEPT time FROM {table} ORDER BY ALL")
         for table in ("metadata_change", "truth", "feedback", "deletion")
     }
     assert found == {
@@ -172,15 +171,15 @@ def test_changes_are_rows_of_their_own(place) -> None:
     }  # fmt: skip
 
 
-def test_what_is_no_record_is_left_out(place, caplog) -> None:
+def test_what_is_no_record_is_left_out(harness, caplog) -> None:
     bad = make_record(2, metadata={"\n": 1})
-    assert place.send(make_record(1), bad, make_record(3)) == 3
-    assert place.seqs() == [1, 3]
+    assert harness.send(make_record(1), bad, make_record(3)) == 3
+    assert harness.stored_ids() == [1, 3]
     assert "cannot be sent to ClickHouse" in caplog.text
 
 
 @pytest.mark.parametrize("arrived", ["all", "some", "none"])
-def test_of_what_may_have_arrived_the_rest_is_sent(place, tmp_path, arrived) -> None:
+def test_of_what_may_have_arrived_the_rest_is_sent(harness, tmp_path, arrived) -> None:
     seqs, counted = [1, 2, 3, 40 * IDS_PER_DAY], "SELECT count() AS n FROM {}"
     changes = [
         JournaledChange(10, Deletion([1, 2, 3])),
@@ -189,39 +188,39 @@ def test_of_what_may_have_arrived_the_rest_is_sent(place, tmp_path, arrived) -> 
         JournaledChange(13, MetadataChange(1, {"camera": "south"})),
     ]
     tables = {"inference": 5, "deletion": 3, "truth": 1, "feedback": 1, "metadata_change": 1}
-    place.send(*(make_record(seq) for seq in seqs), *changes)
+    harness.send(*(make_record(seq) for seq in seqs), *changes)
     lost = {"all": "1 = 0", "some": f"{{}} IN (2, 11, 13, {seqs[-1]})", "none": "1 = 1"}[arrived]
     for table in tables:
         key = "id" if table in {"truth", "metadata_change"} else "seq"
-        place.query(f"DELETE FROM {table} WHERE {lost.format(key)}")
-    ((segment, size),) = segment_sizes(place.directory).items()
+        harness.query(f"DELETE FROM {table} WHERE {lost.format(key)}")
+    ((segment, size),) = segment_sizes(harness.directory).items()
     interrupted = SendPosition({}, {segment: (0, size)})
     (tmp_path / "clickhouse.json").write_bytes(msgspec.json.encode(interrupted))
-    assert place.send(make_record(4)) == 9
-    assert place.seqs() == sorted([*seqs, 4])
-    assert {table: place.query(counted.format(table))[0]["n"] for table in tables} == tables
+    assert harness.send(make_record(4)) == 9
+    assert harness.stored_ids() == sorted([*seqs, 4])
+    assert {table: harness.query(counted.format(table))[0]["n"] for table in tables} == tables
 
 
-def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
-    place.send(*(make_record(n) for n in (1, 2, 3)))
+def test_what_is_sent_anew_in_other_parts_is_merged(harness, tmp_path) -> None:
+    harness.send(*(make_record(n) for n in (1, 2, 3)))
     (tmp_path / "clickhouse.json").unlink()
-    place.send(make_record(4))
-    assert len(place.seqs()) == 7
-    assert place.query("SELECT count() AS n FROM inference FINAL") == [{"n": 4}]
-    place.query("OPTIMIZE TABLE inference FINAL")
-    assert place.seqs() == [1, 2, 3, 4]
+    harness.send(make_record(4))
+    assert len(harness.stored_ids()) == 7
+    assert harness.query("SELECT count() AS n FROM inference FINAL") == [{"n": 4}]
+    harness.query("OPTIMIZE TABLE inference FINAL")
+    assert harness.stored_ids() == [1, 2, 3, 4]
 
 
 def test_what_was_stored_before_is_sent_by_a_copy(
     database_url, tmp_path, server, monkeypatch
 ) -> None:
     monkeypatch.setattr("quadriga.store.replication.clickhouse._FILLED_AT_ONCE", 100)
-    place = Place(tmp_path, server)
-    url = server.url(place.database)
+    harness = ClickHouseHarness(tmp_path, server)
+    url = server.url(harness.database)
     metadata = {"camera": "north", "on": True}
     old = [make_record(n * 1000, metadata=metadata) for n in range(1, 250)]
     old += [make_record(20 * IDS_PER_DAY), make_record(30 * IDS_PER_DAY)]
-    fill_database(database_url, tmp_path / "old", old)
+    store_entries(database_url, tmp_path / "old", old)
     truth = (5, "id", "1", "", '[{"label": "circle"}]')
     feedback = (8, 1000, "thumbs", None, "ok?", "me")
     run_statements(
@@ -229,49 +228,49 @@ def test_what_was_stored_before_is_sent_by_a_copy(
         ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth),
         ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback),
     )
-    place.send(make_record(20 * IDS_PER_DAY))
+    harness.send(make_record(20 * IDS_PER_DAY))
     assert backfill(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
     assert backfill(database_url, url).copied == {}
-    assert len(place.seqs()) == 251
+    assert len(harness.stored_ids()) == 251
     text = (
         "SELECT count() AS n FROM inference WHERE meta_str['camera'] = 'north' AND meta_bool['on']"
     )
-    assert place.query(text) == [{"n": 249}]
-    place.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
-    place.query("DELETE FROM inference WHERE seq < 100000")
+    assert harness.query(text) == [{"n": 249}]
+    harness.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
+    harness.query("DELETE FROM inference WHERE seq < 100000")
     assert backfill(database_url, url).copied == {"inference": 99}
-    assert len(place.seqs()) == 251
-    place.journal.close()
+    assert len(harness.stored_ids()) == 251
+    harness.journal.close()
     with pytest.raises(StoreError, match="expected ClickHouse to answer"):
         backfill(database_url, "http://127.0.0.1:1/x")
 
 
-def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:
-    place.journal.append([make_record(1)])
-    place.journal.close()
-    sink = place.sink()
+def test_a_segment_stays_until_both_have_it(harness, tmp_path) -> None:
+    harness.journal.append([make_record(1)])
+    harness.journal.close()
+    sink = harness.sender()
     writer = Writer(
-        place.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
+        harness.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
     )
     assert writer.drain() == 1
-    assert len(segment_paths(place.directory)) == 1
+    assert len(segment_paths(harness.directory)) == 1
     sink.drain()
     writer.drain()
-    assert segment_paths(place.directory) == []
+    assert segment_paths(harness.directory) == []
     writer.close()
-    place.send(make_record(2))
-    assert place.position().offsets == segment_sizes(place.directory), (
+    harness.send(make_record(2))
+    assert harness.position().offsets == segment_sizes(harness.directory), (
         "the removed segment is forgotten"
     )
 
 
-def test_a_damaged_end_holds_no_segment_back(place) -> None:
-    place.journal.append([make_record(1)])
-    place.journal.close()
-    (segment,) = segment_paths(place.directory)
+def test_a_damaged_end_holds_no_segment_back(harness) -> None:
+    harness.journal.append([make_record(1)])
+    harness.journal.close()
+    (segment,) = segment_paths(harness.directory)
     with segment.open("ab") as file:
         file.write(b"torn")
-    sink = place.sink()
+    sink = harness.sender()
     assert sink.has_unsent(segment)
     sink.drain()
     assert not sink.has_unsent(segment)
@@ -283,25 +282,27 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     server = ClickHouseServer()
     try:
-        place = Place(tmp_path, server)
-        place.send(make_record(1))
+        harness = ClickHouseHarness(tmp_path, server)
+        harness.send(make_record(1))
         server.kill()
-        sink = place.sink()
+        sink = harness.sender()
         with in_background(sink.run):
             writer = Writer(
-                place.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
+                harness.directory,
+                f"sqlite:///{tmp_path}/store.db",
+                is_segment_needed=sink.has_unsent,
             )
             for number in range(2, 30):
-                place.journal.append([make_record(number)])
+                harness.journal.append([make_record(number)])
                 assert writer.drain() == (2 if number == 2 else 1)
-            place.journal.close()
+            harness.journal.close()
             writer.drain()
-            assert len(segment_paths(place.directory)) == 1
+            assert len(segment_paths(harness.directory)) == 1
             server.start()
-            until(lambda: writer.drain() == 0 and not segment_paths(place.directory))
+            until(lambda: writer.drain() == 0 and not segment_paths(harness.directory))
         writer.close()
-        assert place.seqs() == list(range(1, 30))
-        assert segment_paths(place.directory) == []
+        assert harness.stored_ids() == list(range(1, 30))
+        assert segment_paths(harness.directory) == []
         assert "bytes of the journal wait for ClickHouse" in caplog.text
         assert "ClickHouse answers again" in caplog.text
     finally:
@@ -322,7 +323,7 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
     chance = random.Random(7)
     server = ClickHouseServer()
     try:
-        place = Place(tmp_path, server)
+        harness = ClickHouseHarness(tmp_path, server)
         ids = IdSource(0)
         written: list[int] = []
         for turn in range(6):
@@ -330,14 +331,14 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
                 sys.executable,
                 "-c",
                 SENDING,
-                str(place.directory),
-                server.url(place.database),
+                str(harness.directory),
+                server.url(harness.database),
             ]
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            before = place.position()
+            before = harness.position()
             limit = time.monotonic() + 60
-            while place.position() == before and time.monotonic() < limit:
-                place.journal.append(records := [make_record(ids.next()) for _ in range(20)])
+            while harness.position() == before and time.monotonic() < limit:
+                harness.journal.append(records := [make_record(ids.next()) for _ in range(20)])
                 written += [record.seq for record in records]
                 time.sleep(chance.random() * 0.02)
             if turn % 2:
@@ -346,13 +347,13 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
             process.wait(30)
             if turn % 2:
                 server.start()
-        assert place.position().offsets, "something was sent before the last kill"
-        place.sink().drain()
-        found = place.query("SELECT seq FROM inference FINAL ORDER BY seq")
+        assert harness.position().offsets, "something was sent before the last kill"
+        harness.sender().drain()
+        found = harness.query("SELECT seq FROM inference FINAL ORDER BY seq")
         assert [row["seq"] for row in found] == written
     finally:
         server.close()
-        place.journal.close()
+        harness.journal.close()
 
 
 STATEMENTS = [
@@ -362,13 +363,13 @@ STATEMENTS = [
 ]
 
 
-def test_the_statements_of_the_page_do_what_it_says(place) -> None:
+def test_the_statements_of_the_page_do_what_it_says(harness) -> None:
     now, hour_ms = time.time_ns() // 1_000_000, 3_600_000
     ago = [smallest_id_at(now - hours * hour_ms) + 1 for hours in (1, 2, 2, 30, 400)]
     north = {"camera_id": "north", "altitude": 120}
     circle = [{"label": "circle", "score": 0.9}, {"label": "star", "score": 0.1}]
     weak = [{"label": "circle", "score": 0.1}, {"label": "star", "score": 0.9}]
-    place.send(
+    harness.send(
         make_record(ago[0], metadata=north, predictions=circle),
         make_record(ago[1], metadata={**north, "altitude": 99}, predictions=weak),
         make_record(ago[2] + 1, metadata={"camera_id": "south", "altitude": 120}, status=500),
@@ -394,20 +395,20 @@ def test_the_statements_of_the_page_do_what_it_says(place) -> None:
         ),
     )
     ttl, by_key, by_label, by_hour, by_day, truth, metadata = STATEMENTS
-    place.query(ttl)
-    assert [row["seq"] for row in place.query(by_key)] == [ago[0]]
-    assert [row["seq"] for row in place.query(by_label)] == [ago[0], ago[2] + 1]
-    hours = place.query(by_hour)
+    harness.query(ttl)
+    assert [row["seq"] for row in harness.query(by_key)] == [ago[0]]
+    assert [row["seq"] for row in harness.query(by_label)] == [ago[0], ago[2] + 1]
+    hours = harness.query(by_hour)
     assert [(row["model"], row["n"], row["errors"]) for row in hours] == [
         ("other", 1, 0), ("shapes-detector", 2, 1), ("shapes-detector", 1, 0)
     ]  # fmt: skip
     assert {row["p99_ms"] for row in hours} == {4.2}
-    labels = place.query(by_day)
+    labels = harness.query(by_day)
     assert sum(row["n"] for row in labels if row["label"] == "circle") == 3
     assert {row["label"] for row in labels} == {"circle", "star"}
-    (held,) = place.query(truth)
+    (held,) = harness.query(truth)
     assert (held["seq"], held["ground_truth"]) == (ago[0], '[{"label":"circle"}]')
-    cameras = {row["seq"]: row["camera_id"] for row in place.query(metadata)}
+    cameras = {row["seq"]: row["camera_id"] for row in harness.query(metadata)}
     assert cameras == {
         ago[0]: "east", ago[1]: "north", ago[2] + 1: "south", ago[3]: "north", ago[4]: "north"
     }  # fmt: skip

@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 from quadriga.store.journal import HEADER_BYTES, read_frames, segment_paths
 from quadriga.store.writer import Writer
 from tests.unit.store.conftest import make_record
-from tests.unit.store.journal_place import JournalPlace
+from tests.unit.store_harness import StoreHarness
 
 
 def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
-    file_place: JournalPlace, record
+    file_store: StoreHarness, record
 ) -> None:
-    file_place.journal.append([record(1), record(2), record(3)])
-    (segment,) = segment_paths(file_place.directory)
+    file_store.journal.append([record(1), record(2), record(3)])
+    (segment,) = segment_paths(file_store.journal_directory)
     data = bytearray(segment.read_bytes())
     data[-1] ^= 0xFF
     segment.write_bytes(data)
-    assert file_place.drain() == (2, 0, 0)
-    assert file_place.drain() == (0, 0, 0)  # open still: it may be an append under way
-    file_place.journal.close()
-    assert file_place.drain() == (0, 0, 1)
-    assert segment_paths(file_place.directory) == []
-    (kept,) = (file_place.root / "dead").iterdir()
+    assert file_store.commit_journal() == (2, 0, 0)
+    assert file_store.commit_journal() == (0, 0, 0)  # open still: it may be an append under way
+    file_store.journal.close()
+    assert file_store.commit_journal() == (0, 0, 1)
+    assert segment_paths(file_store.journal_directory) == []
+    (kept,) = (file_store.root / "dead").iterdir()
     assert data.endswith(kept.read_bytes())
     assert b'"request-3"' in kept.read_bytes()
 
@@ -35,29 +35,29 @@ def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
 @pytest.mark.parametrize("damaged", [[1], [2], [1, 2], [1, 3]], ids=str)
 @pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 70])
 def test_a_damaged_frame_alone_is_kept_apart(
-    file_place: JournalPlace, caplog, damaged: list[int], at: int, state: str
+    file_store: StoreHarness, caplog, damaged: list[int], at: int, state: str
 ) -> None:
-    file_place.journal.append([make_record(seq) for seq in range(1, 6)])
-    (segment,) = segment_paths(file_place.directory)
+    file_store.journal.append([make_record(seq) for seq in range(1, 6)])
+    (segment,) = segment_paths(file_store.journal_directory)
     ends = [0, *(end for _, _, end in read_frames(segment))]
     data = bytearray(segment.read_bytes())
     for seq in damaged:
         data[ends[seq - 1] + at] ^= 0xFF
     segment.write_bytes(data)
     if state == "closed":
-        file_place.journal.close()
+        file_store.journal.close()
     parts = sum(seq - 1 not in damaged for seq in damaged)  # neighbours are kept together
-    assert file_place.drain() == (5 - len(damaged), 0, parts)
-    assert file_place.seqs() == [seq for seq in range(1, 6) if seq not in damaged]
-    kept = sorted((file_place.root / "dead").iterdir())
+    assert file_store.commit_journal() == (5 - len(damaged), 0, parts)
+    assert file_store.stored_ids() == [seq for seq in range(1, 6) if seq not in damaged]
+    kept = sorted((file_store.root / "dead").iterdir())
     assert b"".join(path.read_bytes() for path in kept) == b"".join(
         data[ends[seq - 1] : ends[seq]] for seq in damaged
     )
     assert len([r for r in caplog.records if "is damaged" in r.getMessage()]) == parts
     if at in (0, 3, 5, 9, 70):
         assert all(re.search(rf"records \(.*\b{seq}\b.*\)", caplog.text) for seq in damaged)
-    (file_place.root / "store.db").unlink()
-    assert file_place.drain() == (
+    (file_store.root / "store.db").unlink()
+    assert file_store.commit_journal() == (
         (5 - len(damaged), 0, 0) if state == "open" else (0, 0, 0)
     )  # said once
 
@@ -82,15 +82,15 @@ _DAMAGE = st.lists(
 
 
 @pytest.fixture(scope="module")
-def lasting_place(
+def lasting_store(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[JournalPlace, Writer]]:
+) -> Iterator[tuple[StoreHarness, Writer]]:
     root = tmp_path_factory.mktemp("place")
-    place = JournalPlace(root, f"sqlite:///{root}/store.db")
-    writer = Writer(place.directory, place.url)
-    yield place, writer
+    store = StoreHarness(root, f"sqlite:///{root}/store.db")
+    writer = Writer(store.journal_directory, store.url)
+    yield store, writer
     writer.close()
-    place.journal.close()
+    store.journal.close()
 
 
 _FIRST_SEQS = count(1, 100)
@@ -101,15 +101,15 @@ _FIRST_SEQS = count(1, 100)
     damages=_DAMAGE, records=st.integers(1, 12), state=st.sampled_from(["open", "closed", "torn"])
 )
 def test_whatever_the_damage_every_other_frame_is_moved_once(
-    lasting_place: tuple[JournalPlace, Writer], damages: list[Damage], records: int, state: str
+    lasting_store: tuple[StoreHarness, Writer], damages: list[Damage], records: int, state: str
 ) -> None:
-    place, writer = lasting_place
-    place.journal.close()
+    store, writer = lasting_store
+    store.journal.close()
     writer.drain()
-    before, moved_before = place.seqs(), writer.records_committed
+    before, moved_before = store.stored_ids(), writer.records_committed
     seqs = [*range(next(_FIRST_SEQS), next(_FIRST_SEQS))][:records]
-    place.journal.append([make_record(seq) for seq in seqs])
-    (segment,) = segment_paths(place.directory)
+    store.journal.append([make_record(seq) for seq in seqs])
+    (segment,) = segment_paths(store.journal_directory)
     data = segment.read_bytes()
     whole = [
         data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in read_frames(segment)
@@ -121,9 +121,9 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
         data = data[:-100]
     segment.write_bytes(data)
     if state == "closed":
-        place.journal.close()
+        store.journal.close()
     for _ in range(2):
         writer.drain()
     left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
-    assert place.seqs() == before + left
+    assert store.stored_ids() == before + left
     assert writer.records_committed - moved_before == len(left)

@@ -15,15 +15,15 @@ from quadriga.store.exchange.export import ExportParameters, decode_parameters, 
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.records import JournaledChange, TruthStatement
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
-from tests.unit.store.exchange_place import (
+from tests.unit.store.exchange_records import (
     HOLE,
     MS,
     PREDICTIONS,
     RING,
-    ExchangePlace,
-    members,
-    tasks,
+    read_zip_lines,
+    records_of_every_task,
 )
+from tests.unit.store_harness import StoreHarness
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
 NUMBER = st.integers(-(1 << 53), 1 << 53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -59,41 +59,43 @@ def test_any_inferences_come_back_as_they_were(record, given_records, form: str)
         stores = []
         for name in ("one", "two"):
             (Path(folder) / name).mkdir()
-            stores.append(ExchangePlace(Path(folder) / name, f"sqlite:///{folder}/{name}/store.db"))
+            stores.append(StoreHarness(Path(folder) / name, f"sqlite:///{folder}/{name}/store.db"))
         one, two = stores
         one.add(*(
             record(MS + number << 22, task=task, predictions=predictions, metadata=metadata)
             for number, ((task, predictions), metadata) in enumerate(given_records)
         ))  # fmt: skip
-        two.bring_in(one.export(Path(folder) / f"first.{form}", format=form))
+        two.import_file(one.export(Path(folder) / f"first.{form}", format=form))
         lines = [each.export(Path(folder) / "all.jsonl").read_bytes() for each in stores]
         assert lines[0] == lines[1]
         assert lines[0].count(b"\n") == len(given_records)
         for dataset in ("chariot", "coco"):
             one.export(Path(folder) / "set.zip", format=dataset)
         for each in stores:
-            each.inferences.close()
+            each.close()
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "images.zip", "a.parquet", "images.parquet"])
-def test_what_is_imported_is_exported_alike(store, other, tmp_path, record, name: str) -> None:
+def test_what_is_imported_is_exported_alike(
+    store, other_store, tmp_path, record, name: str
+) -> None:
     form, images = "parquet" if "parquet" in name else "jsonl", "images" in name
-    records = tasks(record, store.blobs)
+    records = records_of_every_task(record, store.blobs)
     truth = TruthStatement("id", str(records[1].seq), [{"label": "a"}], "me")
     store.add(*records, JournaledChange(MS + 200 << 22, truth))
     file = store.export(tmp_path / name, format=form, images=images)
     for _ in range(2):  # twice is once
-        imported = other.bring_in(file)
+        imported = other_store.import_file(file)
         assert (imported.inferences, imported.images) == (7, 6 if images else 0)
         first = store.export(tmp_path / "first.jsonl").read_bytes()
-        assert other.export(tmp_path / "second.jsonl").read_bytes() == first
+        assert other_store.export(tmp_path / "second.jsonl").read_bytes() == first
     assert first.count(b"\n") == 7
     if images:
-        assert other.inferences.input_bytes(str(MS << 22))[0] == b"image 0"
+        assert other_store.inferences.input_bytes(str(MS << 22))[0] == b"image 0"
 
 
 def test_a_line_is_what_the_api_answers(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
+    store.add(*records_of_every_task(record, store.blobs))
     lines = store.export(tmp_path / "all.jsonl").read_bytes().splitlines()
     page = store.inferences.query(QueryRequest(order="ts"))
     assert lines == [msgspec.json.encode(answered) for answered in page.inferences]
@@ -136,16 +138,18 @@ def test_nothing_is_left_of_an_export_that_is_ended(store, tmp_path, record, for
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "chariot", "coco"])
-def test_an_export_of_nothing_is_a_whole_file(store, other, tmp_path, record, form: str) -> None:
+def test_an_export_of_nothing_is_a_whole_file(
+    store, other_store, tmp_path, record, form: str
+) -> None:
     store.add(record(MS << 22))
     name = {"jsonl": "none.jsonl", "parquet": "none.parquet"}.get(form, "none.zip")
     file = store.export(tmp_path / name, format=form, where={"label": "nobody"})
-    assert other.bring_in(file).inferences == 0
+    assert other_store.import_file(file).inferences == 0
 
 
 def test_parquet_has_labels_scores_and_boxes_as_lists(store, tmp_path, record) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    store.add(*tasks(record, store.blobs))
+    store.add(*records_of_every_task(record, store.blobs))
     table = pq.read_table(store.export(tmp_path / "all.parquet", format="parquet"))
     rows = {row["task"]: row for row in table.to_pylist()[:6]}
     assert rows["IMAGE_CLASSIFICATION"]["labels"] == ["a", "b"]
@@ -163,9 +167,9 @@ def test_parquet_has_labels_scores_and_boxes_as_lists(store, tmp_path, record) -
 
 
 def test_a_dataset_for_chariot_is_as_its_page_says(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
+    store.add(*records_of_every_task(record, store.blobs))
     file = store.export(tmp_path / "set.zip", format="chariot")
-    lines = members(file, "annotations.jsonl")
+    lines = read_zip_lines(file, "annotations.jsonl")
     ids = [MS + number << 22 for number in range(6)]  # the last one has no image
     assert [line["path"] for line in lines] == [f"images/{seq}.png" for seq in ids]
     assert [list(line) for line in lines] == [["path", "annotations"]] * 6
@@ -176,7 +180,7 @@ def test_a_dataset_for_chariot_is_as_its_page_says(store, tmp_path, record) -> N
     assert annotations[3][0]["contour"] == [RING, HOLE]
     assert annotations[4] == [{"context": "what?", "generated_text": "dogs and \u00e9\0"}]
     assert annotations[5] == []
-    described = members(file, "metadata.jsonl")[1]["metadata"]
+    described = read_zip_lines(file, "metadata.jsonl")[1]["metadata"]
     assert described["at.floor"] == 1
     assert described["GPSLatitude"] == 1.5
     assert described["inference_id"] == str(ids[1])
@@ -186,7 +190,7 @@ def test_a_dataset_for_chariot_is_as_its_page_says(store, tmp_path, record) -> N
 
 
 def test_coco_is_as_its_page_says(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
+    store.add(*records_of_every_task(record, store.blobs))
     file = store.export(tmp_path / "coco.zip", format="coco")
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
@@ -210,16 +214,20 @@ def test_coco_is_as_its_page_says(store, tmp_path, record) -> None:
 
 
 @pytest.mark.parametrize("form", ["chariot", "coco"])
-def test_inferences_come_back_from_a_dataset(store, other, tmp_path, record, form: str) -> None:
-    store.add(*tasks(record, store.blobs))
+def test_inferences_come_back_from_a_dataset(
+    store, other_store, tmp_path, record, form: str
+) -> None:
+    store.add(*records_of_every_task(record, store.blobs))
     file = store.export(tmp_path / "set.zip", format=form, annotations="predictions")
-    assert other.bring_in(file).images == 6
+    assert other_store.import_file(file).images == 6
     for seq in (MS + 1 << 22, MS + 2 << 22, MS + 3 << 22, MS + 4 << 22):
-        was, now = (each.inferences.get(str(seq)) for each in (store, other))
+        was, now = (each.inferences.get(str(seq)) for each in (store, other_store))
         assert json.loads(bytes(now.predictions)) == json.loads(bytes(was.predictions))
         assert (now.model, now.input, now.created_at) == (was.model, was.input, was.created_at)
         assert json.loads(bytes(now.metadata))["camera"] == "north"
-        assert other.inferences.input_bytes(str(seq)) == store.inferences.input_bytes(str(seq))
+        assert other_store.inferences.input_bytes(str(seq)) == store.inferences.input_bytes(
+            str(seq)
+        )
 
 
 @pytest.mark.parametrize(

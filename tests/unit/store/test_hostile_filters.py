@@ -14,7 +14,7 @@ from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import decode_count, decode_query, query_from_url
 from quadriga.store.query.syntax import FIELDS
-from tests.unit.store.place import fill
+from tests.unit.store_harness import store_entries
 
 STRINGS = [
     "'; DROP TABLE inference; --", '"; DROP TABLE inference; --', "' OR '1'='1", "%s", "%", "%%s", "?", "??", ":a",
@@ -31,7 +31,7 @@ NAMES = [*FIELDS, "meta.a", "std.a", "meta." + "a." * 100 + "a", "label", "box",
 @pytest.fixture
 def inferences(database_url: str, tmp_path: Path, record) -> Iterator[InferenceReader]:
     values: list[Any] = [STRINGS[0], "\ufffe", 1 << 62, 5e-324, 1e308, True, -0.0, {"a": 1}, ["a"]]
-    writer = fill(database_url, tmp_path / "journal", [
+    writer = store_entries(database_url, tmp_path / "journal", [
         record(smallest_id_at(1_770_000_000_000) + number, metadata={"a": value}, standard={"a": value},
                predictions=[{"label": value, "score": value, "answer": value, "xmin": value}])
         for number, value in enumerate(values)

@@ -15,43 +15,43 @@ from quadriga.store.exchange.imports import Importer
 from quadriga.store.journal import clickhouse_position_path, read_frames, segment_paths
 from quadriga.store.records import InputReference, JournaledChange, TruthStatement
 from quadriga.store.writer import Writer
-from tests.unit.store.exchange_place import (
+from tests.unit.store.exchange_records import (
     MS,
-    members,
-    tasks,
+    read_zip_lines,
+    records_of_every_task,
 )
 
 TRUTH = [{"label": "a", "xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "chariot", "coco"])
-def test_ground_truth_comes_back_alone(store, other, tmp_path, record, form: str) -> None:
-    records = tasks(record, store.blobs)
+def test_ground_truth_comes_back_alone(store, other_store, tmp_path, record, form: str) -> None:
+    records = records_of_every_task(record, store.blobs)
     truth = TruthStatement("id", str(records[1].seq), TRUTH)
     store.add(*records, JournaledChange(MS + 200 << 22, truth))
     name = {"jsonl": "set.jsonl", "parquet": "set.parquet"}.get(form, "set.zip")
     file = store.export(tmp_path / name, format=form)
-    other.add(*tasks(record, other.blobs))
-    imported = other.bring_in(file, "ground-truth")
+    other_store.add(*records_of_every_task(record, other_store.blobs))
+    imported = other_store.import_file(file, "ground-truth")
     assert (imported.ground_truths, imported.inferences) == (1, 0)
-    found = other.inferences.get(str(records[1].seq)).ground_truth
+    found = other_store.inferences.get(str(records[1].seq)).ground_truth
     assert json.loads(bytes(found)) == TRUTH
     without = [one for one in records if one is not records[1]]
-    assert all(other.inferences.get(str(one.seq)).ground_truth is None for one in without)
+    assert all(other_store.inferences.get(str(one.seq)).ground_truth is None for one in without)
 
 
-def test_predictions_do_not_come_back_as_ground_truth(store, other, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
+def test_predictions_do_not_come_back_as_ground_truth(store, other_store, tmp_path, record) -> None:
+    store.add(*records_of_every_task(record, store.blobs))
     for form in ("chariot", "coco"):
         file = store.export(tmp_path / "set.zip", format=form, annotations="predictions")
-        imported = other.bring_in(file, "ground-truth")
+        imported = other_store.import_file(file, "ground-truth")
         assert (imported.ground_truths, imported.passed_over) == (0, 6)
 
 
 def test_datasets_without_truth_hold_what_has_truth_alone(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
+    store.add(*records_of_every_task(record, store.blobs))
     file = store.export(tmp_path / "set.zip", format="chariot", annotations="ground_truth")
-    assert members(file, "annotations.jsonl") == []
+    assert read_zip_lines(file, "annotations.jsonl") == []
 
 
 COCO = {
@@ -102,7 +102,7 @@ def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, for
     metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
     image = InputReference("image", blob_key(b"image 1"))
     store.add(record(MS << 22, input=image, metadata=metadata))
-    assert store.bring_in(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
+    assert store.import_file(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
     found = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
     assert [one["label"] for one in found] == ["ship"] * len(found)
     if form.startswith("coco"):
@@ -142,7 +142,7 @@ def test_a_line_that_means_nothing_is_named(store, tmp_path, line: Any, said: st
     text = line if isinstance(line, str) else json.dumps(line)
     file.write_text(json.dumps(GOOD) + "\n" + text + "\n")
     with pytest.raises(StoreError, match=said):
-        store.bring_in(file)
+        store.import_file(file)
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
         archive.writestr("inferences.jsonl", json.dumps(asked))
         archive.writestr(f"images/{ID}.png", b"another")
     with pytest.raises(QueryError, match="line 1: expected the image blake3:"):
-        store.bring_in(tmp_path / "a.zip")
+        store.import_file(tmp_path / "a.zip")
 
 
 def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("quadriga.store.exchange.imports.COMMIT_TIMEOUT_S", 0.0)
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
-    writer = Writer(store.journal, store.url)
+    writer = Writer(store.journal_directory, store.url)
     try:
-        assert store.bring_in(tmp_path / "one.jsonl").inferences == 1
+        assert store.import_file(tmp_path / "one.jsonl").inferences == 1
         assert writer.drain() == 1
     finally:
         writer.close()
@@ -195,7 +195,7 @@ def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
     away = "postgresql://nobody@127.0.0.1:1/none"
     with pytest.raises(NotReadyError, match="the database does not answer"):
-        Importer(store.journal, away, store.blobs, "inferences", None).run(
+        Importer(store.journal_directory, away, store.blobs, "inferences", None).run(
             read(tmp_path / "one.jsonl")
         )
     store.add()
@@ -204,14 +204,14 @@ def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None
 
 def test_an_import_leaves_the_journal_to_a_server_that_sends_it_on(store, tmp_path) -> None:
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
-    clickhouse_position_path(store.journal).write_text("{}")
-    store.bring_in(tmp_path / "one.jsonl")
-    assert [seq for path in segment_paths(store.journal) for seq, *_ in read_frames(path)] == [
-        int(ID)
-    ]
-    clickhouse_position_path(store.journal).unlink()
+    clickhouse_position_path(store.journal_directory).write_text("{}")
+    store.import_file(tmp_path / "one.jsonl")
+    assert [
+        seq for path in segment_paths(store.journal_directory) for seq, *_ in read_frames(path)
+    ] == [int(ID)]
+    clickhouse_position_path(store.journal_directory).unlink()
     store.add()
-    assert segment_paths(store.journal) == []
+    assert segment_paths(store.journal_directory) == []
     assert store.inferences.get(ID).id == ID
 
 
@@ -220,8 +220,8 @@ def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
 
     def items():
         with pytest.raises(StoreError, match="expected one import at a time"):
-            store.bring_in(tmp_path / "one.jsonl")
+            store.import_file(tmp_path / "one.jsonl")
         yield from read(tmp_path / "one.jsonl")
 
-    Importer(store.journal, store.url, store.blobs, "inferences", None).run(items())
+    Importer(store.journal_directory, store.url, store.blobs, "inferences", None).run(items())
     assert store.inferences.get(ID).id == ID

@@ -2,7 +2,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,53 +16,30 @@ from quadriga.store.journal import segment_paths
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import Budget
 from tests.background import at_once, in_background
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 
-class Store(Place):
-    """A place that is asked for pages."""
-
-    def ids(self, **request: object) -> list[int]:
-        """Return the ids of one page."""
-        return [int(one.id) for one in self.inferences.query(QueryRequest(**request)).inferences]
-
-
-@pytest.fixture
-def store(tmp_path: Path, database_url: str) -> Iterator[Store]:
-    store = Store(tmp_path, database_url)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def lite(tmp_path: Path) -> Iterator[Store]:
-    """SQLite, not migrated yet."""
-    store = Store(tmp_path, f"sqlite:///{tmp_path}/store.db")
-    yield store
-    store.close()
-
-
-def test_before_the_first_migration_it_is_not_ready(lite: Store) -> None:
+def test_before_the_first_migration_it_is_not_ready(file_store: StoreHarness) -> None:
     with pytest.raises(NotReadyError):
-        lite.ids()
+        file_store.page_ids()
     with pytest.raises(NotFoundError):
-        lite.inferences.get("1")
-    assert lite.inferences.latest_seq() == 0
+        file_store.inferences.get("1")
+    assert file_store.inferences.latest_seq() == 0
 
 
 def test_the_latest_id_of_a_database_that_does_not_answer_is_unknown(
-    lite: Store, record, tmp_path: Path
+    file_store: StoreHarness, record, tmp_path: Path
 ) -> None:
-    lite.journal.append([record(5)])
+    file_store.journal.append([record(5)])
     for content in (b"", b"no database" * 1000):
         (tmp_path / "store.db").write_bytes(content)
         with pytest.raises(NotReadyError):
-            lite.inferences.latest_seq()
+            file_store.inferences.latest_seq()
     (tmp_path / "store.db").unlink()
-    assert lite.inferences.latest_seq() == 5
+    assert file_store.inferences.latest_seq() == 5
 
 
-def test_a_record_is_readable_the_moment_it_is_journaled(store: Store, record) -> None:
+def test_a_record_is_readable_the_moment_it_is_journaled(store: StoreHarness, record) -> None:
     first, second = record(5, latency_ms=1.23456, metadata={"a": [1, None]}), record(6)
     store.journal.append([first, second])
     early = store.inferences.get("5")
@@ -71,16 +47,16 @@ def test_a_record_is_readable_the_moment_it_is_journaled(store: Store, record) -
     late = store.inferences.get("5")
     assert msgspec.json.encode(early) == msgspec.json.encode(late)
     assert late.latency_ms == 1.235
-    assert store.ids() == [6, 5]
+    assert store.page_ids() == [6, 5]
     store.journal.append([record(7)])
     assert store.inferences.get("7").id == "7"
     store.journal.close()
     store.writer.drain()
-    assert segment_paths(store.writer._directory) == []
+    assert segment_paths(store.journal_directory) == []
     assert store.inferences.get("7").id == "7"
 
 
-def test_the_latest_id_is_of_the_journal_or_of_the_database(store: Store, record) -> None:
+def test_the_latest_id_is_of_the_journal_or_of_the_database(store: StoreHarness, record) -> None:
     store.journal.append([record(5), record(3)])
     assert store.inferences.latest_seq() == 5
     store.journal.close()
@@ -90,7 +66,7 @@ def test_the_latest_id_is_of_the_journal_or_of_the_database(store: Store, record
     assert store.inferences.latest_seq() == 9
 
 
-def test_pages_join_without_gaps_while_records_arrive(store: Store, record) -> None:
+def test_pages_join_without_gaps_while_records_arrive(store: StoreHarness, record) -> None:
     store.journal.append([record(seq) for seq in range(1, 11)])
     store.writer.drain()
     page = store.inferences.query(QueryRequest(limit=4))
@@ -104,10 +80,12 @@ def test_pages_join_without_gaps_while_records_arrive(store: Store, record) -> N
     assert third.cursor is None
     exact = store.inferences.query(QueryRequest(limit=13))
     assert (len(exact.inferences), exact.cursor) == (13, None)
-    assert store.ids(order="ts", limit=3) == [1, 2, 3]
+    assert store.page_ids(order="ts", limit=3) == [1, 2, 3]
 
 
-def test_the_ids_of_all_matches_come_in_order(store: Store, record, monkeypatch, tmp_path) -> None:
+def test_the_ids_of_all_matches_come_in_order(
+    store: StoreHarness, record, monkeypatch, tmp_path
+) -> None:
     store.journal.append(
         [record(seq, metadata={"odd": seq % 2, "name": str(seq)}) for seq in range(1, 31)]
     )
@@ -132,25 +110,25 @@ def test_the_ids_of_all_matches_come_in_order(store: Store, record, monkeypatch,
     cautious.close()
 
 
-def test_a_cursor_is_of_one_filter_and_order(store: Store, record) -> None:
+def test_a_cursor_is_of_one_filter_and_order(store: StoreHarness, record) -> None:
     store.journal.append([record(seq) for seq in range(1, 11)])
     store.writer.drain()
     where = {"action": "predict", "task": "detection"}
     cursor = store.inferences.query(QueryRequest(where, limit=4)).cursor
     same = {"task": "detection", "action": "predict"}
-    assert store.ids(where=same, limit=2, cursor=cursor) == [6, 5]
+    assert store.page_ids(where=same, limit=2, cursor=cursor) == [6, 5]
     for other in ({"where": {}}, {"where": where, "order": "ts"}):
-        with pytest.raises(QueryError, match="of the same filter and order"):
-            store.ids(cursor=cursor, **other)
+        with pytest.raises(QueryError, match="another filter or order"):
+            store.page_ids(cursor=cursor, **other)
     for broken in ("", "é", "a", "AAAA", cursor[:-2]):
         with pytest.raises(QueryError, match="expected cursor to be"):
-            store.ids(where=where, cursor=broken)
+            store.page_ids(where=where, cursor=broken)
 
 
 @pytest.mark.parametrize(
     ("how", "count"), [(None, None), ("none", None), ("capped", 10_001), ("exact", 10_050)]
 )
-def test_a_count_is_of_all_pages(store: Store, record, how, count) -> None:
+def test_a_count_is_of_all_pages(store: StoreHarness, record, how, count) -> None:
     store.journal.append([record(seq, metadata={"n": seq % 2}) for seq in range(1, 10_051)])
     store.writer.drain()
     for where in ({}, {"meta.n": {"ge": 0}}, {"or": [{"meta.n": 0}, {"not": {"meta.n": 0}}]}):
@@ -159,7 +137,7 @@ def test_a_count_is_of_all_pages(store: Store, record, how, count) -> None:
         assert (page.count, store.inferences.query(after).count) == (count, count)
 
 
-def test_a_query_can_wait_for_what_is_journaled(store: Store, record) -> None:
+def test_a_query_can_wait_for_what_is_journaled(store: StoreHarness, record) -> None:
     store.journal.append([record(1)])
     store.writer.drain()
     with in_background(store.writer.run):
@@ -167,18 +145,18 @@ def test_a_query_can_wait_for_what_is_journaled(store: Store, record) -> None:
             store.journal.append([record(seq)])
             if seq % 3 == 0:
                 store.journal.close()  # finished segments are removed meanwhile
-            assert store.ids(consistency="journal", limit=1) == [seq]
+            assert store.page_ids(consistency="journal", limit=1) == [seq]
 
 
-def test_waiting_for_a_dead_writer_ends(store: Store, record, monkeypatch) -> None:
+def test_waiting_for_a_dead_writer_ends(store: StoreHarness, record, monkeypatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_TIMEOUT_S", 0.05)
     store.journal.append([record(1)])
     with pytest.raises(NotReadyError, match=r"not committed after 0.05 s: \d+ bytes"):
-        store.ids(consistency="journal")
+        store.page_ids(consistency="journal")
 
 
 def test_a_query_that_takes_too_long_says_how_to_narrow_it(
-    store: Store, record, tmp_path: Path
+    store: StoreHarness, record, tmp_path: Path
 ) -> None:
     store.journal.append([record(seq, metadata={"s": "x" * 2000}) for seq in range(1, 3000)])
     store.writer.drain()
@@ -194,19 +172,19 @@ def test_a_query_that_takes_too_long_says_how_to_narrow_it(
     hasty.close()
 
 
-def test_threads_share_the_readers(store: Store, record) -> None:
+def test_threads_share_the_readers(store: StoreHarness, record) -> None:
     store.journal.append([record(seq, metadata={"n": seq}) for seq in range(1, 101)])
     store.writer.drain()
     answers: list[list[int]] = []
 
     def ask() -> None:
-        answers.extend(store.ids(where={"meta.n": seq}) for seq in range(1, 11))
+        answers.extend(store.page_ids(where={"meta.n": seq}) for seq in range(1, 11))
 
     at_once([ask] * 12)
     assert sorted(answers) == sorted([seq] for seq in range(1, 11) for _ in range(12))
 
 
-def test_an_idle_writer_costs_little(store: Store, record) -> None:
+def test_an_idle_writer_costs_little(store: StoreHarness, record) -> None:
     store.journal.append([record(1)])
     cost = []
 
@@ -221,42 +199,42 @@ def test_an_idle_writer_costs_little(store: Store, record) -> None:
     assert cost[0] < 0.045  # 3 %: less than 1 % on a quiet machine
 
 
-def test_readers_leave_a_deleted_database(lite: Store, record, tmp_path: Path) -> None:
-    lite.journal.append([record(seq) for seq in range(1, 5000)])
-    lite.journal.close()
-    lite.writer.drain()
-    assert lite.ids(limit=2) == [4999, 4998]
+def test_readers_leave_a_deleted_database(file_store: StoreHarness, record, tmp_path: Path) -> None:
+    file_store.journal.append([record(seq) for seq in range(1, 5000)])
+    file_store.journal.close()
+    file_store.writer.drain()
+    assert file_store.page_ids(limit=2) == [4999, 4998]
     (tmp_path / "store.db").unlink()
     with pytest.raises(NotReadyError, match="database not found"):
-        lite.ids()
-    lite.journal.append([record(7)])
-    assert lite.inferences.get("7").id == "7"
-    lite.writer.drain()
-    assert lite.ids() == [7]
+        file_store.page_ids()
+    file_store.journal.append([record(7)])
+    assert file_store.inferences.get("7").id == "7"
+    file_store.writer.drain()
+    assert file_store.page_ids() == [7]
     with pytest.raises(NotFoundError):
-        lite.inferences.get("4999")
-    lite.journal.append([record(8)])
-    lite.writer.drain()
-    assert lite.ids() == [8, 7]
+        file_store.inferences.get("4999")
+    file_store.journal.append([record(8)])
+    file_store.writer.drain()
+    assert file_store.page_ids() == [8, 7]
 
 
 def test_readers_take_a_database_put_in_place_of_another(
-    lite: Store, record, tmp_path: Path
+    file_store: StoreHarness, record, tmp_path: Path
 ) -> None:
-    other = Store(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
+    other = StoreHarness(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
     other.journal.append([record(3)])
     other.writer.drain()
     for part in (other.inferences, other.writer, other.journal):
         part.close()
-    lite.journal.append([record(seq) for seq in range(10, 5000)])
-    lite.journal.close()
-    lite.writer.drain()
-    assert lite.ids(limit=1) == [4999]
+    file_store.journal.append([record(seq) for seq in range(10, 5000)])
+    file_store.journal.close()
+    file_store.writer.drain()
+    assert file_store.page_ids(limit=1) == [4999]
     (tmp_path / "other" / "store.db").rename(tmp_path / "store.db")
     with pytest.raises(NotReadyError, match="got the old log"):  # they do not mix the two
-        lite.ids()
-    lite.writer.drain()
-    assert lite.ids() == [3]
+        file_store.page_ids()
+    file_store.writer.drain()
+    assert file_store.page_ids() == [3]
 
 
 READER = """
@@ -275,11 +253,11 @@ for _ in sys.stdin:
 
 
 def test_readers_in_other_processes_leave_a_deleted_database(
-    lite: Store, record, tmp_path: Path
+    file_store: StoreHarness, record, tmp_path: Path
 ) -> None:
-    lite.journal.append([record(seq) for seq in range(1, 5000)])
-    lite.journal.close()
-    lite.writer.drain()
+    file_store.journal.append([record(seq) for seq in range(1, 5000)])
+    file_store.journal.close()
+    file_store.writer.drain()
     with subprocess.Popen(
         [sys.executable, "-c", READER, f"sqlite:///{tmp_path}/store.db"],
         cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -294,13 +272,15 @@ def test_readers_in_other_processes_leave_a_deleted_database(
         (tmp_path / "store.db").unlink()
         assert ask() == "not ready"
         for seq in range(1, 4):
-            lite.journal.append([record(seq)])
-            lite.writer.drain()
+            file_store.journal.append([record(seq)])
+            file_store.writer.drain()
             assert ask() == str(seq)
         child.stdin.close()
 
 
-def test_a_search_that_takes_long_answers_what_it_has(store: Store, record, tmp_path: Path) -> None:
+def test_a_search_that_takes_long_answers_what_it_has(
+    store: StoreHarness, record, tmp_path: Path
+) -> None:
     store.journal.append(
         [record(seq, status=500 if seq % 20 == 1 else 200) for seq in range(1, 101)]
     )
@@ -323,7 +303,7 @@ def test_a_search_that_takes_long_answers_what_it_has(store: Store, record, tmp_
     short.close()
 
 
-def test_what_was_said_afterwards_is_found(store: Store, record) -> None:
+def test_what_was_said_afterwards_is_found(store: StoreHarness, record) -> None:
     store.journal.append([record(seq) for seq in range(1, 6)])
     store.writer.drain()
     truths = {
@@ -351,5 +331,5 @@ def test_what_was_said_afterwards_is_found(store: Store, record) -> None:
         "feedback=exists:true & ground_truth=exists:true": [2],
         "feedback=exists:true | ground_truth=exists:true": [4, 2, 1],
     }.items():
-        assert store.ids(where=where) == ids, where
+        assert store.page_ids(where=where) == ids, where
         assert store.inferences.count(QueryRequest(where)).count == len(ids)

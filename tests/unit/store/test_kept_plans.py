@@ -13,7 +13,7 @@ from quadriga.store.inferences import InferenceReader, QueryRequest
 from quadriga.store.partitions import drop_month, list_months
 from quadriga.store.query.search import Budget
 from tests.postgres_server import PostgresServer
-from tests.unit.store.exchange_place import ExchangePlace
+from tests.unit.store_harness import StoreHarness
 
 DAY_MS = 86_400_000
 JANUARY, MARCH = smallest_id_at(1_767_225_600_000), smallest_id_at(1_767_225_600_000 + 65 * DAY_MS)
@@ -21,82 +21,88 @@ WHERE = {"meta.x": {"ge": 1}}
 
 
 @pytest.fixture
-def gres(tmp_path: Path, postgres: PostgresServer) -> Iterator[ExchangePlace]:
-    made = ExchangePlace(tmp_path, postgres.create())
-    yield made
-    made.inferences.close()
-    postgres.drop(made.url)
+def postgres_store(tmp_path: Path, postgres: PostgresServer) -> Iterator[StoreHarness]:
+    store = StoreHarness(tmp_path, postgres.create())
+    yield store
+    store.close()
+    postgres.drop(store.url)
 
 
 @pytest.fixture
-def engine(gres: ExchangePlace) -> Iterator[sa.Engine]:
-    made = open_writer(sa.make_url(gres.url))
-    yield made
-    made.dispose()
+def engine(postgres_store: StoreHarness) -> Iterator[sa.Engine]:
+    engine = open_writer(sa.make_url(postgres_store.url))
+    yield engine
+    engine.dispose()
 
 
-def ids(place: ExchangePlace, where: object = WHERE, order: str = "-ts") -> list[int]:
-    page = place.inferences.query(QueryRequest(where=where, order=order))
-    return [int(one.id) for one in page.inferences]
+def ids(store: StoreHarness, where: object = WHERE, order: str = "-ts") -> list[int]:
+    return store.page_ids(where=where, order=order)
 
 
-def kept_plans(place: ExchangePlace) -> int:
-    """Ask often enough that plans are kept, and return how many are."""
+def kept_plans(store: StoreHarness) -> int:
+    """Query often enough that PostgreSQL prepares plans; return their number."""
     for _ in range(8):
-        ids(place)
-    with place.inferences.snapshot() as connection:
+        ids(store)
+    with store.inferences.snapshot() as connection:
         found = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements")
         return found.scalar_one()
 
 
-def test_a_kept_plan_sees_months_that_come_and_go(gres, engine, record) -> None:
-    gres.add(record(JANUARY, metadata={"x": 1}))
-    assert kept_plans(gres) > 0
-    gres.add(record(MARCH, metadata={"x": 2}))
-    assert ids(gres) == [MARCH, JANUARY]
-    assert kept_plans(gres) > 0
+def test_a_kept_plan_sees_months_that_come_and_go(postgres_store, engine, record) -> None:
+    postgres_store.add(record(JANUARY, metadata={"x": 1}))
+    assert kept_plans(postgres_store) > 0
+    postgres_store.add(record(MARCH, metadata={"x": 2}))
+    assert ids(postgres_store) == [MARCH, JANUARY]
+    assert kept_plans(postgres_store) > 0
     with engine.begin() as connection:
         assert drop_month(connection, list_months(connection)[0])
-    assert ids(gres) == [MARCH]
+    assert ids(postgres_store) == [MARCH]
 
 
-def test_other_types_of_columns_are_planned_anew(gres, engine, record) -> None:
-    gres.add(record(JANUARY, metadata={"x": 1}))
-    kept_plans(gres)
+def test_other_types_of_columns_are_planned_anew(postgres_store, engine, record) -> None:
+    postgres_store.add(record(JANUARY, metadata={"x": 1}))
+    kept_plans(postgres_store)
     with engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE inference ALTER input_name TYPE varchar(999)")
     with pytest.raises(NotReadyError, match="cached plan"):
-        ids(gres)
-    assert ids(gres) == [JANUARY]
+        ids(postgres_store)
+    assert ids(postgres_store) == [JANUARY]
 
 
-def test_of_connections_that_broke_one_query_tells(gres, engine, record) -> None:
-    gres.add(record(JANUARY, metadata={"x": 1}))
-    with gres.inferences.snapshot() as first, gres.inferences.snapshot() as second:
+def test_of_connections_that_broke_one_query_tells(postgres_store, engine, record) -> None:
+    postgres_store.add(record(JANUARY, metadata={"x": 1}))
+    with (
+        postgres_store.inferences.snapshot() as first,
+        postgres_store.inferences.snapshot() as second,
+    ):
         pids = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (first, second)]
     for _ in pids:
-        assert ids(gres) == [JANUARY]  # each knows the names
+        assert ids(postgres_store) == [JANUARY]  # each knows the names
     with engine.begin() as connection:
         for pid in pids:
             connection.exec_driver_sql("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     with pytest.raises(NotReadyError):
-        ids(gres)
-    assert ids(gres) == [JANUARY]
+        ids(postgres_store)
+    assert ids(postgres_store) == [JANUARY]
 
 
-def test_what_is_refused_is_refused_again(gres, record) -> None:
-    gres.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
-    made = InferenceReader(
-        gres.url, gres.journal, gres.blobs, narrow_rows=0, budget=Budget(unbounded_rows=3)
+def test_what_is_refused_is_refused_again(postgres_store, record) -> None:
+    postgres_store.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
+    reader = InferenceReader(
+        postgres_store.url,
+        postgres_store.journal_directory,
+        postgres_store.blobs,
+        narrow_rows=0,
+        budget=Budget(unbounded_rows=3),
     )
     for _ in range(3):
         with pytest.raises(QueryError, match="an index or a time bounds"):
-            made.query(QueryRequest(where={"meta.x": {"contains": "am"}}, limit=5))
-    assert len(made.query(QueryRequest(where={"meta.x": {"gt": "s"}}, limit=5)).inferences) == 5
-    made.close()
+            reader.query(QueryRequest(where={"meta.x": {"contains": "am"}}, limit=5))
+    assert len(reader.query(QueryRequest(where={"meta.x": {"gt": "s"}}, limit=5)).inferences) == 5
+    reader.close()
 
 
-def test_a_key_has_values_of_another_type_later(store: ExchangePlace, record) -> None:
+def test_a_key_has_values_of_another_type_later(store: StoreHarness, record) -> None:
     text = {"meta.x": "one"}
     store.add(record(1, metadata={"x": 1}))
     assert (ids(store), ids(store, text)) == ([1], [])
@@ -105,7 +111,7 @@ def test_a_key_has_values_of_another_type_later(store: ExchangePlace, record) ->
     assert ids(store, {"meta.x": {"exists": True}}) == [3, 2, 1]
 
 
-def test_a_label_is_found_once_there_is_one(store: ExchangePlace, record) -> None:
+def test_a_label_is_found_once_there_is_one(store: StoreHarness, record) -> None:
     either = {"label": {"name": {"in": ["cat", "dog"]}}}
     store.add(record(1, predictions=[{"label": "cat", "score": 0.5}]))
     assert ids(store, either) == [1]

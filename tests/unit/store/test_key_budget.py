@@ -16,7 +16,7 @@ from quadriga.store.records import Deletion, InferenceRecord, JournaledChange, M
 from quadriga.store.rows import NameIds
 from quadriga.store.schema import KeyType
 from tests.filter_definition import holds
-from tests.unit.store.place import fill, rows
+from tests.unit.store_harness import select_rows, store_entries
 
 METADATA: list[dict[str, Any]] = [
     {"a": 1, "b": "x"},
@@ -67,7 +67,7 @@ def inferences(database_url: str, tmp_path: Path) -> Iterator[InferenceReader]:
 
 
 def move(url: str, folder: Path, things: list[Any]) -> None:
-    assert fill(url, folder / "journal", things).records_rejected == 0
+    assert store_entries(url, folder / "journal", things).records_rejected == 0
 
 
 def found(inferences: InferenceReader, where: dict[str, Any]) -> list[int]:
@@ -80,12 +80,12 @@ def test_keys_beyond_the_budget_are_found_without_an_index(stored, inferences, w
 
 
 def test_they_are_not_named_in_the_database(stored, database_url: str) -> None:
-    paths = {path for (path,) in rows(database_url, "SELECT path FROM meta_key")}
+    paths = {path for (path,) in select_rows(database_url, "SELECT path FROM meta_key")}
     assert paths == {"a", "b", "c", "latitude", "longitude", ""}
 
 
 def test_a_new_type_of_a_known_path_is_indexed(stored, database_url: str) -> None:
-    types = rows(database_url, "SELECT type FROM meta_key WHERE path = 'a' ORDER BY type")
+    types = select_rows(database_url, "SELECT type FROM meta_key WHERE path = 'a' ORDER BY type")
     assert [type_ for (type_,) in types] == [KeyType.NUM, KeyType.STR, KeyType.BOOL]
 
 
@@ -114,4 +114,4 @@ def test_new_keys_cost_the_writer_no_memory(stored, database_url: str) -> None:
         names = NameIds(connection)
         assert {names.key(f"new-{number}", KeyType.NUM) for number in range(50)} == {None}
         assert names.key("b", KeyType.NUM) is not None
-    assert len(rows(database_url, "SELECT path FROM meta_key WHERE path >= 'new'")) == 0
+    assert len(select_rows(database_url, "SELECT path FROM meta_key WHERE path >= 'new'")) == 0

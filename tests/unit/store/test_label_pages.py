@@ -8,7 +8,7 @@ import pytest
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.records import timestamp_text
 from quadriga.store.schema import SCORE_BANDS, score_band
-from tests.unit.store.exchange_place import ExchangePlace
+from tests.unit.store_harness import StoreHarness
 
 SCORES = [
     None,
@@ -27,7 +27,7 @@ def scored(name: str, score: float | None) -> dict[str, Any]:
 
 
 @pytest.fixture
-def labelled(store: ExchangePlace, record) -> ExchangePlace:
+def labelled(store: StoreHarness, record) -> StoreHarness:
     store.add(
         *(
             record(seq, predictions=[scored("a", score), scored("b", 0.5)])
@@ -37,9 +37,9 @@ def labelled(store: ExchangePlace, record) -> ExchangePlace:
     return store
 
 
-def ids(place: ExchangePlace, where: Any, order: str, limit: int = 7) -> list[int]:
+def ids(store: StoreHarness, where: Any, order: str, limit: int = 7) -> list[int]:
     request = QueryRequest(where=where, order=order, limit=limit)  # type: ignore[arg-type]
-    return [int(one.id) for page in place.inferences.pages(request) for one in page.inferences]
+    return [int(one.id) for page in store.inferences.pages(request) for one in page.inferences]
 
 
 def passing(name: str, bound: float) -> list[int]:
@@ -47,7 +47,7 @@ def passing(name: str, bound: float) -> list[int]:
     return [seq for seq, score in enumerate(SCORES) if score is not None and compare(score, bound)]
 
 
-def test_each_bound_finds_its_scores(labelled: ExchangePlace) -> None:
+def test_each_bound_finds_its_scores(labelled: StoreHarness) -> None:
     for bound in BOUNDS:
         for name in COMPARED:
             where = {"label": {"name": "a", "score": {name: bound}}}
@@ -57,7 +57,7 @@ def test_each_bound_finds_its_scores(labelled: ExchangePlace) -> None:
             assert labelled.inferences.count(QueryRequest(where)).count == len(expected)
 
 
-def test_an_or_of_more_labels_than_are_merged(labelled: ExchangePlace) -> None:
+def test_an_or_of_more_labels_than_are_merged(labelled: StoreHarness) -> None:
     expected = passing("ge", 0.9375)
     parts = [
         {"label": {"name": "a", "score": {"ge": bound}}} for bound in (0.99, 0.9375, 0.95, 1.2)

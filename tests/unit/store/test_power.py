@@ -11,7 +11,9 @@ from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.journal import Journal, is_closed, read_frames, segment_paths
 
 
-class Place:
+class SyncHarness:
+    """A journal whose segments are small, and the synchronization of its appends."""
+
     def __init__(self, root: Path) -> None:
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0, segment_bytes=2000)
@@ -19,8 +21,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def harness(tmp_path: Path) -> SyncHarness:
+    return SyncHarness(tmp_path)
 
 
 @pytest.fixture
@@ -40,11 +42,11 @@ def synced(monkeypatch) -> list[str]:
     return names
 
 
-def test_an_append_is_synced_and_the_folder_once(place, record, synced) -> None:
+def test_an_append_is_synced_and_the_folder_once(harness, record, synced) -> None:
     for seq in (1, 2):
-        place.syncing.wait(place.journal.append([record(seq)], hold_segment=True))
-    (segment,) = segment_paths(place.directory)
-    assert synced == [segment.name, "journal", place.directory.parent.name, segment.name]
+        harness.syncing.wait(harness.journal.append([record(seq)], hold_segment=True))
+    (segment,) = segment_paths(harness.directory)
+    assert synced == [segment.name, "journal", harness.directory.parent.name, segment.name]
 
 
 def test_an_image_is_synced_with_its_folders(tmp_path, synced) -> None:
@@ -63,7 +65,7 @@ def test_an_image_is_synced_with_its_folders(tmp_path, synced) -> None:
         blobs.sync([key])
 
 
-def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypatch) -> None:
+def test_threads_that_wait_share_syncs_and_all_are_kept(harness, record, monkeypatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
     real = os.fdatasync
 
@@ -75,53 +77,54 @@ def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypat
     monkeypatch.setattr(os, "fdatasync", slow)
 
     def keep(seq: int) -> None:
-        place.syncing.wait(place.journal.append([record(seq)], hold_segment=True))
+        harness.syncing.wait(harness.journal.append([record(seq)], hold_segment=True))
 
     threads = [threading.Thread(target=keep, args=(seq,)) for seq in range(12)]
     threads[0].start()
     assert begun.wait(10)
     for thread in threads[1:]:
         thread.start()
-    while sum(len(list(read_frames(path))) for path in segment_paths(place.directory)) < 12:
+    while sum(len(list(read_frames(path))) for path in segment_paths(harness.directory)) < 12:
         pass
     while (
-        place.syncing._open is None or sum(map(len, place.syncing._open.descriptors.values())) < 11
+        harness.syncing._open is None
+        or sum(map(len, harness.syncing._open.descriptors.values())) < 11
     ):
         pass
     go_on.set()
     for thread in threads:
         thread.join()
-    assert place.syncing.count == 2
-    place.journal.close()
-    assert len(segment_paths(place.directory)) > 1
-    assert all(is_closed(path) for path in segment_paths(place.directory)), (
+    assert harness.syncing.count == 2
+    harness.journal.close()
+    assert len(segment_paths(harness.directory)) > 1
+    assert all(is_closed(path) for path in segment_paths(harness.directory)), (
         "a descriptor is left open"
     )
 
 
-def test_a_held_segment_is_not_closed_until_it_is_synced(place, record) -> None:
-    position = place.journal.append([record(1)], hold_segment=True)
-    place.journal.close()
-    (segment,) = segment_paths(place.directory)
+def test_a_held_segment_is_not_closed_until_it_is_synced(harness, record) -> None:
+    position = harness.journal.append([record(1)], hold_segment=True)
+    harness.journal.close()
+    (segment,) = segment_paths(harness.directory)
     assert not is_closed(segment)
-    place.syncing.wait(position)
+    harness.syncing.wait(position)
     assert is_closed(segment)
 
 
 def test_a_disk_that_fails_confirms_nothing_and_later_syncs_succeed(
-    place, record, monkeypatch
+    harness, record, monkeypatch
 ) -> None:
     def fail(_: Path) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
         broken.setattr(durability, "sync_path", fail)
-        position = place.journal.append([record(1)], hold_segment=True)
+        position = harness.journal.append([record(1)], hold_segment=True)
         with pytest.raises(
             UnconfirmedError, match=r"Input/output error.*may still be stored"
         ) as caught:
-            place.syncing.wait(position)
+            harness.syncing.wait(position)
     assert caught.value.status == 503
-    place.syncing.wait(place.journal.append([record(2)], hold_segment=True))
-    place.journal.close()
-    assert is_closed(segment_paths(place.directory)[0])
+    harness.syncing.wait(harness.journal.append([record(2)], hold_segment=True))
+    harness.journal.close()
+    assert is_closed(segment_paths(harness.directory)[0])

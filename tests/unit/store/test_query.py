@@ -21,27 +21,27 @@ from quadriga.store.query.search import Budget
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
 from tests.filter_definition import holds
 from tests.filter_text import render
-from tests.unit.store.place import fill
 from tests.unit.store.random_filters import BASE_MS, filters, random_records
+from tests.unit.store_harness import store_entries
 
 PLANS = (0, 12, 10_000)
 """Everything is wide, some is narrow, everything is narrow."""
 
 
-class Place(NamedTuple):
+class EmptyDatabase(NamedTuple):
     """An empty database and a folder for its journal."""
 
     url: str
     root: Path
 
 
-class Stored:
+class QueryHarness:
     """Readers, one for each plan, of a database with these records."""
 
-    def __init__(self, place: Place, records: list[InferenceRecord]) -> None:
+    def __init__(self, database: EmptyDatabase, records: list[InferenceRecord]) -> None:
         self.records = records
-        url, root = place
-        writer = fill(url, root / "journal", records)
+        url, root = database
+        writer = store_entries(url, root / "journal", records)
         assert (writer.records_committed, writer.records_rejected) == (len(records), 0)
         blobs = FileBlobs(root / "blobs")
         self.readers = [
@@ -69,24 +69,24 @@ def database_kind(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(database_kind: str, request, tmp_path_factory) -> Iterator[Place]:
-    yield from new_place(database_kind, request, tmp_path_factory)
+def database(database_kind: str, request, tmp_path_factory) -> Iterator[EmptyDatabase]:
+    yield from new_database(database_kind, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def other_place(database_kind: str, request, tmp_path_factory) -> Iterator[Place]:
-    yield from new_place(database_kind, request, tmp_path_factory)
+def other_database(database_kind: str, request, tmp_path_factory) -> Iterator[EmptyDatabase]:
+    yield from new_database(database_kind, request, tmp_path_factory)
 
 
-def new_place(database_kind: str, request, tmp_path_factory) -> Iterator[Place]:
+def new_database(database_kind: str, request, tmp_path_factory) -> Iterator[EmptyDatabase]:
     root = tmp_path_factory.mktemp("place")
     if database_kind == "sqlite":
         migrate(f"sqlite:///{root}/store.db")
-        yield Place(f"sqlite:///{root}/store.db", root)
+        yield EmptyDatabase(f"sqlite:///{root}/store.db", root)
         return
     server = request.getfixturevalue("postgres")
     url = server.create()
-    yield Place(url, root)
+    yield EmptyDatabase(url, root)
     server.drop(url)
 
 
@@ -287,8 +287,8 @@ FILTERS: list[tuple[Any, str]] = [
 
 
 @pytest.fixture(scope="module")
-def table(place: Place, record) -> Iterator[Stored]:
-    stored = Stored(place, [
+def table(database: EmptyDatabase, record) -> Iterator[QueryHarness]:
+    stored = QueryHarness(database, [
         record(smallest_id_at(BASE_MS + number), **fields) for number, fields in enumerate(TABLE_RECORDS)
     ])  # fmt: skip
     yield stored
@@ -296,7 +296,7 @@ def table(place: Place, record) -> Iterator[Stored]:
 
 
 @pytest.mark.parametrize(("where", "ids"), FILTERS)
-def test_a_filter_finds(table: Stored, where: Any, ids: str) -> None:
+def test_a_filter_finds(table: QueryHarness, where: Any, ids: str) -> None:
     expected = [smallest_id_at(BASE_MS + int(digit, 16)) for digit in ids]
     for inferences, form in zip(table.readers, FORMS, strict=True):
         request = form(where)
@@ -306,7 +306,7 @@ def test_a_filter_finds(table: Stored, where: Any, ids: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["and", "or"])
-def test_the_largest_filters_can_be_asked(table: Stored, kind: str) -> None:
+def test_the_largest_filters_can_be_asked(table: QueryHarness, kind: str) -> None:
     deep: dict[str, Any] = {"meta.camera": {"in": [str(n) for n in range(1000)]}}
     for _ in range(14):
         deep = {kind: [{"not": {"label": "circle"}}, deep]}
@@ -325,8 +325,10 @@ def test_the_largest_filters_can_be_asked(table: Stored, kind: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def random_store(other_place: Place, record) -> Iterator[Stored]:
-    stored = Stored(other_place, [record(**one) for one in random_records(random.Random(20))])
+def random_store(other_database: EmptyDatabase, record) -> Iterator[QueryHarness]:
+    stored = QueryHarness(
+        other_database, [record(**one) for one in random_records(random.Random(20))]
+    )
     yield stored
     stored.close()
 
@@ -334,7 +336,7 @@ def random_store(other_place: Place, record) -> Iterator[Stored]:
 @settings(max_examples=40, deadline=None)
 @given(where=filters, order=st.sampled_from(["ts", "-ts"]), limit=st.integers(50, 120))
 def test_every_plan_finds_what_the_predicate_holds_for(
-    random_store: Stored, where: Any, order: str, limit: int
+    random_store: QueryHarness, where: Any, order: str, limit: int
 ) -> None:
     expected = sorted(
         (record.seq for record in random_store.records if holds(where, record)),

@@ -15,7 +15,7 @@ from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest, decode_query, query_from_url
 from quadriga.store.query.syntax import leaves
 from quadriga.store.records import InputReference, ModelReference
-from tests.unit.store.place import fill
+from tests.unit.store_harness import store_entries
 
 PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
 RECORDS, CHARIOT = (
@@ -48,7 +48,7 @@ def stored(record: Any, fields: dict[str, Any]) -> Any:
 def test_the_examples_find_what_the_page_says(database_url: str, tmp_path: Path, record) -> None:
     records = [stored(record, fields) for fields in RECORDS]
     names = {str(one.seq): fields["id"] for one, fields in zip(records, RECORDS, strict=True)}
-    fill(database_url, tmp_path / "journal", records)
+    store_entries(database_url, tmp_path / "journal", records)
     inferences = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
 
     def found(request: QueryRequest) -> str:

@@ -23,7 +23,7 @@ from quadriga.store.records import (
 from quadriga.store.rollups import decode_counts
 from quadriga.store.rows import NameIds
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 START_MS = 1_780_000_020_000
 MINUTE_MS = 60_000
@@ -62,13 +62,13 @@ def records(first: int, number: int) -> list[InferenceRecord]:
     return found
 
 
-def everything(place: Place) -> dict[str, Any]:
+def everything(store: StoreHarness) -> dict[str, Any]:
     """Return all that is derived, by names, as ids may differ."""
     found: dict[str, Any] = {
-        table: sorted(place.rows(statement)) for table, statement in TABLES.items()
+        table: sorted(store.rows(statement)) for table, statement in TABLES.items()
     }
-    names = {row[0]: row[1] for row in place.rows("SELECT id, name FROM label")}
-    counts = place.rows(
+    names = {row[0]: row[1] for row in store.rows("SELECT id, name FROM label")}
+    counts = store.rows(
         "SELECT k.version, r.minute, r.n, r.errors, r.kept_bytes, r.latency, r.labels"
         " FROM rollup AS r JOIN model AS k ON k.id = r.model_id WHERE r.n > 0 OR kept_bytes > 0"
     )
@@ -83,7 +83,7 @@ def everything(place: Place) -> dict[str, Any]:
     return found
 
 
-def damage(place: Place) -> None:
+def damage(store: StoreHarness) -> None:
     """Take rows away, add wrong ones, and change others."""
     some, other = smallest_id_at(START_MS) + 7, smallest_id_at(START_MS) + 99_999_999
     minute = START_MS // MINUTE_MS
@@ -94,23 +94,23 @@ def damage(place: Place) -> None:
         f"INSERT INTO meta_num (key, val, seq) VALUES (1, 77.5, {some}), (1, 77.5, {other})",
         f"INSERT INTO meta_str (key, val, seq) VALUES (1, 'wrong', {some}), (9, '', {other})",
         f"INSERT INTO pred (label, band, seq, score, worst, n) VALUES (2, 50, {some}, 5.5, 0, 1),"
-        f" (1, 0, {other}, -1e999, 0, 1)".replace("-1e999", MINUS_INFINITY[place.url[:6]]),
+        f" (1, 0, {other}, -1e999, 0, 1)".replace("-1e999", MINUS_INFINITY[store.url[:6]]),
         f"DELETE FROM rollup WHERE minute < {minute + 2}",
         f"UPDATE rollup SET n = n + 1, labels = '{{}}', kept_bytes = 5 WHERE minute > {minute + 4}",
         f"INSERT INTO rollup VALUES (1, {minute + 5000}, 5, 0, '{{}}', '{{}}', 0)",
     ):
-        place.execute(statement)
+        store.execute(statement)
 
 
 MINUS_INFINITY = {"sqlite": "-9e999", "postgr": "'-infinity'"}
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Place]:
+def fresh(tmp_path: Path) -> Iterator[StoreHarness]:
     """Another store, to compare with."""
-    place = Place(tmp_path / "fresh", f"sqlite:///{tmp_path}/fresh.db")
-    yield place
-    place.close()
+    store = StoreHarness(tmp_path / "fresh", f"sqlite:///{tmp_path}/fresh.db")
+    yield store
+    store.close()
 
 
 @pytest.fixture(autouse=True)
@@ -123,60 +123,60 @@ def ignore(_: RebuildProgress) -> None:
     """Show nothing."""
 
 
-def test_what_is_damaged_is_derived_again(place: Place, fresh: Place) -> None:
+def test_what_is_damaged_is_derived_again(store: StoreHarness, fresh: StoreHarness) -> None:
     entries = records(0, 120)
-    place.move(*entries)
-    fresh.move(*entries)
-    assert everything(place) == everything(fresh)
-    damage(place)
+    store.commit(*entries)
+    fresh.commit(*entries)
+    assert everything(store) == everything(fresh)
+    damage(store)
     steps: list[RebuildProgress] = []
-    rebuild(place.url, place.root / "rebuild", steps.append)
-    assert everything(place) == everything(fresh)
+    rebuild(store.url, store.root / "rebuild", steps.append)
+    assert everything(store) == everything(fresh)
     assert [step.table for step in steps if step.after == module._FIRST[step.table]] == [
         "meta_num", "meta_str", "pred", "rollup"
     ]  # fmt: skip
-    rebuild(place.url, place.root / "rebuild", ignore)
-    assert everything(place) == everything(fresh)
+    rebuild(store.url, store.root / "rebuild", ignore)
+    assert everything(store) == everything(fresh)
 
 
-def test_it_is_done_while_others_write(place: Place, fresh: Place) -> None:
+def test_it_is_done_while_others_write(store: StoreHarness, fresh: StoreHarness) -> None:
     before, later = records(0, 100), records(1000, 150)
-    place.move(*before)
-    damage(place)
+    store.commit(*before)
+    damage(store)
     entries: list[Any] = [before[0]]
     for number, one in enumerate(later):
         entries.append(one)
         if number % 10 == 5:
             gone = [before[number // 10].seq, later[number - 3].seq]
-            entries.append(place.journaled(Deletion(gone)))
+            entries.append(store.sequenced(Deletion(gone)))
             target = later[number - 1].seq
             change = MetadataChange(target, {"n": number, "new": "text"}, ["s"])
-            entries.append(place.journaled(change))
+            entries.append(store.sequenced(change))
 
     def write() -> None:
         for one in entries:
-            place.move(one)
+            store.commit(one)
 
     thread = threading.Thread(target=write)
     thread.start()
     while thread.is_alive():
-        rebuild(place.url, place.root / "rebuild", ignore)
+        rebuild(store.url, store.root / "rebuild", ignore)
     thread.join()
-    rebuild(place.url, place.root / "rebuild", ignore)
-    fresh.move(*before, *entries)
-    assert everything(place) == everything(fresh)
+    rebuild(store.url, store.root / "rebuild", ignore)
+    fresh.commit(*before, *entries)
+    assert everything(store) == everything(fresh)
 
 
 class Interrupted(Exception):
     """What stops a rebuild half way."""
 
 
-def test_what_was_interrupted_goes_on(place: Place, fresh: Place) -> None:
+def test_what_was_interrupted_goes_on(store: StoreHarness, fresh: StoreHarness) -> None:
     entries = records(0, 100)
-    place.move(*entries)
-    fresh.move(*entries)
-    damage(place)
-    state, seen = place.root / "state" / "rebuild", list[RebuildProgress]()
+    store.commit(*entries)
+    fresh.commit(*entries)
+    damage(store)
+    state, seen = store.root / "state" / "rebuild", list[RebuildProgress]()
 
     def interrupt(progress: RebuildProgress) -> None:
         seen.append(progress)
@@ -184,36 +184,36 @@ def test_what_was_interrupted_goes_on(place: Place, fresh: Place) -> None:
 
     while not seen or state.exists():
         try:
-            rebuild(place.url, state, interrupt)
+            rebuild(store.url, state, interrupt)
         except Interrupted:
             continue
     assert [(one.table, one.after) for one in seen].count(("pred", module._FIRST["pred"])) == 1
-    assert everything(place) == everything(fresh)
+    assert everything(store) == everything(fresh)
 
 
 @pytest.mark.parametrize("state", [b"", b"{}", b"\xc1"])
-def test_a_state_that_is_none_of_it_begins_anew(place: Place, state: bytes) -> None:
-    place.move(*records(0, 10))
-    right = everything(place)
-    damage(place)
-    (place.root / "rebuild").write_bytes(state)
-    rebuild(place.url, place.root / "rebuild", ignore)
-    assert everything(place) == right
+def test_a_state_that_is_none_of_it_begins_anew(store: StoreHarness, state: bytes) -> None:
+    store.commit(*records(0, 10))
+    right = everything(store)
+    damage(store)
+    (store.root / "rebuild").write_bytes(state)
+    rebuild(store.url, store.root / "rebuild", ignore)
+    assert everything(store) == right
 
 
-def test_counts_outlive_the_rows_that_retention_removed(place: Place) -> None:
-    place.move(*records(0, 70))
-    place.change(RetentionRule("shapes-detector", None, 1))
-    right = everything(place)["rollup"]
-    upkeep = RetentionCleaner(FileBlobs(place.root / "blobs"), place.root / "journal")
-    with writer_engine(place.url) as engine:
+def test_counts_outlive_the_rows_that_retention_removed(store: StoreHarness) -> None:
+    store.commit(*records(0, 70))
+    store.commit_changes(RetentionRule("shapes-detector", None, 1))
+    right = everything(store)["rollup"]
+    upkeep = RetentionCleaner(FileBlobs(store.root / "blobs"), store.root / "journal")
+    with writer_engine(store.url) as engine:
         with engine.connect() as connection:
             names = NameIds(connection)
         while upkeep.run_step(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
             pass
-    place.change(RetentionRule("shapes-detector"))
-    place.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")
-    rebuild(place.url, place.root / "rebuild", ignore)
-    counted = everything(place)["rollup"]
+    store.commit_changes(RetentionRule("shapes-detector"))
+    store.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")
+    rebuild(store.url, store.root / "rebuild", ignore)
+    counted = everything(store)["rollup"]
     kept = [[row[:4] for row in rows] for rows in (counted, right)]
     assert kept[0] == kept[1]

@@ -18,7 +18,7 @@ from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts, latency_buck
 from quadriga.store.rows import NameIds, RowBatch
 from tests.background import at_once
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import drain, run_statements
+from tests.unit.store_harness import commit_journal, run_statements
 
 START_MS = 1_780_000_020_000  # a whole minute in 2026
 assert START_MS % MINUTE_MS == 0
@@ -169,7 +169,7 @@ def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, 
     journal = Journal(tmp_path / "journal", 0)
     journal.append([record(seq(0, n)) for n in range(3)])
     for _ in range(2):
-        drain(database_url, tmp_path / "journal")
+        commit_journal(database_url, tmp_path / "journal")
         with writer_engine(database_url) as engine:
             assert [of["n"] for of in stored(engine).values()] == [3]
         run_statements(database_url, ("DELETE FROM journal_offset", ()))

@@ -9,7 +9,7 @@ from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.metadata import flatten
 from quadriga.store.records import Deletion, InputReference, MetadataChange, TruthStatement
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import LATER, Place
+from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness
 
 CAT, DOG = [{"label": "cat"}], [{"label": "dog"}]
 HASH = "blake3:" + "a" * 64
@@ -50,56 +50,60 @@ def target() -> Any:
 
 
 @pytest.mark.parametrize("comes", ["early", "late"])
-def test_truth_is_joined_whether_it_comes_early_or_late(place: Place, comes: str) -> None:
+def test_truth_is_joined_whether_it_comes_early_or_late(store: StoreHarness, comes: str) -> None:
     for join, value in [*JOINS, *OTHERS]:
-        statement = place.journaled(TruthStatement(join, value, CAT))
-        place.move(*((statement, target()) if comes == "early" else (target(), statement)))
-        assert place.truth(1) == (CAT if (join, value) in JOINS else None), (join, value)
-        place.execute("DELETE FROM truth")
-        place.change(Deletion([1]))
-        assert place.rows("SELECT * FROM ground_truth") == []
-    assert place.writer.records_rejected == 0
+        statement = store.sequenced(TruthStatement(join, value, CAT))
+        store.commit(*((statement, target()) if comes == "early" else (target(), statement)))
+        assert store.ground_truth(1) == (CAT if (join, value) in JOINS else None), (join, value)
+        store.execute("DELETE FROM truth")
+        store.commit_changes(Deletion([1]))
+        assert store.rows("SELECT * FROM ground_truth") == []
+    assert store.writer.records_rejected == 0
 
 
-def test_the_latest_statement_of_all_joins_holds(place: Place) -> None:
-    place.move(target())
-    place.change(TruthStatement("input.hash", HASH, CAT), TruthStatement("request_id", "r", DOG))
-    assert place.truth(1) == DOG
-    place.change(TruthStatement("id", "1", None))
-    assert place.truth(1) is None
-    place.change(TruthStatement("meta.camera", "north", []))
-    assert place.truth(1) == []
-    newest = place.journaled(TruthStatement("input.hash", HASH, DOG))
-    place.move(newest, place.journaled(TruthStatement("input.hash", "b" * 64, CAT)))
-    assert place.truth(1) == DOG
-
-
-def test_it_does_not_matter_in_which_order_statements_arrive(place: Place) -> None:
-    older, newer, newest = (
-        place.journaled(TruthStatement("request_id", "r", CAT)),
-        place.journaled(TruthStatement("id", "1", None)),
-        place.journaled(TruthStatement("input.hash", HASH, DOG)),
+def test_the_latest_statement_of_all_joins_holds(store: StoreHarness) -> None:
+    store.commit(target())
+    store.commit_changes(
+        TruthStatement("input.hash", HASH, CAT), TruthStatement("request_id", "r", DOG)
     )
-    place.move(newer, target(), older)
-    assert place.truth(1) is None
-    place.move(newest)
-    assert place.truth(1) == DOG
+    assert store.ground_truth(1) == DOG
+    store.commit_changes(TruthStatement("id", "1", None))
+    assert store.ground_truth(1) is None
+    store.commit_changes(TruthStatement("meta.camera", "north", []))
+    assert store.ground_truth(1) == []
+    newest = store.sequenced(TruthStatement("input.hash", HASH, DOG))
+    store.commit(newest, store.sequenced(TruthStatement("input.hash", "b" * 64, CAT)))
+    assert store.ground_truth(1) == DOG
 
 
-def test_truth_follows_a_change_of_the_metadata_that_it_is_joined_on(place: Place) -> None:
-    place.change(TruthStatement("meta.camera", "north", CAT))
-    place.move(target())
-    assert place.truth(1) == CAT
-    place.change(MetadataChange(1, {"camera": "south"}))
-    assert place.truth(1) is None
-    place.change(MetadataChange(1, {"camera": "north"}))
-    assert place.truth(1) == CAT
+def test_it_does_not_matter_in_which_order_statements_arrive(store: StoreHarness) -> None:
+    older, newer, newest = (
+        store.sequenced(TruthStatement("request_id", "r", CAT)),
+        store.sequenced(TruthStatement("id", "1", None)),
+        store.sequenced(TruthStatement("input.hash", HASH, DOG)),
+    )
+    store.commit(newer, target(), older)
+    assert store.ground_truth(1) is None
+    store.commit(newest)
+    assert store.ground_truth(1) == DOG
 
 
-def test_one_statement_is_the_truth_of_many(place: Place) -> None:
-    place.move(*(make_record(seq, input=IMAGE) for seq in range(1, 2100)))
-    place.change(TruthStatement("input.hash", HASH, CAT))
-    assert place.rows("SELECT count(*), min(truth_id) FROM ground_truth") == [(2099, LATER + 1)]
+def test_truth_follows_a_change_of_the_metadata_that_it_is_joined_on(store: StoreHarness) -> None:
+    store.commit_changes(TruthStatement("meta.camera", "north", CAT))
+    store.commit(target())
+    assert store.ground_truth(1) == CAT
+    store.commit_changes(MetadataChange(1, {"camera": "south"}))
+    assert store.ground_truth(1) is None
+    store.commit_changes(MetadataChange(1, {"camera": "north"}))
+    assert store.ground_truth(1) == CAT
+
+
+def test_one_statement_is_the_truth_of_many(store: StoreHarness) -> None:
+    store.commit(*(make_record(seq, input=IMAGE) for seq in range(1, 2100)))
+    store.commit_changes(TruthStatement("input.hash", HASH, CAT))
+    assert store.rows("SELECT count(*), min(truth_id) FROM ground_truth") == [
+        (2099, FIRST_CHANGE_ID + 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,9 @@ EXAMPLES = itertools.count(1)
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(STEPS)
-def test_truth_is_the_latest_statement_that_a_record_is_joined_to(place: Place, steps) -> None:
+def test_truth_is_the_latest_statement_that_a_record_is_joined_to(
+    store: StoreHarness, steps
+) -> None:
     # Each example has names of its own, so that all can share one database.
     base = next(EXAMPLES) * 10
     own, records, statements = f"{base}-", {}, {}
@@ -145,7 +151,7 @@ def test_truth_is_the_latest_statement_that_a_record_is_joined_to(place: Place, 
             metadata = {f"{own}{key}": value for key, value in metadata.items()}
             digest = digest and own + digest
             records[seq] = (own + request, image, digest, flatten(metadata))
-            place.move(
+            store.commit(
                 make_record(seq, request_id=own + request, image_no=image, metadata=metadata,
                             input=InputReference("x", digest))
             )  # fmt: skip
@@ -157,14 +163,14 @@ def test_truth_is_the_latest_statement_that_a_record_is_joined_to(place: Place, 
                 join = f"meta.{own}{join[5:]}"
             else:
                 value = own + value
-            one = place.journaled(TruthStatement(join, value, annotations))
+            one = store.sequenced(TruthStatement(join, value, annotations))
             one = type(one)(one.seq * 100 + number + shift * 10, one.change)  # not in order
             statements[one.seq] = one.change
-            place.move(one)
+            store.commit(one)
     for seq, (request, image, digest, metadata) in records.items():
         has = {("id", str(seq)), ("request_id", request), ("request_id", f"{request}#{image}"),
                ("input.hash", digest)}  # fmt: skip
         has |= {(f"meta.{path}", join_text(value)) for path, value in metadata.items()}
         matching = [number for number, one in statements.items() if (one.join, one.value) in has]
         expected = statements[max(matching)].annotations if matching else None
-        assert place.truth(seq) == expected
+        assert store.ground_truth(seq) == expected

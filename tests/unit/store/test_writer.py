@@ -1,7 +1,6 @@
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,22 +13,12 @@ from quadriga.store.errors import StoreError
 from quadriga.store.journal import Journal, journal_id, segment_paths
 from quadriga.store.writer import Writer
 from tests.background import in_background, until
-from tests.unit.store.journal_place import JournalPlace
-from tests.unit.store.place import run_statements
-
-
-@pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[JournalPlace]:
-    """A place on each database."""
-    place = JournalPlace(tmp_path, database_url)
-    yield place
-    place.journal.close()
-
+from tests.unit.store_harness import StoreHarness, run_statements
 
 KEYS = "SELECT path, type, val, seq FROM {} JOIN meta_key ON key = id ORDER BY path, type, val, seq"
 
 
-def test_a_record_becomes_a_row_and_what_it_is_found_by(place: JournalPlace, record) -> None:
+def test_a_record_becomes_a_row_and_what_it_is_found_by(store: StoreHarness, record) -> None:
     metadata = {"a": {"b": 1, "l": [1]}, "s": "x" * 300, "t": True, "n": None}
     scored = [
         {"label": "circle", "score": 0.5},
@@ -38,9 +27,9 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: JournalPlace, rec
         {"label": 3, "score": 1},
         {"text": "no label"},
     ]
-    place.journal.append([record(7, metadata=metadata, predictions=scored, latency_ms=4.2004)])
-    assert place.drain() == (1, 0, 0)
-    ((*fixed, predictions, meta, flat, standard),) = place.rows("SELECT * FROM inference")
+    store.journal.append([record(7, metadata=metadata, predictions=scored, latency_ms=4.2004)])
+    assert store.commit_journal() == (1, 0, 0)
+    ((*fixed, predictions, meta, flat, standard),) = store.rows("SELECT * FROM inference")
     assert fixed == [
         7, "request-7", 0, 1, "predict", 200, 4200, "image", "blake3:" + "0" * 64, 640, 480,
         "image/jpeg", None, 0, 5,
@@ -51,14 +40,14 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: JournalPlace, rec
     assert (flat if isinstance(flat, dict) else msgspec.json.decode(flat)) == {
         "a": {}, "a.b": 1, "a.l": [], "s": "x" * 300, "t": True
     }  # fmt: skip
-    assert place.rows("SELECT * FROM model") == [
+    assert store.rows("SELECT * FROM model") == [
         (1, "shapes-detector", "1", "ab" * 32, "OBJECT_DETECTION")
     ]
-    assert place.rows(KEYS.format("meta_num")) == [
+    assert store.rows(KEYS.format("meta_num")) == [
         ("a", 3, 0.0, 7), ("a.b", 0, 1.0, 7), ("a.l", 3, 0.0, 7), ("t", 2, 1.0, 7)
     ]  # fmt: skip
-    assert place.rows(KEYS.format("meta_str")) == [("s", 1, "x" * 256, 7)]
-    assert place.rows("SELECT name, score, seq, worst, n FROM pred JOIN label ON label = id") == [
+    assert store.rows(KEYS.format("meta_str")) == [("s", 1, "x" * 256, 7)]
+    assert store.rows("SELECT name, score, seq, worst, n FROM pred JOIN label ON label = id") == [
         ("circle", 0.75, 7, 0.5, 2), ("square", float("-inf"), 7, float("-inf"), 1)
     ]  # fmt: skip
 
@@ -76,97 +65,100 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: JournalPlace, rec
     ],
 )
 def test_a_file_keeps_metadata_twice_only_where_it_is_nested(
-    file_place: JournalPlace, record, metadata, flat
+    file_store: StoreHarness, record, metadata, flat
 ) -> None:
-    file_place.journal.append([record(1, metadata=metadata)])
-    file_place.drain()
-    ((text,),) = file_place.rows("SELECT meta_flat FROM inference")
+    file_store.journal.append([record(1, metadata=metadata)])
+    file_store.commit_journal()
+    ((text,),) = file_store.rows("SELECT meta_flat FROM inference")
     assert (text and msgspec.json.decode(text)) == flat
 
 
 @pytest.mark.parametrize("predictions", [[], {}, None, 3, [1], {"label": "x"}, [[{"label": "x"}]]])
-def test_predictions_without_labels_are_kept(place: JournalPlace, record, predictions) -> None:
-    place.journal.append([record(1, predictions=predictions)])
-    assert place.drain() == (1, 0, 0)
-    assert place.rows("SELECT count(*) FROM pred") == [(0,)]
-    assert msgspec.json.decode(place.rows("SELECT predictions FROM inference")[0][0]) == predictions
+def test_predictions_without_labels_are_kept(store: StoreHarness, record, predictions) -> None:
+    store.journal.append([record(1, predictions=predictions)])
+    assert store.commit_journal() == (1, 0, 0)
+    assert store.rows("SELECT count(*) FROM pred") == [(0,)]
+    assert msgspec.json.decode(store.rows("SELECT predictions FROM inference")[0][0]) == predictions
 
 
-def test_a_replay_changes_nothing(place: JournalPlace, record) -> None:
+def test_a_replay_changes_nothing(store: StoreHarness, record) -> None:
     tables = ("inference", "meta_num", "meta_str", "pred", "model", "label", "meta_key")
     records = [record(n, metadata={"n": n, "s": str(n), "o": {"p": n}}) for n in range(1, 2500)]
-    place.journal.append(records)
-    assert place.drain() == (2499, 0, 0)
-    before = [place.rows(f"SELECT * FROM {table}") for table in tables]
-    run_statements(place.url, ("DELETE FROM journal_offset", ()))
-    assert place.drain() == (2499, 0, 0)
-    assert [place.rows(f"SELECT * FROM {table}") for table in tables] == before
+    store.journal.append(records)
+    assert store.commit_journal() == (2499, 0, 0)
+    before = [store.rows(f"SELECT * FROM {table}") for table in tables]
+    run_statements(store.url, ("DELETE FROM journal_offset", ()))
+    assert store.commit_journal() == (2499, 0, 0)
+    assert [store.rows(f"SELECT * FROM {table}") for table in tables] == before
 
 
-def test_a_finished_segment_goes_and_an_open_one_stays(place: JournalPlace, record) -> None:
-    place.journal.append([record(1)])
-    place.drain()
-    assert len(segment_paths(place.directory)) == 1
-    ((name, offset),) = place.rows("SELECT * FROM journal_offset")
+def test_a_finished_segment_goes_and_an_open_one_stays(store: StoreHarness, record) -> None:
+    store.journal.append([record(1)])
+    store.commit_journal()
+    assert len(segment_paths(store.journal_directory)) == 1
+    ((name, offset),) = store.rows("SELECT * FROM journal_offset")
     assert (name, offset) == (
-        f"{journal_id(place.directory)}/{segment_paths(place.directory)[0].name}",
-        segment_paths(place.directory)[0].stat().st_size,
+        f"{journal_id(store.journal_directory)}/{segment_paths(store.journal_directory)[0].name}",
+        segment_paths(store.journal_directory)[0].stat().st_size,
     )
-    place.journal.append([record(2)])
-    place.journal.close()
-    assert place.drain() == (1, 0, 0)
-    assert (segment_paths(place.directory), place.rows("SELECT * FROM journal_offset")) == ([], [])
-    assert place.seqs() == [1, 2]
+    store.journal.append([record(2)])
+    store.journal.close()
+    assert store.commit_journal() == (1, 0, 0)
+    assert (segment_paths(store.journal_directory), store.rows("SELECT * FROM journal_offset")) == (
+        [],
+        [],
+    )
+    assert store.stored_ids() == [1, 2]
 
 
-def test_a_writer_killed_between_file_and_offset_is_repaired(place: JournalPlace, record) -> None:
-    place.journal.append([record(1)])
-    place.drain()
-    place.journal.close()
-    segment_paths(place.directory)[0].unlink()
-    place.journal.append([record(2)])
-    assert place.drain() == (1, 0, 0)
-    assert place.rows("SELECT segment FROM journal_offset") == [
-        (f"{journal_id(place.directory)}/{segment_paths(place.directory)[0].name}",)
+def test_a_writer_killed_between_file_and_offset_is_repaired(store: StoreHarness, record) -> None:
+    store.journal.append([record(1)])
+    store.commit_journal()
+    store.journal.close()
+    segment_paths(store.journal_directory)[0].unlink()
+    store.journal.append([record(2)])
+    assert store.commit_journal() == (1, 0, 0)
+    assert store.rows("SELECT segment FROM journal_offset") == [
+        (f"{journal_id(store.journal_directory)}/{segment_paths(store.journal_directory)[0].name}",)
     ]
 
 
-def test_a_record_that_cannot_be_stored_never_stops_the_others(place: JournalPlace, record) -> None:
+def test_a_record_that_cannot_be_stored_never_stops_the_others(store: StoreHarness, record) -> None:
     dead = {
         2: record(2, metadata={"a.b": 1, "a": {"b": 2}}),
         4: record(4, metadata=["no object"]),
         5: record(5, latency_ms=float("nan")),
         6: record(6, image_no=1 << 70),
     }
-    place.journal.append([dead.get(seq, record(seq)) for seq in range(1, 9)])
-    assert place.drain() == (4, 4, 0)
-    assert place.seqs() == [1, 3, 7, 8]
-    lines = msgspec.json.Decoder().decode_lines((place.root / "dead.jsonl").read_bytes())
+    store.journal.append([dead.get(seq, record(seq)) for seq in range(1, 9)])
+    assert store.commit_journal() == (4, 4, 0)
+    assert store.stored_ids() == [1, 3, 7, 8]
+    lines = msgspec.json.Decoder().decode_lines((store.root / "dead.jsonl").read_bytes())
     assert [line["id"] for line in lines] == ["2", "4", "5", "6"]
     assert "expected metadata key 'a.b' once" in lines[0]["error"]
     assert msgspec.json.decode(lines[1]["record"])["metadata"] == ["no object"]
-    assert place.drain() == (0, 0, 0)
+    assert store.commit_journal() == (0, 0, 0)
 
 
-def test_a_value_that_no_index_takes_never_stops_the_others(place: JournalPlace, record) -> None:
+def test_a_value_that_no_index_takes_never_stops_the_others(store: StoreHarness, record) -> None:
     letters = random.Random(1).choices(range(0x4E00, 0x9FFF), k=3000)
     label = [{"label": "".join(map(chr, letters)), "score": 1.0}]
-    place.journal.append([record(1), record(2, predictions=label), record(3)])
-    dead = int("postgresql" in place.url)
-    assert place.drain() == (3 - dead, dead, 0)
-    assert place.seqs() == ([1, 3] if dead else [1, 2, 3])
+    store.journal.append([record(1), record(2, predictions=label), record(3)])
+    dead = int("postgresql" in store.url)
+    assert store.commit_journal() == (3 - dead, dead, 0)
+    assert store.stored_ids() == ([1, 3] if dead else [1, 2, 3])
 
 
 def test_a_database_that_takes_no_writes_buries_nothing_and_is_waited_for(
     tmp_path: Path, postgres, record
 ) -> None:
-    place = JournalPlace(tmp_path, postgres.create())
-    name = sa.make_url(place.url).database
-    place.journal.append([record(1)])
-    assert place.drain() == (1, 0, 0)
-    place.journal.append([record(2)])
+    store = StoreHarness(tmp_path, postgres.create())
+    name = sa.make_url(store.url).database
+    store.journal.append([record(1)])
+    assert store.commit_journal() == (1, 0, 0)
+    store.journal.append([record(2)])
     read_only = f"ALTER DATABASE {name} SET default_transaction_read_only = "
-    engine = open_writer(place.url)
+    engine = open_writer(store.url)
     for statements, is_away in (
         (["ALTER TABLE pred RENAME TO other"], True),
         (["ALTER TABLE other RENAME TO pred", read_only + "on"], True),
@@ -178,70 +170,70 @@ def test_a_database_that_takes_no_writes_buries_nothing_and_is_waited_for(
             connection.commit()
         if is_away:
             with pytest.raises(sa.exc.DBAPIError) as caught:
-                place.drain()
+                store.commit_journal()
             assert database.is_unavailable(caught.value)
     engine.dispose()
-    assert not (place.root / "dead.jsonl").exists()
-    assert place.drain() == (1, 0, 0)
-    place.journal.close()
-    postgres.drop(place.url)
+    assert not (store.root / "dead.jsonl").exists()
+    assert store.commit_journal() == (1, 0, 0)
+    store.journal.close()
+    postgres.drop(store.url)
 
 
-def test_a_second_writer_is_refused(place: JournalPlace) -> None:
-    first = Writer(place.directory, place.url)
+def test_a_second_writer_is_refused(store: StoreHarness) -> None:
+    first = Writer(store.journal_directory, store.url)
     with pytest.raises(StoreError, match=rf"only writer of .*, got process {os.getpid()} at work"):
-        Writer(place.directory, place.url)
+        Writer(store.journal_directory, store.url)
     first.close()
-    Writer(place.directory, place.url).close()
+    Writer(store.journal_directory, store.url).close()
 
 
-def test_a_locked_database_loses_nothing(file_place: JournalPlace, record, caplog) -> None:
-    file_place.journal.append([record(1)])
-    file_place.drain()
-    engine = sa.create_engine(file_place.url)
-    writer = Writer(file_place.directory, file_place.url)
+def test_a_locked_database_loses_nothing(file_store: StoreHarness, record, caplog) -> None:
+    file_store.journal.append([record(1)])
+    file_store.commit_journal()
+    engine = sa.create_engine(file_store.url)
+    writer = Writer(file_store.journal_directory, file_store.url)
     sa.event.listen(writer._engine, "connect", lambda c, _: c.execute("PRAGMA busy_timeout=10"))
     with engine.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        file_place.journal.append([record(2)])
+        file_store.journal.append([record(2)])
         with in_background(writer.run):
             time.sleep(0.5)
             connection.rollback()
-            file_place.journal.append([record(3)])
+            file_store.journal.append([record(3)])
     engine.dispose()
     writer.close()
     assert [r.getMessage()[:30] for r in caplog.records if r.name == "quadriga.store.writer"] == [
         "the journal waits for the data", "the database answers again"
     ]  # fmt: skip
-    assert file_place.seqs() == [1, 2, 3]
+    assert file_store.stored_ids() == [1, 2, 3]
 
 
 def test_a_damaged_database_buries_nothing_and_is_waited_for(
-    file_place: JournalPlace, record, caplog
+    file_store: StoreHarness, record, caplog
 ) -> None:
-    (file_place.root / "store.db").write_bytes(b"no database" * 1000)
-    file_place.journal.append([record(1), record(2)])
-    writer = Writer(file_place.directory, file_place.url)
+    (file_store.root / "store.db").write_bytes(b"no database" * 1000)
+    file_store.journal.append([record(1), record(2)])
+    writer = Writer(file_store.journal_directory, file_store.url)
     with in_background(writer.run):
         until(lambda: "not a database" in caplog.text)
-        (file_place.root / "store.db").unlink()
+        (file_store.root / "store.db").unlink()
     writer.close()
-    file_place.drain()
-    assert file_place.seqs() == [1, 2]
-    assert not (file_place.root / "dead.jsonl").exists()
+    file_store.commit_journal()
+    assert file_store.stored_ids() == [1, 2]
+    assert not (file_store.root / "dead.jsonl").exists()
 
 
 def test_run_moves_records_as_they_come_and_the_rest_at_the_end(
-    place: JournalPlace, record
+    store: StoreHarness, record
 ) -> None:
-    writer = Writer(place.directory, place.url)
+    writer = Writer(store.journal_directory, store.url)
     with in_background(writer.run):
         for seq in range(1, 300):
-            place.journal.append([record(seq)])
+            store.journal.append([record(seq)])
         until(lambda: writer.records_committed == 299)
-        place.journal.append([record(300)])
+        store.journal.append([record(300)])
     writer.close()
-    assert place.seqs() == list(range(1, 301))
+    assert store.stored_ids() == list(range(1, 301))
 
 
 DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")
@@ -249,12 +241,12 @@ DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")
 
 @pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
 def test_nothing_appended_after_the_database_was_deleted_is_lost(
-    file_place: JournalPlace, record, names: tuple[str, ...]
+    file_store: StoreHarness, record, names: tuple[str, ...]
 ) -> None:
     journal = Journal(
-        file_place.directory, 1, segment_bytes=3000
+        file_store.journal_directory, 1, segment_bytes=3000
     )  # segments are removed all the time
-    writer = Writer(file_place.directory, file_place.url)
+    writer = Writer(file_store.journal_directory, file_store.url)
     after: list[int] = []
     seq = 0
     with in_background(writer.run):
@@ -266,71 +258,71 @@ def test_nothing_appended_after_the_database_was_deleted_is_lost(
                 time.sleep(0.0005)
             if len(after) < 1200:
                 for name in names:
-                    (file_place.root / name).unlink(missing_ok=True)
+                    (file_store.root / name).unlink(missing_ok=True)
                 after.clear()
         journal.close()
     writer.close()
     assert seq == 1200
-    assert set(after) <= set(file_place.seqs())
-    assert file_place.rows("PRAGMA integrity_check") == [("ok",)]
-    assert segment_paths(file_place.directory) == []
+    assert set(after) <= set(file_store.stored_ids())
+    assert file_store.rows("PRAGMA integrity_check") == [("ok",)]
+    assert segment_paths(file_store.journal_directory) == []
 
 
 def test_what_is_still_in_the_journal_moves_into_a_new_database(
-    file_place: JournalPlace, record
+    file_store: StoreHarness, record
 ) -> None:
-    writer = Writer(file_place.directory, file_place.url)
-    file_place.journal.append([record(1)])
+    writer = Writer(file_store.journal_directory, file_store.url)
+    file_store.journal.append([record(1)])
     assert writer.drain() == 1
-    (file_place.root / "store.db").unlink()
-    file_place.journal.close()
-    file_place.journal.append([record(2)])
+    (file_store.root / "store.db").unlink()
+    file_store.journal.close()
+    file_store.journal.append([record(2)])
     assert writer.drain() == 2  # the closed segment was not removed before it was moved again
-    assert file_place.seqs() == [1, 2]
+    assert file_store.stored_ids() == [1, 2]
     assert writer.drain() == 0
-    (file_place.root / "store.db").unlink()
+    (file_store.root / "store.db").unlink()
     assert writer.drain() == 1  # without news, too
     writer.close()
-    assert file_place.seqs() == [2]
+    assert file_store.stored_ids() == [2]
 
 
-def test_a_commit_to_a_deleted_file_removes_no_segment(file_place: JournalPlace, record) -> None:
-    writer = Writer(file_place.directory, file_place.url)
+def test_a_commit_to_a_deleted_file_removes_no_segment(file_store: StoreHarness, record) -> None:
+    writer = Writer(file_store.journal_directory, file_store.url)
     writer.drain()
-    file_place.journal.append([record(1)])
-    file_place.journal.close()
+    file_store.journal.append([record(1)])
+    file_store.journal.close()
 
     def delete(_: sa.Connection) -> None:
-        (file_place.root / "store.db").unlink()
+        (file_store.root / "store.db").unlink()
 
     # After the look at the file, before the commit.
     sa.event.listen(writer._engine, "commit", delete, once=True)
     assert writer.drain() == 2
     writer.close()
-    assert file_place.seqs() == [1]
+    assert file_store.stored_ids() == [1]
 
 
 @pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
 def test_a_database_put_in_place_of_another_takes_the_rest(
-    file_place: JournalPlace, record, tmp_path: Path, names: tuple[str, ...]
+    file_store: StoreHarness, record, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    other = JournalPlace(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
+    other = StoreHarness(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
     other.journal.append([record(1, metadata={"b": 1, "a": 2}, predictions=[{"label": "x"}])])
-    other.drain()
+    other.commit_journal()
     other.journal.close()
-    writer = Writer(file_place.directory, file_place.url)
-    file_place.journal.append([record(seq, metadata={"a": seq}) for seq in range(2, 500)])
+    writer = Writer(file_store.journal_directory, file_store.url)
+    file_store.journal.append([record(seq, metadata={"a": seq}) for seq in range(2, 500)])
     writer.drain()
-    file_place.journal.close()
+    file_store.journal.close()
     writer.drain()
     for name in names[1:]:
-        (file_place.root / name).unlink()
-    (other.root / "store.db").rename(file_place.root / "store.db")
-    file_place.journal.append([record(500, metadata={"a": 500})])
+        (file_store.root / name).unlink()
+    (other.root / "store.db").rename(file_store.root / "store.db")
+    file_store.journal.append([record(500, metadata={"a": 500})])
     assert writer.drain() == 1
     writer.close()
-    assert file_place.seqs() == [1, 500]
-    assert file_place.rows(KEYS.format("meta_num")) == [
+    assert file_store.stored_ids() == [1, 500]
+    assert file_store.rows(KEYS.format("meta_num")) == [
         ("a", 0, 2.0, 1), ("a", 0, 500.0, 500), ("b", 0, 1.0, 1)
     ]  # fmt: skip
-    assert file_place.rows("PRAGMA integrity_check") == [("ok",)]
+    assert file_store.rows("PRAGMA integrity_check") == [("ok",)]

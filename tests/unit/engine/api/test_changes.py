@@ -17,20 +17,20 @@ from quadriga.store.records import InputReference
 from tests.background import at_once, in_background
 from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 HASH = "blake3:" + "a" * 64
 
 
 class Server:
-    """A place whose writer runs, and a client."""
+    """A store whose writer runs, and a client."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, store: StoreHarness) -> None:
+        self.store = store
         self.changes = ChangeService(
-            place.inferences, place.journal, IdSource(0), parse_metadata_value
+            store.inferences, store.journal, IdSource(0), parse_metadata_value
         )
-        self.client = client_of([*inference_routes(place.inferences), *change_routes(self.changes)])
+        self.client = client_of([*inference_routes(store.inferences), *change_routes(self.changes)])
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
         return call(self.client, method, path, body)
@@ -43,21 +43,21 @@ class Server:
 
 
 @pytest.fixture
-def idle(place: Place) -> Iterator[Server]:
+def idle(store: StoreHarness) -> Iterator[Server]:
     """A server whose writer does not run yet."""
-    server = Server(place)
+    server = Server(store)
     with server.client:
         yield server
 
 
 @pytest.fixture
 def server(idle: Server) -> Iterator[Server]:
-    with in_background(idle.place.writer.run):
+    with in_background(idle.store.writer.run):
         yield idle
 
 
 def add(server: Server, *seqs: int, **fields: Any) -> None:
-    server.place.journal.append([make_record(seq, **fields) for seq in seqs])
+    server.store.journal.append([make_record(seq, **fields) for seq in seqs])
 
 
 def test_metadata_is_set_replaced_and_removed(server: Server) -> None:
@@ -270,7 +270,7 @@ ITEMS = [{"value": "x", "annotations": []}]
 def test_invalid_statements_are_refused_and_none_is_stored(server: Server, body, message) -> None:
     status, answer = server.call("POST", "ground-truth", body)
     assert (status, answer["error"][: len(message)]) == (400, message)
-    assert server.place.rows("SELECT * FROM truth") == []
+    assert server.store.rows("SELECT * FROM truth") == []
 
 
 def test_statements_that_tell_too_many_are_refused(server: Server, monkeypatch) -> None:
@@ -378,7 +378,7 @@ def test_unknown_inference_is_not_changed(server: Server, method, subpath, body)
     assert server.call(method, f"inferences/9/{subpath}", body)[0] == 404
     assert server.call(method, f"inferences/{1 << 63}/{subpath}", body)[0] == 404
     assert server.call(method, f"inferences/abc/{subpath}", body)[0] == 400
-    assert all(rows == [] for rows in server.place.all_rows().values())
+    assert all(rows == [] for rows in server.store.all_rows().values())
 
 
 @pytest.mark.parametrize(("method", "subpath", "body"), CALLS)
@@ -391,14 +391,14 @@ def test_change_waits_for_a_journaled_inference(
     assert status == 503
     assert "bytes are waiting" in answer["error"]
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
-    with in_background(idle.place.writer.run):
+    with in_background(idle.store.writer.run):
         idle.ok(method, f"inferences/1/{subpath}", body)
 
 
 def test_change_that_waits_for_the_writer_is_reported_as_journaled(
     idle: Server, monkeypatch
 ) -> None:
-    idle.place.move(make_record(1))
+    idle.store.commit(make_record(1))
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 0.05)
     status, answer = idle.call("POST", "inferences/1/metadata", {"a": 1})
     assert status == 503
@@ -407,7 +407,7 @@ def test_change_that_waits_for_the_writer_is_reported_as_journaled(
     )
     assert idle.ok("GET", "inferences/1")["metadata"] == {}
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
-    with in_background(idle.place.writer.run):
+    with in_background(idle.store.writer.run):
         record = idle.ok("POST", "inferences/1/metadata", {"b": 2})
     assert record["metadata"] == {"a": 1, "b": 2}
 
@@ -416,9 +416,9 @@ def test_change_that_waits_for_the_writer_is_reported_as_journaled(
 def test_a_journal_that_cannot_be_written_refuses_the_change(server: Server, subpath) -> None:
     add(server, 1)
     server.ok("POST", "inferences/query", {"consistency": "journal"})
-    server.place.journal.close()
-    directory = server.place.root / "journal"
-    server.place.journal.directory = directory / "gone"
+    server.store.journal.close()
+    directory = server.store.root / "journal"
+    server.store.journal.directory = directory / "gone"
     status, answer = server.call("POST", f"inferences/1/{subpath}", {"kind": "x"})
     assert (status, answer["error"][:13]) == (503, "cannot append")
-    server.place.journal.directory = directory
+    server.store.journal.directory = directory

@@ -23,16 +23,16 @@ from tests.unit.engine.api.test_evaluations import finished, runner
 from tests.unit.http_client import client_of
 from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 PATH = "/api/models/one/baseline"
 LATER = 1000
 
 
-def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
+def fill(store, seconds, shift=0.0, model=MODEL, **metadata):
     draw = np.random.default_rng(min(seconds))
-    place.move(
+    store.commit(
         *(
             make_record(
                 id_at_second(second),
@@ -48,14 +48,14 @@ def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
         ImageSignals(id_at_second(second), b"", score.tobytes(), "ab" * 8)
         for second, score in zip(seconds, values, strict=True)
     ]
-    place.change(SignalsOfImages(records))
+    store.commit_changes(SignalsOfImages(records))
 
 
 @pytest.fixture
-def place(tmp_path):
+def store(tmp_path):
     url = f"sqlite:///{tmp_path}/store.db"
     migrate(url)
-    harness = Place(tmp_path, url)
+    harness = StoreHarness(tmp_path, url)
     fill(harness, range(1, 151))
     fill(harness, range(LATER, LATER + 60), shift=0.3)
     yield harness
@@ -74,8 +74,8 @@ def baselines(tmp_path):
 
 
 @pytest.fixture
-def client(jobs, place, baselines):
-    drift = DriftService(jobs, place.inferences, baselines)
+def client(jobs, store, baselines):
+    drift = DriftService(jobs, store.inferences, baselines)
     handlers = [*evaluation_routes(jobs), *drift_routes(drift)]
     with client_of(handlers) as http_client:
         yield http_client
@@ -103,18 +103,18 @@ def submit(client, **body):
     return answer.json()["id"]
 
 
-def report_of(jobs, place, job_id):
-    job = finished(jobs, place, job_id)
+def report_of(jobs, store, job_id):
+    job = finished(jobs, store, job_id)
     assert job.state == "succeeded", job
     return msgspec.json.decode(jobs.result(job_id).read_bytes(), type=Report)
 
 
-def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, tmp_path):
+def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, store, tmp_path):
     response = put(client, to=time_at_second(LATER), version="1")
     assert (response["name"], response["state"], response["n"]) == ("default", "building", 0)
     assert response["version"] == "1"
     job_id = submit(client, **{"from": time_at_second(LATER)})
-    report = report_of(jobs, place, job_id)
+    report = report_of(jobs, store, job_id)
     assert (report.id, report.kind, report.status) == (job_id, "drift", "drift")
     assert {signal.name for signal in report.signals if signal.alarm} >= {"score", "embedding"}
     assert (report.data.baseline.n, report.data.current.n) == (150, 60)
@@ -137,17 +137,17 @@ def test_baselines_are_listed_by_name(tmp_path):
     assert [baseline.name for baseline in baselines.all("one")] == ["a", "a-b", "a.b", "z"]
 
 
-def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
-    finished(jobs, place, put(client)["job"])
+def test_a_baseline_is_stale_once_another_model_answers(client, jobs, store):
+    finished(jobs, store, put(client)["job"])
     assert listed(client)["default"]["state"] == "ready"
-    fill(place, range(2000, 2002), model=ModelReference("one", "2", "bb" * 32))
+    fill(store, range(2000, 2002), model=ModelReference("one", "2", "bb" * 32))
     assert listed(client)["default"]["state"] == "stale"
-    report = report_of(jobs, place, submit(client, **{"from": time_at_second(LATER)}))
+    report = report_of(jobs, store, submit(client, **{"from": time_at_second(LATER)}))
     assert report.parameters["baseline_sha256"] == "aa" * 32
 
 
-def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
-    finished(jobs, place, put(client, where="meta.x=1", name="none")["job"])
+def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, store):
+    finished(jobs, store, put(client, where="meta.x=1", name="none")["job"])
     baseline = listed(client)["none"]
     assert baseline["state"] == "failed"
     assert baseline["error"] == "the model 'one' has no inferences in the baseline"
@@ -158,10 +158,10 @@ def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
     )
 
 
-def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baselines):
+def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, store, baselines):
     older, newer = put(client, name="a"), put(client, name="a", to=time_at_second(LATER))
     assert jobs.read(older["job"]).state == "cancelled"
-    finished(jobs, place, newer["job"])
+    finished(jobs, store, newer["job"])
     assert (listed(client)["a"]["job"], listed(client)["a"]["n"]) == (newer["job"], 150)
     summary = baselines.read_summary("one", "a")
     first = msgspec.convert(older, Baseline)
@@ -169,65 +169,65 @@ def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baseli
     assert baselines.save_pending(first).job == newer["job"]
 
 
-def test_a_baseline_that_is_removed_is_gone(client, jobs, place, tmp_path):
+def test_a_baseline_that_is_removed_is_gone(client, jobs, store, tmp_path):
     response = put(client)
     assert client.delete(PATH).json()["name"] == "default"
     assert jobs.read(response["job"]).state == "cancelled"
-    finished(jobs, place, put(client, name="b")["job"])
+    finished(jobs, store, put(client, name="b")["job"])
     assert client.delete(PATH, params={"baseline": "b"}).json()["state"] == "ready"
     assert listed(client) == {}
     assert list((tmp_path / "baselines" / "one").glob("[!.]*")) == []
     assert client.delete(PATH).status_code == 404
 
 
-def test_a_rolling_baseline_moves_along(client, jobs, place, without_pages):
+def test_a_rolling_baseline_moves_along(client, jobs, store, without_pages):
     response = put(client, name="before", rolling="20m")
     assert (response["state"], response["job"]) == ("ready", None)
     times = {"from": time_at_second(LATER), "to": time_at_second(LATER + 60)}
     job_id = submit(client, baseline="before", **times)
     window = jobs.read(job_id).parameters["baseline"]
     assert (window["from"], window["to"]) == (time_at_second(LATER - 1200), time_at_second(LATER))
-    assert report_of(jobs, place, job_id).data.baseline.n == 150
+    assert report_of(jobs, store, job_id).data.baseline.n == 150
     answer = client.post("/api/drift", content='{"model": "one", "baseline": "before"}')
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("`from` is required with the rolling baseline before")
 
 
-def test_a_dataset_is_a_baseline(client, jobs, place):
-    fill(place, range(3000, 3050), dataset_snapshot_id="scenes")
-    finished(jobs, place, put(client, dataset="scenes")["job"])
+def test_a_dataset_is_a_baseline(client, jobs, store):
+    fill(store, range(3000, 3050), dataset_snapshot_id="scenes")
+    finished(jobs, store, put(client, dataset="scenes")["job"])
     baseline = listed(client)["default"]
     assert baseline["n"] == 50
     assert baseline["window"]["filter"] == {"meta.dataset_snapshot_id": {"eq": "scenes"}}
 
 
-def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pages):
-    finished(jobs, place, put(client, to=time_at_second(LATER))["job"])
+def test_a_killed_report_is_made_again_the_same(client, jobs, store, without_pages):
+    finished(jobs, store, put(client, to=time_at_second(LATER))["job"])
     times = {"from": time_at_second(LATER), "to": "now"}
-    expected = report_of(jobs, place, submit(client, **times))
+    expected = report_of(jobs, store, submit(client, **times))
     job_id = submit(client, **times)
-    with runner(jobs, place) as stop:
+    with runner(jobs, store) as stop:
         until(lambda: jobs.read(job_id).starts)
         stop.set()
-    report = report_of(jobs, place, job_id)
+    report = report_of(jobs, store, job_id)
     assert report.signals == expected.signals
     assert report.unlike == expected.unlike
     window = {"to": time_at_second(LATER)}
     assert (
-        report_of(jobs, place, submit(client, **times, baseline=window)).signals == report.signals
+        report_of(jobs, store, submit(client, **times, baseline=window)).signals == report.signals
     )
 
 
-def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_pages):
+def test_windows_of_a_schedule_are_noted(client, jobs, store, tmp_path, without_pages):
     times = {"start": time_at_second(LATER), "end": time_at_second(LATER + 60)}
     parameters = DriftParameters("one", **times, schedule="1h")
     put(client, name="default", rolling="20m")
     good = jobs.submit("drift", msgspec.to_builtins(parameters)).id
     without_baseline = msgspec.structs.replace(parameters, baseline="none")
     bad = jobs.submit("drift", msgspec.to_builtins(without_baseline)).id
-    report = report_of(jobs, place, good)
+    report = report_of(jobs, store, good)
     assert [window.report for window in report.history] == [good]
-    finished(jobs, place, bad)
+    finished(jobs, store, bad)
     assert jobs.read(bad).error.startswith("baseline not found: 'none' of 'one'")
     windows = read_history(tmp_path / "drift", "one").windows
     assert [(window.report, window.status) for window in windows] == [

@@ -37,16 +37,16 @@ def jobs(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def place(place):
+def store(store):
     """Seven answers, every third of which is wrong; the last one's truth is not known."""
-    digest = FileBlobs(place.root / "blobs").put(PHOTO)
+    digest = FileBlobs(store.root / "blobs").put(PHOTO)
     image = InputReference("image", digest, 640, height=480, mime="image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
         predictions = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
-        place.move(make_record(at, model=MODEL, input=image, predictions=predictions))
-        place.change(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
-    return place
+        store.commit(make_record(at, model=MODEL, input=image, predictions=predictions))
+        store.commit_changes(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
+    return store
 
 
 @pytest.fixture
@@ -55,13 +55,13 @@ def client(jobs):
         yield http_client
 
 
-def runner(jobs, place):
-    blobs = FileBlobs(place.root / "blobs")
-    return in_background(JobRunner(jobs, JOB_KINDS, place.inferences, blobs).run)
+def runner(jobs, store):
+    blobs = FileBlobs(store.root / "blobs")
+    return in_background(JobRunner(jobs, JOB_KINDS, store.inferences, blobs).run)
 
 
-def finished(jobs, place, job_id):
-    with runner(jobs, place):
+def finished(jobs, store, job_id):
+    with runner(jobs, store):
         until(lambda: jobs.read(job_id).ended_at is not None)
     return jobs.read(job_id, with_log=True)
 
@@ -79,11 +79,11 @@ def report_of(jobs, job_id):
     return stable_report(report)
 
 
-def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, place):
+def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
     assert client.get("/api/reports").json() == {"reports": []}
     job_id = submit(client, by=["hour"])
     assert client.get(f"/api/reports/{job_id}").status_code == 404
-    job = finished(jobs, place, job_id)
+    job = finished(jobs, store, job_id)
     assert (job.state, job.kind, job.progress.done, job.progress.total) == (
         "succeeded",
         "evaluation",
@@ -115,9 +115,9 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, place):
     assert not (jobs.directory / job_id / "shards").exists()
 
 
-def test_a_report_is_a_page_in_which_nothing_runs(client, jobs, place):
+def test_a_report_is_a_page_in_which_nothing_runs(client, jobs, store):
     job_id = submit(client)
-    finished(jobs, place, job_id)
+    finished(jobs, store, job_id)
     answer = client.get(f"/api/reports/{job_id}/page")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -131,10 +131,10 @@ def test_a_report_is_a_page_in_which_nothing_runs(client, jobs, place):
     assert "data:image/jpeg;base64," in answer.text
 
 
-def test_reports_are_listed_newest_first(client, jobs, place):
+def test_reports_are_listed_newest_first(client, jobs, store):
     ids = [submit(client), submit(client, where="label=b")]
     jobs.submit("export", {})
-    finished(jobs, place, jobs.ids()[-1])
+    finished(jobs, store, jobs.ids()[-1])
     for _ in range(2):
         assert [report["id"] for report in client.get("/api/reports").json()["reports"]] == ids[
             ::-1
@@ -143,12 +143,12 @@ def test_reports_are_listed_newest_first(client, jobs, place):
     assert client.get("/api/reports").json() == {"reports": []}
 
 
-def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
+def test_a_job_that_is_stopped_goes_on_later(client, jobs, store, monkeypatch):
     expected = submit(client, by=["hour"], compare=[{"model": "<one>"}])
-    finished(jobs, place, expected)
+    finished(jobs, store, expected)
     job_id = submit(client, by=["hour"], compare=[{"model": "<one>"}])
     read, real = [], stored.read_shard
-    with runner(jobs, place) as stop:
+    with runner(jobs, store) as stop:
 
         def reading_ends(*arguments):
             read.append(1)
@@ -159,13 +159,13 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
         monkeypatch.setattr(stored, "read_shard", reading_ends)
         until(lambda: len(read) == 2 and jobs.read(job_id).state == "queued")
     assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
-    job = finished(jobs, place, job_id)
+    job = finished(jobs, store, job_id)
     assert (job.state, len(read)) == ("succeeded", 3)
     assert "continuing with the shards that were read before" in job.log
     assert report_of(jobs, job_id) == report_of(jobs, expected)
 
 
-def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkeypatch):
+def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, store, monkeypatch):
     job_id = submit(client)
     read, real = [], stored.read_shard
 
@@ -175,12 +175,12 @@ def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkey
         return real(*arguments)
 
     monkeypatch.setattr(stored, "read_shard", reading_ends)
-    assert (finished(jobs, place, job_id).state, len(read)) == ("cancelled", 1)
+    assert (finished(jobs, store, job_id).state, len(read)) == ("cancelled", 1)
     assert client.get(f"/api/reports/{job_id}").status_code == 404
 
 
-def test_failed_evaluation_has_a_reason(client, jobs, place):
-    job = finished(jobs, place, submit(client, model="nobody"))
+def test_failed_evaluation_has_a_reason(client, jobs, store):
+    job = finished(jobs, store, submit(client, model="nobody"))
     assert job.state == "failed"
     assert job.error == "no inferences of 'nobody' match the filter"
 
@@ -223,17 +223,17 @@ def test_unknown_report_is_not_found(client, page, report_id):
 
 @pytest.mark.parametrize("page", ["", "/page"])
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_result_of_another_job_is_not_a_report(client, jobs, place, page):
+def test_result_of_another_job_is_not_a_report(client, jobs, store, page):
     job_id = jobs.submit("export", {}).id
-    finished(jobs, place, job_id)
+    finished(jobs, store, job_id)
     answer = client.get(f"/api/reports/{job_id}{page}")
     assert answer.status_code == 404
     assert answer.json()["error"] == f"report not found: {job_id} is the id of another job"
 
 
-def test_missing_page_is_not_found(client, jobs, place):
+def test_missing_page_is_not_found(client, jobs, store):
     job_id = submit(client)
-    finished(jobs, place, job_id)
+    finished(jobs, store, job_id)
     (jobs.directory / job_id / "report.html").unlink()
     answer = client.get(f"/api/reports/{job_id}/page")
     assert answer.status_code == 404

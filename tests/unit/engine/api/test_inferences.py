@@ -14,7 +14,7 @@ from quadriga.store.journal import Journal
 from quadriga.store.records import InputReference
 from tests.unit.http_client import client_of
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import drain
+from tests.unit.store_harness import commit_journal
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
         make_record(ms, input=reference, metadata={"camera_id": "north", "location": {"floor": 2}}),
         make_record(2, input=page), make_record(3, input=gone), make_record(4),
     ])  # fmt: skip
-    drain(url, tmp_path / "journal")
+    commit_journal(url, tmp_path / "journal")
     inferences = InferenceReader(url, tmp_path / "journal", blobs)
     with client_of(inference_routes(inferences)) as client:
         yield client

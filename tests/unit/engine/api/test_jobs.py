@@ -16,7 +16,7 @@ from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import client_of
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import fill
+from tests.unit.store_harness import store_entries
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
 def test_an_export_is_submitted_watched_and_fetched(client, tmp_path) -> None:
     assert client.get("/api/jobs").json() == {"jobs": []}
     url = f"sqlite:///{tmp_path}/store.db"
-    fill(url, tmp_path / "journal", [make_record(seq) for seq in (1, 2)])
+    store_entries(url, tmp_path / "journal", [make_record(seq) for seq in (1, 2)])
     answer = client.post("/api/exports", content=b'{"where": {"id": "2"}}')
     assert answer.status_code == 202
     job = answer.json()

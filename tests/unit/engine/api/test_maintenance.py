@@ -13,14 +13,14 @@ from quadriga.store.ids import IdSource
 from tests.background import in_background
 from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
+from tests.unit.store_harness import StoreHarness
 
 
 @pytest.fixture
-def client(place: Place) -> Iterator[TestClient[Litestar]]:
-    changes = ChangeService(place.inferences, place.journal, IdSource(0), parse_metadata_value)
-    handlers = [*inference_routes(place.inferences), *change_routes(changes)]
-    with in_background(place.writer.run), client_of(handlers) as client:
+def client(store: StoreHarness) -> Iterator[TestClient[Litestar]]:
+    changes = ChangeService(store.inferences, store.journal, IdSource(0), parse_metadata_value)
+    handlers = [*inference_routes(store.inferences), *change_routes(changes)]
+    with in_background(store.writer.run), client_of(handlers) as client:
         yield client
 
 
@@ -60,9 +60,9 @@ def test_invalid_retention_rule_is_refused(
     assert client.get(f"/api/{RULE}").json() == FOR_EVER
 
 
-def test_statistics_are_answered(client: TestClient[Litestar], place: Place) -> None:
-    place.journal.append([make_record(n, status=200 if n else 500) for n in range(4)])
-    place.inferences.wait_for_journal()
+def test_statistics_are_answered(client: TestClient[Litestar], store: StoreHarness) -> None:
+    store.journal.append([make_record(n, status=200 if n else 500) for n in range(4)])
+    store.inferences.wait_for_journal()
     body = {"group": ["model", {"time": "1d"}], "metrics": ["count", "error_rate", "labels"]}
     assert call(client, "POST", "inferences/aggregate", body) == (
         200,

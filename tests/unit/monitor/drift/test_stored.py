@@ -45,12 +45,12 @@ def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):
     return make_record(id_at_second(second), **values | fields)
 
 
-def fill(place, seconds, **fields):
+def fill(store, seconds, **fields):
     draw = np.random.default_rng(min(seconds, default=0))
-    place.move(*(answer(second, draw, **fields) for second in seconds))
+    store.commit(*(answer(second, draw, **fields) for second in seconds))
 
 
-def signals(place, seconds, shift=5.0, space=SPACE):
+def signals(store, seconds, shift=5.0, space=SPACE):
     draw = np.random.default_rng(min(seconds))
     stored_signals = [
         ImageSignals(
@@ -61,32 +61,32 @@ def signals(place, seconds, shift=5.0, space=SPACE):
         )
         for second in seconds
     ]
-    place.change(SignalsOfImages(stored_signals))
+    store.commit_changes(SignalsOfImages(stored_signals))
 
 
-def compared(place, baseline=None, **fields):
+def compared(store, baseline=None, **fields):
     parameters = DriftParameters(
         "one",
         start=time_at_second(MIDDLE),
         baseline=baseline or StoredWindow(end=time_at_second(MIDDLE)),
         **fields,
     )
-    return compare_stored(place.inferences, parameters)
+    return compare_stored(store.inferences, parameters)
 
 
-def windowed(place, **fields):
+def windowed(store, **fields):
     query = WindowQuery("one", StoredWindow(), LARGEST_ID, 0, **{"max_rows": 10_000} | fields)
-    return read_window(place.inferences, query, lambda *_: None, LocalExecutor(place.inferences))
+    return read_window(store.inferences, query, lambda *_: None, LocalExecutor(store.inferences))
 
 
 def signal(report, name):
     return next(signal for signal in report.signals if signal.name == name)
 
 
-def test_no_alarm_where_nothing_changed(place):
-    fill(place, range(1, 120), camera="north")
-    fill(place, range(MIDDLE, MIDDLE + 90), camera="north")
-    report = compared(place, where={"meta.camera_id": "north"})
+def test_no_alarm_where_nothing_changed(store):
+    fill(store, range(1, 120), camera="north")
+    fill(store, range(MIDDLE, MIDDLE + 90), camera="north")
+    report = compared(store, where={"meta.camera_id": "north"})
     assert (report.kind, report.task, report.status) == ("drift", "OBJECT_DETECTION", "ok")
     assert report.model.sha256 == "aa" * 32
     current, baseline = report.data.current, report.data.baseline
@@ -108,7 +108,7 @@ def test_no_alarm_where_nothing_changed(place):
     assert "meta.camera_id" not in names
 
 
-def test_a_change_is_named_with_the_slice_that_carries_it(place):
+def test_a_change_is_named_with_the_slice_that_carries_it(store):
     cameras = [
         {"camera": camera, "label": label} for camera in ("north", "south") for label in "ab"
     ]
@@ -116,24 +116,24 @@ def test_a_change_is_named_with_the_slice_that_carries_it(place):
         start = (MIDDLE if at >= 4 else 1) + at % 4
         changed = at >= 4 and fields["camera"] == "south"
         new = {"shift": 0.3, "label": "new"} if changed else {}
-        fill(place, range(start, start + 400, 4), **fields | new)
-    report = compared(place)
+        fill(store, range(start, start + 400, 4), **fields | new)
+    report = compared(store)
     assert report.status == "drift"
     assert {signal_.name for signal_ in report.signals if signal_.alarm} == {"label", "score"}
     assert signal(report, "label").new_labels == ["new"]
     slices = {(slice_.by, slice_.value) for slice_ in report.slices}
     assert slices == {("meta.camera_id", "south")}
-    assert compared(place, by=["camera_id"]).slices == report.slices
-    chosen = compared(place, signals=["score", "area"], ignore=["area"])
+    assert compared(store, by=["camera_id"]).slices == report.slices
+    chosen = compared(store, signals=["score", "area"], ignore=["area"])
     assert [signal_.name for signal_ in chosen.signals] == ["score"]
 
 
-def test_windows_are_sampled_like_summaries(place):
+def test_windows_are_sampled_like_summaries(store):
     for at, camera in enumerate(["north", "south", "west"]):
-        fill(place, range(1 + at, 301, 3), camera=camera)
-    signals(place, range(1, 301, 2))
-    complete = windowed(place).summary
-    drawn = windowed(place, max_rows=150, max_embeddings=40).summary
+        fill(store, range(1 + at, 301, 3), camera=camera)
+    signals(store, range(1, 301, 2))
+    complete = windowed(store).summary
+    drawn = windowed(store, max_rows=150, max_embeddings=40).summary
     expected = summarise(complete.sample, rows=150, embeddings=40)
     assert drawn.run == expected.run
     assert drawn.n == 300
@@ -147,13 +147,13 @@ def test_windows_are_sampled_like_summaries(place):
     assert drawn.is_sampled("embedding")
 
 
-def test_labels_outside_the_sample_are_counted(place):
+def test_labels_outside_the_sample_are_counted(store):
     fields = {"camera": "north", "model": ModelReference("other", "1", "bb" * 32)}
-    fill(place, range(1, 1001), camera="north")
+    fill(store, range(1, 1001), camera="north")
     for second in range(1, 1001, 50):
-        fill(place, [5000 + second], camera="north", label=f"rare {second}")
-    fill(place, [5500], **fields | {"label": "another's"})
-    summary = windowed(place, max_rows=100).summary
+        fill(store, [5000 + second], camera="north", label=f"rare {second}")
+    fill(store, [5500], **fields | {"label": "another's"})
+    summary = windowed(store, max_rows=100).summary
     assert len(summary.sample.order) <= 100
     drawn = next(column for column in summary.sample.columns if column.name == "label").labels
     rare = {f"rare {second}" for second in range(1, 1001, 50)}
@@ -161,58 +161,58 @@ def test_labels_outside_the_sample_are_counted(place):
     assert summary.labels["label"].keys() == {"a", *rare}
 
 
-def test_all_labels_of_an_image_are_counted(place):
+def test_all_labels_of_an_image_are_counted(store):
     both = [{"label": label, "score": 0.5} for label in ("a", "rare")]
-    fill(place, range(1, 60), predictions=both)
-    fill(place, range(MIDDLE, MIDDLE + 60), predictions=[*both, {"label": "new", "score": 0.1}])
-    assert signal(compared(place), "label").new_labels == ["new"]
+    fill(store, range(1, 60), predictions=both)
+    fill(store, range(MIDDLE, MIDDLE + 60), predictions=[*both, {"label": "new", "score": 0.1}])
+    assert signal(compared(store), "label").new_labels == ["new"]
 
 
-def test_only_the_best_label_of_a_classifier_counts(place):
+def test_only_the_best_label_of_a_classifier_counts(store):
     fields = {"task": "IMAGE_CLASSIFICATION"}
     second = [{"label": "a", "score": 0.7}, {"label": "second", "score": 0.3}]
-    fill(place, range(1, 500), predictions=second, **fields)
-    fill(place, [600], predictions=[{"label": "rare" * 100, "score": 0.6}], **fields)
-    assert windowed(place, max_rows=20).summary.labels["label"].keys() == {"a", "rare" * 64}
+    fill(store, range(1, 500), predictions=second, **fields)
+    fill(store, [600], predictions=[{"label": "rare" * 100, "score": 0.6}], **fields)
+    assert windowed(store, max_rows=20).summary.labels["label"].keys() == {"a", "rare" * 64}
 
 
-def test_sources_may_have_few_rows_each(place):
+def test_sources_may_have_few_rows_each(store):
     draw = np.random.default_rng(1)
     seconds = (*range(1, 91), *range(MIDDLE, MIDDLE + 90))
     recordings = [{"recording": f"{second // 1.5:.0f}"} for second in seconds]
-    place.move(
+    store.commit(
         *(
             answer(second, draw, metadata=recording)
             for second, recording in zip(seconds, recordings, strict=True)
         )
     )
-    report = compared(place)
+    report = compared(store)
     assert report.parameters["source_key"] == "recording"
     assert signal(report, "score").units == "groups"
 
 
-def test_signals_of_few_images_remain_signals(place, monkeypatch):
+def test_signals_of_few_images_remain_signals(store, monkeypatch):
     monkeypatch.setattr(windows, "SHARD_SIZE", 1000)
-    fill(place, range(1, 251), predictions=[])
-    fill(place, [400, 401])
-    summary = windowed(place).summary
+    fill(store, range(1, 251), predictions=[])
+    fill(store, [400, 401])
+    summary = windowed(store).summary
     assert (
         next(len(column.rows) for column in summary.sample.columns if column.name == "score") == 2
     )
 
 
-def test_the_number_of_inferences_is_extrapolated_from_the_sample(place):
-    fill(place, range(1, 301))
-    fill(place, range(301, 401), status=500, predictions=[])
-    assert windowed(place).summary.n == 300
-    assert windowed(place, max_rows=200).summary.n == pytest.approx(300, abs=60)
+def test_the_number_of_inferences_is_extrapolated_from_the_sample(store):
+    fill(store, range(1, 301))
+    fill(store, range(301, 401), status=500, predictions=[])
+    assert windowed(store).summary.n == 300
+    assert windowed(store, max_rows=200).summary.n == pytest.approx(300, abs=60)
 
 
-def test_damaged_signals_are_skipped(place):
-    fill(place, range(1, 61))
-    signals(place, range(1, 61))
+def test_damaged_signals_are_skipped(store):
+    fill(store, range(1, 61))
+    signals(store, range(1, 61))
     damaged = [b"odd", np.full(4, np.nan, "<f2").tobytes(), np.zeros(3, "<f2").tobytes()]
-    place.change(
+    store.commit_changes(
         SignalsOfImages(
             [
                 ImageSignals(id_at_second(at), b"torn", column, SPACE)
@@ -220,18 +220,18 @@ def test_damaged_signals_are_skipped(place):
             ]
         )
     )
-    names = {column.name: len(column.rows) for column in windowed(place).summary.sample.columns}
+    names = {column.name: len(column.rows) for column in windowed(store).summary.sample.columns}
     assert (names["embedding"], names["image.blur"]) == (57, 57)
 
 
-def test_excluded_inferences_are_counted(place):
-    fill(place, range(1, 81))
-    fill(place, [81, 82], status=500, predictions=[])
-    fill(place, [83], task="IMAGE_CLASSIFICATION")
-    fill(place, range(84, 90))
-    signals(place, range(1, 50))
-    signals(place, range(50, 60), space=OTHER_SPACE)
-    window = windowed(place)
+def test_excluded_inferences_are_counted(store):
+    fill(store, range(1, 81))
+    fill(store, [81, 82], status=500, predictions=[])
+    fill(store, [83], task="IMAGE_CLASSIFICATION")
+    fill(store, range(84, 90))
+    signals(store, range(1, 50))
+    signals(store, range(50, 60), space=OTHER_SPACE)
+    window = windowed(store)
     assert (window.info.task, window.info.space) == ("OBJECT_DETECTION", SPACE)
     assert window.info.excluded == {
         "failed": 2, "other_task": 1, "no_signals": 27, "other_space": 10,
@@ -239,17 +239,17 @@ def test_excluded_inferences_are_counted(place):
     assert window.summary.n == len(window.summary.sample.order) == 86
     names = {column.name: len(column.rows) for column in window.summary.sample.columns}
     assert (names["embedding"], names["image.blur"], names["score"]) == (49, 59, 86)
-    other_window = windowed(place, space=OTHER_SPACE)
+    other_window = windowed(store, space=OTHER_SPACE)
     assert len(other_window.summary.sample.columns[-1].rows) == 10
 
 
-def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(place):
+def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(store):
     for start in (1, MIDDLE):
-        fill(place, range(start, start + 60))
-        signals(place, range(start, start + 60))
-    fill(place, [MIDDLE + 70])
-    signals(place, [MIDDLE + 70], shift=-20)
-    report = compared(place)
+        fill(store, range(start, start + 60))
+        signals(store, range(start, start + 60))
+    fill(store, [MIDDLE + 70])
+    signals(store, [MIDDLE + 70], shift=-20)
+    report = compared(store)
     assert len(report.unlike) == 12
     first = report.unlike[0]
     assert first.inference_id == str(id_at_second(MIDDLE + 70))
@@ -262,32 +262,32 @@ def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(pl
     assert msgspec.json.decode(msgspec.json.encode(first.nearest[0].predictions))[0]["label"] == "a"
 
 
-def test_signals_of_another_kind_are_left_out(place):
-    fill(place, range(1, 60), metadata={"floor": 3})
-    fill(place, range(MIDDLE, MIDDLE + 60), metadata={"floor": "three"})
-    report = compared(place)
+def test_signals_of_another_kind_are_left_out(store):
+    fill(store, range(1, 60), metadata={"floor": 3})
+    fill(store, range(MIDDLE, MIDDLE + 60), metadata={"floor": "three"})
+    report = compared(store)
     assert report.parameters["left_out"] == {
         "meta.floor": "count in the baseline, categorical in the window"
     }
 
 
-def test_a_quiet_window_is_insufficient(place):
-    fill(place, range(1, 60))
-    report = compared(place)
+def test_a_quiet_window_is_insufficient(store):
+    fill(store, range(1, 60))
+    report = compared(store)
     assert (report.status, report.data.current.n) == ("insufficient", 0)
 
 
-def test_what_is_wrong_is_named(place):
+def test_what_is_wrong_is_named(store):
     with pytest.raises(DriftError, match="the model 'one' has no inferences"):
-        compared(place)
-    fill(place, range(MIDDLE, MIDDLE + 9))
+        compared(store)
+    fill(store, range(MIDDLE, MIDDLE + 9))
     with pytest.raises(DriftError, match="has no inferences in the baseline"):
-        compared(place)
-    fill(place, range(1, 9))
+        compared(store)
+    fill(store, range(1, 9))
     with pytest.raises(DriftError, match=r"expected a signal among area, .*, got 'scor'"):
-        compared(place, signals=["scor"])
+        compared(store, signals=["scor"])
     with pytest.raises(DriftError, match="expected the summary of the baseline 'x'"):
-        compared(place, baseline="x")
+        compared(store, baseline="x")
 
 
 def test_times_are_resolved_to_milliseconds():

@@ -18,7 +18,7 @@ KNOWN, ASKED = 200, 150
 IDS = np.array([id_at_second(second) for second in range(1, KNOWN + ASKED + 1)])
 
 
-def fill(place, *, labels=2):
+def fill(store, *, labels=2):
     """Answer with the chance to be right as score; of the first the truth is known."""
     draw = np.random.default_rng(3)
     records, truths = [], []
@@ -33,15 +33,15 @@ def fill(place, *, labels=2):
         )
         truth = "a" if draw.random() < score else "b"
         truths.append(TruthStatement("id", str(id_at_second(second)), [{"label": truth}]))
-    place.move(*records)
-    place.change(*truths[:KNOWN])
+    store.commit(*records)
+    store.commit_changes(*truths[:KNOWN])
 
 
-def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
-    fill(place)
+def test_the_report_of_a_classifier_has_its_estimated_accuracy(store):
+    fill(store)
     times = [time_at_second(second) for second in (0, KNOWN + 1)]
     parameters = DriftParameters("one", start=times[1], baseline=StoredWindow(*times))
-    metrics = compare_stored(place.inferences, parameters).metrics
+    metrics = compare_stored(store.inferences, parameters).metrics
     assert [metric.parameters["method"] for metric in metrics] == [
         "atc_max_confidence",
         "atc_negative_entropy",
@@ -49,13 +49,13 @@ def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
     ]
     assert metrics[2].value == pytest.approx(0.6, abs=0.1)
     assert (metrics[2].n, metrics[2].parameters["n_baseline"]) == (ASKED, KNOWN)
-    assert metrics == estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert metrics == estimate_stored_accuracy(store.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_single_label_gives_no_entropy_estimate(place):
-    fill(place, labels=1)
-    metrics = estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+def test_a_single_label_gives_no_entropy_estimate(store):
+    fill(store, labels=1)
+    metrics = estimate_stored_accuracy(store.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
     assert [metric.parameters["method"] for metric in metrics] == ["atc_max_confidence", "cbpe"]
 
 
@@ -65,21 +65,21 @@ def test_a_single_label_gives_no_entropy_estimate(place):
     [("OBJECT_DETECTION", IDS[:KNOWN]), (TASK, IDS[:99]), (TASK, IDS[KNOWN:]), (TASK, IDS[:0])],
     ids=["task", "few", "none", "empty"],
 )
-def test_without_ground_truth_there_is_no_estimate(place, task, baseline):
-    fill(place)
-    assert estimate_stored_accuracy(place.inferences, task, baseline, IDS[KNOWN:]) == []
+def test_without_ground_truth_there_is_no_estimate(store, task, baseline):
+    fill(store)
+    assert estimate_stored_accuracy(store.inferences, task, baseline, IDS[KNOWN:]) == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_unusable_predictions_are_skipped(place):
-    fill(place)
+def test_unusable_predictions_are_skipped(store):
+    fill(store)
     image = InputReference("image", None, 64, 48, "image/jpeg")
     for at, predictions in enumerate(([], [{"label": "a", "score": 0.9}])):
         seq = id_at_second(1000 + at)
-        place.move(make_record(seq, model=MODEL, task=TASK, predictions=predictions, input=image))
-        place.change(TruthStatement("id", str(seq), [{"label": "a"}] * (1 + at)))
+        store.commit(make_record(seq, model=MODEL, task=TASK, predictions=predictions, input=image))
+        store.commit_changes(TruthStatement("id", str(seq), [{"label": "a"}] * (1 + at)))
     more = [id_at_second(1000), id_at_second(1001)]
     metrics = estimate_stored_accuracy(
-        place.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more)
+        store.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more)
     )
     assert [(metric.n, metric.parameters["n_baseline"]) for metric in metrics] == [(1, KNOWN)] * 2

@@ -46,7 +46,7 @@ def box(source):
 
 
 @pytest.fixture
-def place(place, monkeypatch):
+def store(store, monkeypatch):
     monkeypatch.setattr(reading, "SHARD_SIZE", 100)
     monkeypatch.setattr(stored, "SHARD_SIZE", 100)
     source = np.random.default_rng(0)
@@ -63,51 +63,51 @@ def place(place, monkeypatch):
             )
             for at in range(IMAGES)
         ]
-        place.move(*records)
-    place.change(
+        store.commit(*records)
+    store.commit_changes(
         *(
             TruthStatement("input.hash", f"blake3:{at:064x}", [box(source), box(source)])
             for at in range(IMAGES)
         )
     )
-    return place
+    return store
 
 
-def test_a_cluster_gives_the_same_report(place, database_url, cluster):
+def test_a_cluster_gives_the_same_report(store, database_url, cluster):
     parameters = EvaluationParameters(
         "one", by=["meta.camera_id"], compare=[{"model": "other"}], resamples=5
     )
     parameters = msgspec.convert(msgspec.to_builtins(parameters), EvaluationParameters)
-    local_report = evaluate_stored(place.inferences, parameters)
+    local_report = evaluate_stored(store.inferences, parameters)
     there = evaluate_stored(
-        place.inferences, parameters, executor=RayExecutor(cluster, database_url)
+        store.inferences, parameters, executor=RayExecutor(cluster, database_url)
     )
     assert local_report.provenance["shards"] == 3
     assert stable_report(there) == stable_report(local_report)
 
 
-def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
+def test_a_cluster_gives_the_same_drift(store, database_url, cluster, monkeypatch):
     monkeypatch.setattr(windows, "SHARD_SIZE", 100)
     middle = str((1 + IMAGES // 2) * 1000 << 22)
     window = StoredWindow(where={"id": {"lt": middle}})
     parameters = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
-    local_report = compare_stored(place.inferences, parameters)
+    local_report = compare_stored(store.inferences, parameters)
     there = compare_stored(
-        place.inferences, parameters, executor=RayExecutor(cluster, database_url)
+        store.inferences, parameters, executor=RayExecutor(cluster, database_url)
     )
     assert local_report.data.current.n == local_report.data.baseline.n == IMAGES // 2
     assert stable_report(there) == stable_report(local_report)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
+def test_an_exported_file_gives_the_numbers_of_the_store(store, cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 100)
     path = tmp_path / "one.parquet"
     parameters = ExportParameters({"model": "one"}, "parquet", images=False)
-    export(place.inferences, FileBlobs(tmp_path / "blobs"), parameters, path)
+    export(store.inferences, FileBlobs(tmp_path / "blobs"), parameters, path)
     stored_report = evaluate_stored(
-        place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
+        store.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )
     assert parquet.count_row_groups(path) > 1
     for map_shards in (map, cluster.map):
@@ -132,15 +132,15 @@ def test_what_is_no_parquet_is_said(tmp_path):
         evaluate_parquet(path, "detection")
 
 
-def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
+def test_what_fails_on_a_cluster_says_why(store, database_url, cluster):
     bad = make_record(
         9 * 10**6 << 22, model=ModelReference("one", "1", "aa" * 32), task="IMAGE_CLASSIFICATION"
     )
-    place.move(bad)
-    place.change(TruthStatement("id", str(bad.seq), []))
+    store.commit(bad)
+    store.commit_changes(TruthStatement("id", str(bad.seq), []))
     with pytest.raises(EvaluationError, match="expected inferences of one task"):
         evaluate_stored(
-            place.inferences,
+            store.inferences,
             EvaluationParameters("one"),
             executor=RayExecutor(cluster, database_url),
         )

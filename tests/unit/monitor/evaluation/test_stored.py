@@ -61,33 +61,33 @@ def image_truth(image, there="a"):
     )
 
 
-def evaluated(place, *, tell=lambda *_: None, shards=None, **parameters):
+def evaluated(store, *, tell=lambda *_: None, shards=None, **parameters):
     evaluation_parameters = msgspec.convert(
         {"model": "one", "resamples": 10, **parameters}, EvaluationParameters
     )
-    return evaluate_stored(place.inferences, evaluation_parameters, tell, shards)
+    return evaluate_stored(store.inferences, evaluation_parameters, tell, shards)
 
 
 def accuracy(report):
     return report.metrics[0].value, report.data.current.n, report.data.excluded
 
 
-def test_truth_counts_whenever_it_arrived(place, answer):
-    place.change(image_truth(1))
-    place.move(answer(1), answer(2, "b"), answer(3), answer(4))
-    assert accuracy(evaluated(place)) == (1, 1, {"no_truth": 3, "unseen_label": 0})
-    place.change(truth(2), truth(3))
-    assert accuracy(evaluated(place)) == (2 / 3, 3, {"no_truth": 1, "unseen_label": 0})
-    place.change(truth(2, "b"), truth(3, None))
-    assert accuracy(evaluated(place)) == (1, 2, {"no_truth": 2, "unseen_label": 0})
+def test_truth_counts_whenever_it_arrived(store, answer):
+    store.commit_changes(image_truth(1))
+    store.commit(answer(1), answer(2, "b"), answer(3), answer(4))
+    assert accuracy(evaluated(store)) == (1, 1, {"no_truth": 3, "unseen_label": 0})
+    store.commit_changes(truth(2), truth(3))
+    assert accuracy(evaluated(store)) == (2 / 3, 3, {"no_truth": 1, "unseen_label": 0})
+    store.commit_changes(truth(2, "b"), truth(3, None))
+    assert accuracy(evaluated(store)) == (1, 2, {"no_truth": 2, "unseen_label": 0})
 
 
-def test_the_report_says_what_was_looked_at(place, answer):
+def test_the_report_says_what_was_looked_at(store, answer):
     seconds = range(5, 12)
-    place.move(*(answer(second) for second in seconds))
-    place.change(*(truth(second) for second in seconds))
+    store.commit(*(answer(second) for second in seconds))
+    store.commit_changes(*(truth(second) for second in seconds))
     filter_text = "ts=ge:2025-01-01T00:00:06Z"
-    report = evaluated(place, where=filter_text, version="1", by=["hour"])
+    report = evaluated(store, where=filter_text, version="1", by=["hour"])
     assert (report.task, report.kind) == ("OBJECT_DETECTION", "evaluation")
     assert msgspec.structs.astuple(report.model) == ("one", "1", "aa" * 32)
     window = report.data.current
@@ -107,12 +107,12 @@ def test_the_report_says_what_was_looked_at(place, answer):
     assert report.provenance["shards"] == 2
 
 
-def test_failed_requests_and_those_without_a_truth_are_left_out_and_counted(place, answer):
-    place.move(
+def test_failed_requests_and_those_without_a_truth_are_left_out_and_counted(store, answer):
+    store.commit(
         answer(1), answer(2), answer(3, "b"), answer(4, status=500, predictions=[]), answer(5)
     )
-    place.change(truth(1), truth(3), truth(4))
-    report = evaluated(place)
+    store.commit_changes(truth(1), truth(3), truth(4))
+    report = evaluated(store)
     assert accuracy(report) == (0.5, 2, {"failed": 1, "no_truth": 2, "unseen_label": 0})
 
 
@@ -130,26 +130,26 @@ WHERE = [
 ]
 
 
-def test_a_filter_chooses_what_counts(place, answer):
+def test_a_filter_chooses_what_counts(store, answer):
     large = [{"label": "a", "score": 1, "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}]
-    place.move(
+    store.commit(
         answer(1, metadata={"camera": "north"}, predictions=large),
         answer(2, metadata={"camera": "north", "latitude": 10, "longitude": 20}),
         answer(3, "b"),
         answer(4, model=ModelReference("one", "2", "cc" * 32)),
         answer(5, model=OTHER),
     )
-    place.change(*(truth(second) for second in range(1, 6)))
+    store.commit_changes(*(truth(second) for second in range(1, 6)))
     for filter_, n in WHERE:
-        window = evaluated(place, where=filter_).data.current
+        window = evaluated(store, where=filter_).data.current
         assert (window.n, window.filter) == (n, filter_)
 
 
-def test_versions_are_evaluated_together_unless_one_is_asked_for(place, answer):
+def test_versions_are_evaluated_together_unless_one_is_asked_for(store, answer):
     second = ModelReference("one", "2", "cc" * 32)
-    place.move(answer(1), answer(2, "b", model=second))
-    place.change(truth(1), truth(2))
-    both, single = evaluated(place), evaluated(place, version="2")
+    store.commit(answer(1), answer(2, "b", model=second))
+    store.commit_changes(truth(1), truth(2))
+    both, single = evaluated(store), evaluated(store, version="2")
     assert (both.model.version, both.model.sha256, both.metrics[0].value) == ("1, 2", "", 0.5)
     assert (single.model.version, single.model.sha256, single.metrics[0].value) == (
         "2",
@@ -158,17 +158,17 @@ def test_versions_are_evaluated_together_unless_one_is_asked_for(place, answer):
     )
 
 
-def test_slices_are_keys_and_filters(place, answer):
+def test_slices_are_keys_and_filters(store, answer):
     cameras = ["north", "north", "south", None, "south", "north", "south"]
-    place.move(
+    store.commit(
         *(
             answer(at, "ab"[at % 2], metadata={} if camera is None else {"camera": {"id": camera}})
             for at, camera in enumerate(cameras, 1)
         )
     )
-    place.change(*(truth(at) for at in range(1, 8) if at != 3))
+    store.commit_changes(*(truth(at) for at in range(1, 8) if at != 3))
     report = evaluated(
-        place,
+        store,
         by=["meta.camera.id", "day"],
         slices={"right": "label=a", "late": {"ts": {"ge": time_at_second(5)}}, "none": "label=c"},
     )
@@ -188,10 +188,10 @@ def test_slices_are_keys_and_filters(place, answer):
     }
 
 
-def test_other_models_are_compared_on_the_same_images(place, answer):
+def test_other_models_are_compared_on_the_same_images(store, answer):
     seconds = range(1, 8)
-    place.move(*(answer(second, "a" if second < 5 else "b") for second in seconds))
-    place.move(
+    store.commit(*(answer(second, "a" if second < 5 else "b") for second in seconds))
+    store.commit(
         *(
             answer(100 + second, "b" if second < 2 else "a", second, model=OTHER)
             for second in seconds[:5]
@@ -200,9 +200,9 @@ def test_other_models_are_compared_on_the_same_images(place, answer):
         answer(91, "a", 50, model=OTHER),  # of an image that the first never saw
         answer(120, "a", 5, model=OTHER, status=500),
     )
-    place.change(*(truth(second) for second in seconds if second != 3))
-    place.change(image_truth(1, "b"), truth(1))  # the answer's own truth counts for both
-    report = evaluated(place, compare=[{"model": "other"}])
+    store.commit_changes(*(truth(second) for second in seconds if second != 3))
+    store.commit_changes(image_truth(1, "b"), truth(1))  # the answer's own truth counts for both
+    report = evaluated(store, compare=[{"model": "other"}])
     (comparison,) = report.comparisons
     assert msgspec.structs.astuple(comparison.model) == ("other", "1", "bb" * 32)
     # Images 1, 2, 4, 5: the first is right thrice, the other thrice.
@@ -214,27 +214,27 @@ def test_other_models_are_compared_on_the_same_images(place, answer):
     assert report.parameters["compare"] == [{"model": "other", "version": None, "where": None}]
 
 
-def test_a_model_compared_with_itself_does_not_differ(place, answer):
-    place.move(*(answer(second, "ab"[second % 2]) for second in range(1, 8)), answer(9, "a", 1))
-    place.change(*(truth(second) for second in range(1, 10)))
-    report = evaluated(place, compare=[{"model": "one"}])
+def test_a_model_compared_with_itself_does_not_differ(store, answer):
+    store.commit(*(answer(second, "ab"[second % 2]) for second in range(1, 8)), answer(9, "a", 1))
+    store.commit_changes(*(truth(second) for second in range(1, 10)))
+    report = evaluated(store, compare=[{"model": "one"}])
     (comparison,) = report.comparisons
     assert (comparison.n, comparison.excluded) == (7, {"duplicate": 2})
     assert {(metric.value, metric.ci95) for metric in comparison.differences} == {(0, (0, 0))}
 
 
-def test_versions_and_filters_choose_what_is_compared(place, answer):
+def test_versions_and_filters_choose_what_is_compared(store, answer):
     second = ModelReference("one", "2", "cc" * 32)
-    place.move(
+    store.commit(
         answer(1),
         answer(2),
         answer(11, "a", 1, model=second),
         answer(12, "b", 2, model=second, metadata={"trial": True}),
         answer(13, "a", 2, model=second),
     )
-    place.change(truth(1), truth(2))
+    store.commit_changes(truth(1), truth(2))
     report = evaluated(
-        place,
+        store,
         version="1",
         compare=[{"model": "one", "version": "2", "where": "meta.trial=true"}, {"model": "nobody"}],
     )
@@ -243,18 +243,18 @@ def test_versions_and_filters_choose_what_is_compared(place, answer):
     assert (nobody.n, nobody.metrics[0].value, nobody.excluded) == (0, None, {"not_answered": 2})
 
 
-def test_images_without_a_hash_count_and_are_not_compared(place, answer):
-    place.move(answer(1, image=""), answer(2, "b", image=""))
-    place.change(truth(1), truth(2))
-    report = evaluated(place, compare=[{"model": "one"}])
+def test_images_without_a_hash_count_and_are_not_compared(store, answer):
+    store.commit(answer(1, image=""), answer(2, "b", image=""))
+    store.commit_changes(truth(1), truth(2))
+    report = evaluated(store, compare=[{"model": "one"}])
     assert accuracy(report)[:2] == (0.5, 2)
     assert (report.comparisons[0].n, report.comparisons[0].excluded) == (0, {"not_answered": 2})
 
 
-def test_the_worst_images_come_with_what_is_drawn(place, answer):
-    place.move(answer(1), answer(2, "bb"))
-    place.change(truth(1), truth(2, "ab"))
-    (worst,) = evaluated(place).worst
+def test_the_worst_images_come_with_what_is_drawn(store, answer):
+    store.commit(answer(1), answer(2, "bb"))
+    store.commit_changes(truth(1), truth(2, "ab"))
+    (worst,) = evaluated(store).worst
     assert (worst.inference_id, worst.width, worst.height) == (str(2000 << 22), 640, 480)
     assert worst.image == f"blake3:{2:064x}"
     labels = [prediction["label"] for prediction in msgspec.json.decode(worst.predictions)]
@@ -262,20 +262,20 @@ def test_the_worst_images_come_with_what_is_drawn(place, answer):
     assert msgspec.json.decode(worst.ground_truth) == [{"label": "a"}, {"label": "b"}]
 
 
-def test_what_is_not_of_the_task_is_left_out_and_counted(place, answer):
-    place.move(*(answer(second) for second in (1, 2, 3, 4)))
+def test_what_is_not_of_the_task_is_left_out_and_counted(store, answer):
+    store.commit(*(answer(second) for second in (1, 2, 3, 4)))
     statement = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}])
-    place.change(truth(1), statement, truth(4))
-    report = evaluated(place)
+    store.commit_changes(truth(1), statement, truth(4))
+    report = evaluated(store)
     assert accuracy(report) == (1, 2, {"no_truth": 1, "unreadable": 1, "unseen_label": 0})
     assert report.parameters["unreadable"] == "expected a label, got none"
     with pytest.raises(EvaluationError, match="expected a label, got none"):
-        evaluated(place, where={"id": {"eq": str(2000 << 22)}})
+        evaluated(store, where={"id": {"eq": str(2000 << 22)}})
 
 
-def test_nothing_with_a_truth_is_insufficient(place, answer):
-    place.move(answer(1))
-    report = evaluated(place, by=["hour"], slices={"a": "label=a"}, compare=[{"model": "other"}])
+def test_nothing_with_a_truth_is_insufficient(store, answer):
+    store.commit(answer(1))
+    report = evaluated(store, by=["hour"], slices={"a": "label=a"}, compare=[{"model": "other"}])
     assert (report.status, report.data.excluded["no_truth"]) == ("insufficient", 1)
 
 
@@ -290,24 +290,24 @@ def test_nothing_with_a_truth_is_insufficient(place, answer):
         ({"compare": [{"model": "sorter"}]}, "expected inferences of one task, got OBJECT_DETEC"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said(place, answer, parameters, message):
+def test_what_cannot_be_evaluated_is_said(store, answer, parameters, message):
     mixed, tensors, sorter = (
         ModelReference(name, "1", "dd" * 32) for name in ("mixed", "tensors", "sorter")
     )
-    place.move(
+    store.commit(
         answer(1),
         answer(2, model=mixed),
         answer(3, model=mixed, task="IMAGE_CLASSIFICATION"),
         answer(4, model=tensors, task="TENSOR"),
         answer(5, image=1, model=sorter, task="IMAGE_CLASSIFICATION"),
     )
-    place.change(truth(1))
+    store.commit_changes(truth(1))
     with pytest.raises(EvaluationError, match=message):
-        evaluated(place, **parameters)
+        evaluated(store, **parameters)
     filter_text = '{"task": "IMAGE_CLASSIFICATION"}'
-    place.change(truth(3, "b"))
+    store.commit_changes(truth(3, "b"))
     assert (
-        evaluated(place, model="mixed", where=msgspec.json.decode(filter_text)).metrics[0].value
+        evaluated(store, model="mixed", where=msgspec.json.decode(filter_text)).metrics[0].value
         == 0
     )
 
@@ -324,14 +324,14 @@ EVERYTHING = {
 
 
 @pytest.fixture
-def full(place, answer):
+def full(store, answer):
     seconds = range(1, 21)
-    place.move(*(answer(second, "ab"[second % 3 == 0]) for second in seconds))
-    place.move(
+    store.commit(*(answer(second, "ab"[second % 3 == 0]) for second in seconds))
+    store.commit(
         *(answer(100 + second, "ab"[second % 4 == 0], second, model=OTHER) for second in seconds)
     )
-    place.change(*(truth(second) for second in seconds if second != 7))
-    return place
+    store.commit_changes(*(truth(second) for second in seconds if second != 7))
+    return store
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -1,0 +1,158 @@
+"""A store without a server, for the tests of every package that write records and read them back."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import execute, writer_engine
+from quadriga.store.exchange.export import ExportParameters, export
+from quadriga.store.exchange.import_files import read
+from quadriga.store.exchange.imports import Importer
+from quadriga.store.inferences import InferenceReader, QueryRequest
+from quadriga.store.journal import Journal
+from quadriga.store.records import InferenceRecord, JournaledChange
+from quadriga.store.writer import Writer
+
+TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
+          "feedback", "signal", "retention")  # fmt: skip
+Entry = InferenceRecord | JournaledChange
+FIRST_CHANGE_ID = 1 << 40
+"""Lowest id of a change in tests; the ids of records are below it."""
+
+
+def select_rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows that a statement selects from a database."""
+    with writer_engine(url) as engine, engine.connect() as connection:
+        return [tuple(row) for row in execute(connection, statement)]
+
+
+def run_statements(url: str, *statements: tuple[str, Sequence[Any]]) -> None:
+    """Change a database behind a writer's back, by statements with their values, in one transaction."""
+    with writer_engine(url) as engine, engine.begin() as connection:
+        for statement, values in statements:
+            execute(connection, statement, values)
+
+
+def commit_journal(url: str, directory: Path) -> Writer:
+    """Commit a journal to a database by a new writer; return that writer, closed."""
+    writer = Writer(directory, url)
+    try:
+        writer.drain()
+    finally:
+        writer.close()
+    return writer
+
+
+def store_entries(url: str, directory: Path, entries: Sequence[Entry]) -> Writer:
+    """Append entries to a journal and commit it by a new writer; return that writer, closed."""
+    journal = Journal(directory, 0)
+    journal.append(entries)
+    journal.close()
+    return commit_journal(url, directory)
+
+
+class StoreHarness:
+    """A data folder and a database, with the journal, blobs, writer and readers between them.
+
+    The writer and the readers open when they are first used, as a journal has one writer at a time: a test
+    either uses `writer` and what builds on it, or `commit_journal`, `add` and `import_file`.
+    """
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.url = url
+        self.root = root
+        self.journal_directory = root / "journal"
+        self.journal = Journal(self.journal_directory, 0)
+        self.blobs = FileBlobs(root / "blobs")
+        self._last_change_id = FIRST_CHANGE_ID
+
+    @cached_property
+    def writer(self) -> Writer:
+        """The writer that stays open until the harness is closed."""
+        return Writer(self.journal_directory, self.url)
+
+    @cached_property
+    def inferences(self) -> InferenceReader:
+        """The readers of the stored inferences."""
+        return InferenceReader(self.url, self.journal_directory, self.blobs)
+
+    def commit(self, *entries: Entry) -> None:
+        """Journal records and changes, and commit them by the open writer."""
+        self.journal.append(entries)
+        self.writer.drain()
+
+    def commit_changes(self, *changes: Any) -> None:
+        """Journal changes with the next ids, and commit them by the open writer."""
+        self.commit(*(self.sequenced(change) for change in changes))
+
+    def sequenced(self, change: Any) -> JournaledChange:
+        """Return a change with the next id."""
+        self._last_change_id += 1
+        return JournaledChange(self._last_change_id, change)
+
+    def add(self, *entries: Entry) -> None:
+        """Store entries by a writer of their own, which is closed again."""
+        store_entries(self.url, self.journal_directory, entries)
+
+    def commit_journal(self) -> tuple[int, int, int]:
+        """Commit the journal by a new writer; return the counts of committed and rejected records and damaged parts."""
+        writer = commit_journal(self.url, self.journal_directory)
+        return writer.records_committed, writer.records_rejected, writer.damaged_parts
+
+    def recommit_journal(self) -> None:
+        """Commit the journal from its beginning once more, by a new writer that stays open."""
+        self.execute("DELETE FROM journal_offset")
+        self.writer.close()
+        del self.writer
+        self.writer.drain()
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return the rows that a statement selects."""
+        return select_rows(self.url, statement)
+
+    def all_rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Return every row of every table that changes touch."""
+        return {table: sorted(self.rows(f"SELECT * FROM {table}"), key=str) for table in TABLES}
+
+    def execute(self, statement: str) -> None:
+        """Change the database behind the writer's back."""
+        run_statements(self.url, (statement, ()))
+
+    def stored_ids(self) -> list[int]:
+        """Return the ids in the database, the lowest first."""
+        return [seq for (seq,) in self.rows("SELECT seq FROM inference ORDER BY seq")]
+
+    def page_ids(self, **request: Any) -> list[int]:
+        """Return the ids of one page of a query."""
+        page = self.inferences.query(QueryRequest(**request))
+        return [int(inference.id) for inference in page.inferences]
+
+    def metadata(self, seq: int) -> Any:
+        """Return the metadata of an inference."""
+        return msgspec.json.decode(self.inferences.get(str(seq)).metadata)
+
+    def ground_truth(self, seq: int) -> Any:
+        """Return the ground truth of an inference, None without one."""
+        annotations = self.inferences.get(str(seq)).ground_truth
+        return None if annotations is None else msgspec.json.decode(annotations)
+
+    def export(self, target: Path, **parameters: Any) -> Path:
+        """Export inferences to a file, and return its path."""
+        export(self.inferences, self.blobs, msgspec.convert(parameters, ExportParameters), target)
+        return target
+
+    def import_file(self, file: Path, kind: str = "inferences", join: str | None = None) -> Any:
+        """Import a file of inferences or of ground truth; return the counts of what was imported."""
+        importer = Importer(self.journal_directory, self.url, self.blobs, kind, join)
+        return importer.run(read(file))
+
+    def close(self) -> None:
+        """Close the journal, and the writer and the readers where they are open."""
+        self.journal.close()
+        for name in ("writer", "inferences"):
+            if name in self.__dict__:
+                getattr(self, name).close()

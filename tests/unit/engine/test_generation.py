@@ -250,7 +250,7 @@ WRONG = [
     ("[input]\nchannels = 4", "channels in model.toml to be 3 as in the file, got 4"),
     ("[input]\nbit_depth = 16", "1 or 3 channels of 8 bits, got 3 of 16"),
     ("[input]\nwidth = 3", "expected a key of [input]"),
-    ("[output]\ndecoder = 'x'", "no output"),
+    ("[output]\ndecoder = 'x'", "output has no use"),
     ("[text", "TOML"),
 ]
 

@@ -72,20 +72,20 @@ def made(images: int, seed: int = 0) -> tuple[Table, Table]:
     truths["area"] *= pick.uniform(0.5, 1, objects)
     truths["crowd"] = pick.random(objects) < 0.01
     truths["difficult"] = np.zeros(objects, bool)
-    of = np.repeat(np.arange(images), FOUND) * TRUTHS + pick.integers(0, TRUTHS, detections)
+    target = np.repeat(np.arange(images), FOUND) * TRUTHS + pick.integers(0, TRUTHS, detections)
     near = pick.random(detections) < 0.7
-    moved = truths["corners"][of] + pick.normal(0, 0.08, (detections, 4)) * np.tile(
-        truths["box"][of, 2:], 2
+    moved = truths["corners"][target] + pick.normal(0, 0.08, (detections, 4)) * np.tile(
+        truths["box"][target, 2:], 2
     )
     moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
     same = near & (pick.random(detections) < 0.85)
-    found = table(
+    predictions = table(
         FOUND,
         np.where(near[:, None], moved, corners(detections)),
-        np.where(same, truths["label"][of], pick.integers(0, LABELS, detections)),
+        np.where(same, truths["label"][target], pick.integers(0, LABELS, detections)),
     )
-    found["score"] = np.where(near, pick.beta(3, 2, detections), pick.beta(2, 4, detections))
-    return found, truths
+    predictions["score"] = np.where(near, pick.beta(3, 2, detections), pick.beta(2, 4, detections))
+    return predictions, truths
 
 
 class Coco(NamedTuple):
@@ -95,7 +95,7 @@ class Coco(NamedTuple):
     results: list[dict[str, Any]]
 
 
-def coco_of(found: Table, truths: Table, images: int) -> Coco:
+def coco_of(predictions: Table, truths: Table, images: int) -> Coco:
     """Return tables as COCO's dataset and results."""
     annotations = [
         {
@@ -118,7 +118,8 @@ def coco_of(found: Table, truths: Table, images: int) -> Coco:
     results = [
         {"image_id": image + 1, "category_id": label + 1, "bbox": box, "score": score}
         for image, label, box, score in zip(
-            *(found[name].tolist() for name in ("image", "label", "box", "score")), strict=True
+            *(predictions[name].tolist() for name in ("image", "label", "box", "score")),
+            strict=True,
         )
     ]
     dataset = {
@@ -131,22 +132,22 @@ def coco_of(found: Table, truths: Table, images: int) -> Coco:
 
 
 Row = tuple[int, bytes, bytes]
-"""As a page of the store has it: a number, predictions and truth as JSON."""
+"""A row of a page of the store: a number, predictions and truth as JSON."""
 
 
-def rows_of(found: Table, truths: Table, images: int) -> Iterator[Row]:
+def rows_of(prediction_table: Table, truths: Table, images: int) -> Iterator[Row]:
     """Return tables as rows of the store."""
     sides = []
-    for table in (found, truths):
+    for table in (prediction_table, truths):
         boxes: list[list[dict[str, Any]]] = [[] for _ in range(images)]
         columns = [table[name].tolist() for name in ("image", "label", "corners")]
         more = {name: table[name].tolist() for name in ("score", "crowd") if name in table}
         if "crowd" in table:
             more["area"] = table["area"].tolist()
         for at, (image, label, corners) in enumerate(zip(*columns, strict=True)):
-            one = dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
+            row = dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
             fields = {name: values[at] for name, values in more.items()}
-            boxes[image].append({"label": NAMES[label], **fields, **one})
+            boxes[image].append({"label": NAMES[label], **fields, **row})
         sides.append(boxes)
     for number, (predictions, there) in enumerate(zip(*sides, strict=True)):
         yield number, msgspec.json.encode(predictions), msgspec.json.encode(there)
@@ -170,10 +171,10 @@ def stored(rows: list[Row]) -> Iterator[InferenceReader]:
         chance, moment = random.Random(0), smallest_id_at(END_MS)
         for number, predictions, truth in rows:
             seq = moment + 2 * number
-            made = record(seq, chance)
-            yield msgspec.structs.replace(made, predictions=msgspec.json.decode(predictions))
-            known = TruthStatement("id", str(seq), msgspec.json.decode(truth))
-            yield JournaledChange(seq + 1, known)
+            inference = record(seq, chance)
+            yield msgspec.structs.replace(inference, predictions=msgspec.json.decode(predictions))
+            statement = TruthStatement("id", str(seq), msgspec.json.decode(truth))
+            yield JournaledChange(seq + 1, statement)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -196,7 +197,8 @@ def state_of_store(inferences: InferenceReader) -> EvaluationState:
         request = QueryRequest(where={}, order="ts", limit=SHARD, cursor=cursor)
         page = inferences.query(request)
         images = [
-            EvaluatedImage(one.id, one.predictions, one.ground_truth) for one in page.inferences
+            EvaluatedImage(record.id, record.predictions, record.ground_truth)
+            for record in page.inferences
         ]
         states.append(build_state(DetectionEvaluator(), images, []))
         cursor = page.cursor
@@ -204,20 +206,30 @@ def state_of_store(inferences: InferenceReader) -> EvaluationState:
             return merge_states(states)
 
 
-def state_of_arrays(found: Table, truths: Table, images: int) -> EvaluationState:
+def state_of_arrays(predictions: Table, truths: Table, images: int) -> EvaluationState:
     """Turn arrays into a state."""
     ids = [str(number) for number in range(images)]
     sizes = np.zeros((images, 2), np.int64)
     return merge_states(
-        [EvaluationState(ids, ids, sizes, {}, NAMES, {"predictions": found, "truths": truths}, {})]
+        [
+            EvaluationState(
+                ids=ids,
+                images=ids,
+                sizes=sizes,
+                slices={},
+                labels=NAMES,
+                tables={"predictions": predictions, "truths": truths},
+                excluded={},
+            )
+        ]
     )
 
 
 def numbers_of(state: EvaluationState) -> list[float]:
     """Compute the twelve numbers of a state."""
     evaluated = DetectionEvaluator().evaluate(state)
-    found = evaluated.headlines(np.ones((1, len(state.ids))))
-    return [float(one.values[0]) for one in found[:12]]
+    headlines = evaluated.headlines(np.ones((1, len(state.ids))))
+    return [float(headline.values[0]) for headline in headlines[:12]]
 
 
 Side = tuple[Callable[[], Any], Callable[[Any], list[float]]]
@@ -234,11 +246,11 @@ def peer(data: Coco, coco: Any, evaluation: Any) -> Side:
         return truth, truth.loadRes(data.results)
 
     def evaluate(loaded: Any) -> list[float]:
-        asked = evaluation(*loaded, "bbox")
-        asked.evaluate()
-        asked.accumulate()
-        asked.summarize()
-        return [float(one) for one in asked.stats[:12]]
+        coco_evaluation = evaluation(*loaded, "bbox")
+        coco_evaluation.evaluate()
+        coco_evaluation.accumulate()
+        coco_evaluation.summarize()
+        return [float(value) for value in coco_evaluation.stats[:12]]
 
     return load, evaluate
 
@@ -251,9 +263,9 @@ def hotcoco_peer(data: Coco) -> Side:
         return truth, truth.load_res(data.results)
 
     def evaluate(loaded: Any) -> list[float]:
-        asked = hotcoco.COCOeval(*loaded, "bbox")
-        asked.run()
-        return [float(one) for one in asked.stats[:12]]
+        coco_evaluation = hotcoco.COCOeval(*loaded, "bbox")
+        coco_evaluation.run()
+        return [float(value) for value in coco_evaluation.stats[:12]]
 
     return load, evaluate
 
@@ -286,11 +298,11 @@ def timed(side: Side) -> tuple[Cost, list[float]]:
 
 def compare(images: int, arguments: argparse.Namespace) -> None:
     """Time all sides on the same data, and print their ratios."""
-    found, truths = made(images)
-    data = coco_of(found, truths, images)
-    rows = list(rows_of(found, truths, images))
+    predictions, truths = made(images)
+    data = coco_of(predictions, truths, images)
+    rows = list(rows_of(predictions, truths, images))
     sides: dict[str, Side] = {
-        "ours, arrays": (lambda: state_of_arrays(found, truths, images), numbers_of),
+        "ours, arrays": (lambda: state_of_arrays(predictions, truths, images), numbers_of),
         "ours, rows": (lambda: state_of_rows(rows), numbers_of),
         "hotcoco": hotcoco_peer(data),
         "faster-coco-eval": peer(data, faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster),
@@ -323,16 +335,16 @@ def show(images: int, costs: dict[str, list[Cost]]) -> None:
         + f"{'arrays':>9}{'rows':>9}" * 2
     )
     least = {
-        name: Cost(*(min(values) for values in zip(*each, strict=True)))
-        for name, each in costs.items()
+        name: Cost(*(min(values) for values in zip(*pairs, strict=True)))
+        for name, pairs in costs.items()
     }
     ours = [least[f"ours, {source}"] for source in ("arrays", "rows")]
     for name, cost in least.items():
-        middle = statistics.median(one.both for one in costs[name])
-        times = [cost.both / one.both for one in ours] + [cost.cpu / one.cpu for one in ours]
+        middle = statistics.median(time.both for time in costs[name])
+        times = [cost.both / time.both for time in ours] + [cost.cpu / time.cpu for time in ours]
         print(
             f"{name:18}{cost.load:9.3f}{cost.evaluate:9.3f}{cost.both:9.3f}{middle:9.3f}"
-            f"{cost.cpu:9.3f}" + "".join(f"{one:9.1f}" for one in times)
+            f"{cost.cpu:9.3f}" + "".join(f"{time:9.1f}" for time in times)
         )
 
 
@@ -358,8 +370,8 @@ def large(images: int, resamples: int) -> None:
     state = step("merge", lambda: merge_states(states))
     states.clear()
     evaluated = step("match", lambda: DetectionEvaluator().evaluate(state))
-    ones = np.ones((1, images))
-    numbers = step("twelve numbers", lambda: evaluated.headlines(ones))
+    equal_weights = np.ones((1, images))
+    numbers = step("twelve numbers", lambda: evaluated.headlines(equal_weights))
     step("the rest of the report", evaluated.details)
     weights = bootstrap_weights(images, EvaluationOptions(resamples))
     step(f"{resamples} resamples", lambda: evaluated.headlines(weights))

@@ -69,12 +69,12 @@ def curves_of(ranking: RankedPredictions) -> tuple[Float64Array, Float64Array, F
     return precision, recall.transpose(3, 2, 0, 1), scores
 
 
-def narrowed(ranking: RankedPredictions, area: int, most: int) -> RankedPredictions:
+def narrowed(ranking: RankedPredictions, area: int, max_detections: int) -> RankedPredictions:
     """Return what matters to curves of one range of area and the first predictions of each image."""
-    keep, labels = ranking.rank < most, len(ranking.bounds) - 1
+    keep, labels = ranking.rank < max_detections, len(ranking.bounds) - 1
     return ranking._replace(
         score=ranking.score[keep],
         outcome=ranking.outcome[:, area : area + 1, keep],
         bounds=np.append(0, np.cumsum(keep))[ranking.bounds],
-        to_find=ranking.to_find[area * labels : (area + 1) * labels],
+        actual_counts=ranking.actual_counts[area * labels : (area + 1) * labels],
     )

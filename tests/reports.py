@@ -41,7 +41,7 @@ def ap(value, label=None, iou="0.50:0.95", area="all", n=500):
 
 def around(kind, value, parameters, n=500, width=0.03):
     low, high = max(0, value - width), min(1, value + width * 0.8)
-    return Metric(kind, value, parameters, (low, high), n)
+    return Metric(kind, value, parameters, ci95=(low, high), n=n)
 
 
 def coco_headlines(value):
@@ -116,16 +116,18 @@ def confusion(labels, seed=0, *, background=True, scale=1):
     matrix += np.diag(source.integers(20, 900, len(labels)))
     matrix *= scale
     return Confusion(
-        labels,
-        matrix.tolist(),
-        {label: int(source.integers(0, 40)) for label in labels} if background else {},
-        {label: int(source.integers(0, 60)) for label in labels} if background else {},
-        [
-            Example(labels[0], labels[1], "101", "0", "2"),
-            Example(None, labels[1], "102", None, "1"),
-            Example(labels[0], None, HOSTILE, "3", None),
+        labels=labels,
+        matrix=matrix.tolist(),
+        hallucinations={label: int(source.integers(0, 40)) for label in labels}
+        if background
+        else {},
+        misses={label: int(source.integers(0, 60)) for label in labels} if background else {},
+        examples=[
+            Example(labels[0], labels[1], "101", ground_truth_id="0", prediction_id="2"),
+            Example(None, labels[1], "102", ground_truth_id=None, prediction_id="1"),
+            Example(labels[0], None, HOSTILE, ground_truth_id="3", prediction_id=None),
         ],
-        {"iou": 0.5, "score": 0.3},
+        parameters={"iou": 0.5, "score": 0.3},
     )
 
 
@@ -143,38 +145,85 @@ def comparison(headlines):
     theirs = headlines(0.52)
     differences = [
         Metric(
-            one.type,
+            value.type,
             round(0.01 * (at - 3), 3),
-            one.parameters,
-            (0.01 * (at - 5), 0.01 * (at - 1)),
-            one.n,
+            value.parameters,
+            ci95=(0.01 * (at - 5), 0.01 * (at - 1)),
+            n=value.n,
         )
-        for at, one in enumerate(theirs)
+        for at, value in enumerate(theirs)
     ]
     differences[4] = Metric(theirs[4].type, None, theirs[4].parameters)
-    return Comparison(OTHER, 480, theirs, differences[:-1], {"not_answered": 20})
+    return Comparison(
+        OTHER, 480, theirs, differences=differences[:-1], excluded={"not_answered": 20}
+    )
 
 
 def box(label, *corners, score=None):
     xmin, ymin, xmax, ymax = corners
-    found = {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
-    return found if score is None else {**found, "score": score}
+    fields = {"label": label, "xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}
+    return fields if score is None else {**fields, "score": score}
 
 
 def worst_of_boxes():
     truths = [box("circle", 20, 30, 90, 95), box("square", 120, 60, 200, 140)]
-    found = [
+    predictions = [
         box("circle", 24, 28, 95, 90, score=0.93),
         box(HOSTILE, 150, 20, 310, 235, score=0.71),
         box("star", 1, 2, 9, 9, score=0.05),
     ]
     picture = "detection/scene_01.jpg"
     return [
-        Worst("101", "miss", 3, picture, None, None, raw(found), raw(truths)),
-        Worst("102", "miss", 2, "nowhere.jpg", 320, 240, raw(found), raw(truths)),
-        Worst("101", "false_positive", 0.71, picture, None, None, raw(found), raw(truths)),
-        Worst(HOSTILE, "wrong_label", 0.5, None, None, None, [], None),
-        Worst("103", "wrong_label", 0.4, picture, 320, 240, raw({"broken": 1}), raw([])),
+        Worst(
+            inference_id="101",
+            reason="miss",
+            score=3,
+            image=picture,
+            width=None,
+            height=None,
+            predictions=raw(predictions),
+            ground_truth=raw(truths),
+        ),
+        Worst(
+            inference_id="102",
+            reason="miss",
+            score=2,
+            image="nowhere.jpg",
+            width=320,
+            height=240,
+            predictions=raw(predictions),
+            ground_truth=raw(truths),
+        ),
+        Worst(
+            inference_id="101",
+            reason="false_positive",
+            score=0.71,
+            image=picture,
+            width=None,
+            height=None,
+            predictions=raw(predictions),
+            ground_truth=raw(truths),
+        ),
+        Worst(
+            inference_id=HOSTILE,
+            reason="wrong_label",
+            score=0.5,
+            image=None,
+            width=None,
+            height=None,
+            predictions=[],
+            ground_truth=None,
+        ),
+        Worst(
+            inference_id="103",
+            reason="wrong_label",
+            score=0.4,
+            image=picture,
+            width=320,
+            height=240,
+            predictions=raw({"broken": 1}),
+            ground_truth=raw([]),
+        ),
     ]
 
 
@@ -187,8 +236,8 @@ def detection():
                 "2026-01-31T00:00:00.000Z",
                 "2026-02-06T23:59:59.999Z",
                 500,
-                None,
-                {"meta.camera_id": HOSTILE},
+                n_eff=None,
+                filter={"meta.camera_id": HOSTILE},
             ),
             excluded={"no_truth": 12, "unseen_label": 3},
         ),
@@ -243,7 +292,18 @@ def oriented():
         Data(Window(n=3)),
         model=MODEL,
         metrics=[ap(0.5), Metric("AP", 0.6, {"rule": "DOTA VOC07", "iou": 0.5, "label": None})],
-        worst=[Worst("1", "low_overlap", 0.4, picture, None, None, raw([turned]), raw([truth]))],
+        worst=[
+            Worst(
+                inference_id="1",
+                reason="low_overlap",
+                score=0.4,
+                image=picture,
+                width=None,
+                height=None,
+                predictions=raw([turned]),
+                ground_truth=raw([truth]),
+            )
+        ],
     )
 
 
@@ -258,7 +318,7 @@ def segmentation():
     ring = [{"x": x, "y": y} for x, y in [(30, 30), (120, 25), (150, 110), (60, 140)]]
     hole = [{"x": x, "y": y} for x, y in [(70, 60), (100, 60), (100, 90), (70, 90)]]
     picture = "segmentation/scene_01.jpg"
-    found = [{"label": "circle", "score": 0.8, "contour": [ring, hole]}]
+    predictions = [{"label": "circle", "score": 0.8, "contour": [ring, hole]}]
     truth = [{"label": "circle", "contour": [ring]}]
     return Report(
         "evaluation",
@@ -276,7 +336,18 @@ def segmentation():
         confusion=confusion(LABELS[:5], 3),
         confusion_pixels=confusion(LABELS[:5], 4, scale=4321),
         slices=slices(mean),
-        worst=[Worst("1", "low_overlap", 0.6, picture, None, None, raw(found), raw(truth))],
+        worst=[
+            Worst(
+                inference_id="1",
+                reason="low_overlap",
+                score=0.6,
+                image=picture,
+                width=None,
+                height=None,
+                predictions=raw(predictions),
+                ground_truth=raw(truth),
+            )
+        ],
     )
 
 
@@ -319,14 +390,14 @@ def classification(labels=40):
         confusion=confusion(names, 1, background=False),
         worst=[
             Worst(
-                "7",
-                "wrong_label",
-                0.97,
-                picture,
-                None,
-                None,
-                raw(answers),
-                raw([{"label": "class 3"}]),
+                inference_id="7",
+                reason="wrong_label",
+                score=0.97,
+                image=picture,
+                width=None,
+                height=None,
+                predictions=raw(answers),
+                ground_truth=raw([{"label": "class 3"}]),
             )
         ],
     )
@@ -336,9 +407,12 @@ def text():
     def headlines(value):
         return [
             around(kind, value, {}) for kind in ("ExactMatch", "VQAAccuracy", "ANLS", "TokenF1")
-        ] + [Metric("BLEU", 31.4, {}, (28.1, 34.9), 90)]
+        ] + [Metric("BLEU", 31.4, {}, ci95=(28.1, 34.9), n=90)]
 
-    said = [{"prompt": "What is it?", "answer": HOSTILE}, {"prompt": "How many?", "answer": "two"}]
+    predictions = [
+        {"prompt": "What is it?", "answer": HOSTILE},
+        {"prompt": "How many?", "answer": "two"},
+    ]
     true = [{"prompt": "What is it?", "answers": ["a circle", "one circle"]}, {"answer": "2"}]
     return Report(
         "evaluation",
@@ -346,7 +420,18 @@ def text():
         Data(Window(n=90)),
         model=MODEL,
         metrics=headlines(0.6),
-        worst=[Worst("9", "wrong_answer", 1, "gone", None, None, raw(said), raw(true))],
+        worst=[
+            Worst(
+                inference_id="9",
+                reason="wrong_answer",
+                score=1,
+                image="gone",
+                width=None,
+                height=None,
+                predictions=raw(predictions),
+                ground_truth=raw(true),
+            )
+        ],
         comparisons=[comparison(headlines)],
     )
 
@@ -358,7 +443,9 @@ def empty():
 def undefined():
     """Give a report in which every number is undefined."""
     report = detection()
-    nothing = [Metric(one.type, None, one.parameters, (None, None)) for one in report.metrics]
+    nothing = [
+        Metric(metric.type, None, metric.parameters, (None, None)) for metric in report.metrics
+    ]
     emptied = [
         {
             key: [None] * len(value) if isinstance(value, list) else value
@@ -377,13 +464,13 @@ def undefined():
         },
         confusion=Confusion(["a"], [[0]]),
         errors_tide=dict.fromkeys(report.errors_tide),
-        slices=[Slice(one.by, one.value, one.n, nothing[:2]) for one in report.slices],
+        slices=[Slice(metric.by, metric.value, metric.n, nothing[:2]) for metric in report.slices],
         worst=[],
         comparisons=[Comparison(OTHER, 0, nothing[:2], nothing[:2])],
     )
 
 
 EVALUATIONS = {
-    made.__name__: made
-    for made in (detection, oriented, segmentation, classification, text, empty, undefined)
+    make_report.__name__: make_report
+    for make_report in (detection, oriented, segmentation, classification, text, empty, undefined)
 }

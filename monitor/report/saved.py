@@ -82,7 +82,7 @@ class ReportStore:
     def _path(self, report_id: str) -> Path:
         path = self._jobs.result(report_id)
         if path.name != REPORT_FILE:
-            raise NotFoundError(f"expected {report_id} to be a report, got another job's id")
+            raise NotFoundError(f"report not found: {report_id} is the id of another job")
         return path
 
 
@@ -110,4 +110,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFoundError(f"expected {path.name} to be there, got it removed") from error
+        raise NotFoundError(f"report not found: {path.name} was removed") from error

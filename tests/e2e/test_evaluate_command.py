@@ -208,7 +208,7 @@ def test_a_model_that_is_not_there_is_said(server) -> None:
     assert "404" in evaluate("--model", "none", *options, code=2).stderr
     options = ("--model", "shapes-classifier", "--server", server.host)
     message = evaluate(*options, "--dataset", SAMPLE_MODELS / "shapes-classifier", code=2).stderr
-    assert "expected shapes-classifier to hold annotations.jsonl" in message
+    assert "no dataset found in shapes-classifier" in message
     count_before = len(server.query({}))
     options = ("--model", "shapes-detector", "--server", server.host)
     message = evaluate(*options, "--dataset", IMAGES / "classification", code=2).stderr

@@ -57,7 +57,7 @@ def open_dataset_files(location: Path) -> DatasetFiles:
         archive = ZipFile(location)
     except BadZipFile as error:
         raise EvaluationError(
-            f"expected {location.name} to be a folder or a zip, got: {error}"
+            f"cannot open {location.name}, which is neither a folder nor a zip: {error}"
         ) from error
     return DatasetFiles(
         sorted(name for name in archive.namelist() if name[-1:] != "/"), location, archive
@@ -109,8 +109,8 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
         raise EvaluationError(str(error)) from error
     if not images:
         raise EvaluationError(
-            f"expected {location.name or location} to hold annotations.jsonl, COCO's instances*.json or"
-            " annotations*.json, or a folder of images for each label, got none"
+            f"no dataset found in {location.name or location}: expected annotations.jsonl, COCO's instances*.json"
+            " or annotations*.json, or a folder of images for each label"
         )
     return images
 

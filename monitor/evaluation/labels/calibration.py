@@ -32,7 +32,7 @@ class CalibrationBins:
     """
 
     def __init__(self, image: Int64Array, score: Float64Array, is_correct: BoolArray) -> None:
-        self._image, self._score, self._right = image, score, is_correct
+        self._image, self._score, self._is_correct = image, score, is_correct
         self._bin = np.clip(np.searchsorted(_EDGES, score) - 1, 0, BINS - 1)
         self._is_defined = are_probabilities(score)
 
@@ -40,7 +40,7 @@ class CalibrationBins:
         """Return the count, the sum of scores and the number of correct predictions of each bin (B, BINS)."""
         count, score, correct = (
             weighted_totals(weights, self._image, self._bin, groups=BINS, values=values)
-            for values in (None, self._score, self._right)
+            for values in (None, self._score, self._is_correct)
         )
         return count, score, correct
 
@@ -71,7 +71,7 @@ class CalibrationBins:
             low, high = min(0.0, self._score.min()), max(1.0, self._score.max())
             edges = np.linspace(low, high, _SCORE_BINS + 1)
             curve = {"label": None, "edges": edges.tolist()}
-            for side, is_side in (("right", self._right), ("wrong", ~self._right)):
+            for side, is_side in (("right", self._is_correct), ("wrong", ~self._is_correct)):
                 curve[side] = np.histogram(self._score[is_side], edges)[0].tolist()
             curves["scores"] = [curve]
         return curves

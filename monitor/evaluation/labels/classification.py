@@ -129,10 +129,10 @@ class SingleLabelMetrics:
         self._true: Int64Array = state.tables["truths"]["label"]
         is_correct = rows["label"] == self._true[rows["image"]]
         self._best = best = _top_predictions(rows, is_correct, self._images)
-        self._is_right = best.label == self._true
+        self._is_correct = best.label == self._true
         answered = np.flatnonzero(best.label >= 0)
         self._calibration = CalibrationBins(
-            answered, best.score[answered], self._is_right[answered]
+            answered, best.score[answered], self._is_correct[answered]
         )
         self._brier = np.full(self._images, np.nan)
         if are_probabilities(rows["score"]):
@@ -142,7 +142,7 @@ class SingleLabelMetrics:
         all_images = np.arange(self._images)
         shape = self._images, self._labels
         self._scores = LabelScores(rows, is_correct, (all_images, self._true), shape)
-        correct_label = np.where(self._is_right, self._true, -1)
+        correct_label = np.where(self._is_correct, self._true, -1)
         self._rows = (
             (all_images, correct_label),
             (all_images, best.label),
@@ -155,7 +155,7 @@ class SingleLabelMetrics:
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         expected, _ = self._calibration.errors(weights)
         return [
-            Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
+            Headline("Accuracy", {}, ratio(weights @ self._is_correct, count)),
             self._top(5, weights),
             *counts.headlines(),
             *self._scores.headlines(weights),
@@ -179,7 +179,7 @@ class SingleLabelMetrics:
         _, maximum_error = self._calibration.errors(weights)
         top = self._top(3, weights)
         best, image_counts = self._best, np.ones(self._images, np.int64)
-        is_wrong = (best.label >= 0) & ~self._is_right
+        is_wrong = (best.label >= 0) & ~self._is_correct
         margin = np.where(is_wrong, best.score - best.true_score, 0.0)
         confusion = count_confusion(
             self._state.labels, self._true, best.label, image_counts, unit="images"
@@ -206,7 +206,7 @@ class SingleLabelMetrics:
     def _examples(self) -> list[Example]:
         """Choose examples of confusions, from the most frequent ones, highest scores first."""
         best, labels = self._best, [*self._state.labels, None]
-        wrong = np.flatnonzero(~self._is_right)
+        wrong = np.flatnonzero(~self._is_correct)
         cell = self._true[wrong] * (self._labels + 1) + best.label[wrong]
         _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
         order = np.lexsort((-best.score[wrong], cells))

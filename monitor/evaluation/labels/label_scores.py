@@ -55,7 +55,7 @@ class LabelScores:
         self._truths = truths
         order = np.lexsort((-rows["score"], rows["label"]))
         self._image, self._score = rows["image"][order], rows["score"][order]
-        self._right = right[order]
+        self._is_correct = right[order]
         self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
 
     def areas(self, weights: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -71,7 +71,10 @@ class LabelScores:
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             selected = low + np.flatnonzero(used[self._image[low:high]])
             rows = _Rows.of(
-                self._image[selected], self._score[selected], self._right[selected], self._images
+                self._image[selected],
+                self._score[selected],
+                self._is_correct[selected],
+                self._images,
             )
             roc[:, label], precision[:, label] = rows.areas(per_image, total, actual[:, label])
         return roc, precision
@@ -87,7 +90,7 @@ class LabelScores:
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             if not 0 < actual[label] < self._images:
                 continue
-            score, is_correct = self._score[low:high], self._right[low:high]
+            score, is_correct = self._score[low:high], self._is_correct[low:high]
             unscored = self._images - len(score)
             unscored_positives = int(actual[label] - is_correct.sum())
             zero_index = int(np.searchsorted(-score, 0.0))
@@ -116,7 +119,7 @@ class _Rows(NamedTuple):
 
     image: Int64Array
     """Images (N + 1,); the row for images without a score has the number of images."""
-    absent: int
+    unscored_row: int
     """Position of the row for images without a score."""
     correct: Int64Array
     """Rows whose image has the label (P,), including the row for images without a score."""
@@ -142,9 +145,9 @@ class _Rows(NamedTuple):
     ) -> tuple[Float64Array, Float64Array]:
         """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the sums of images with the label (B,)."""
         weights = per_image[self.image]
-        weights[self.absent] = total - weights.sum(axis=0)
+        weights[self.unscored_row] = total - weights.sum(axis=0)
         own_weights = weights[self.correct]
-        absent = int(np.searchsorted(self.correct, self.absent))
+        absent = int(np.searchsorted(self.correct, self.unscored_row))
         own_weights[absent] = 0
         own_weights[absent] = actual - own_weights.sum(axis=0)
         total_before, true_before = cumulative_before(weights), cumulative_before(own_weights)

@@ -45,9 +45,9 @@ class DotaMetrics:
         predictions, annotations = state.tables["predictions"], state.tables["truths"]
         self._labels, self._images = state.labels, len(state.ids)
         ignored = annotations["difficult"] | annotations["crowd"]
-        self._there = annotations["image"], np.where(ignored, -1, annotations["label"])
+        self._annotations = annotations["image"], np.where(ignored, -1, annotations["label"])
         order = np.lexsort((-predictions["score"], predictions["label"]))
-        self._image = predictions["image"][order]
+        self._images_of_rows = predictions["image"][order]
         self._bounds = np.searchsorted(
             predictions["label"][order], np.arange(len(self._labels) + 1)
         )
@@ -65,8 +65,10 @@ class DotaMetrics:
         best, matched_object = pairs.last_of_each(len(order))
         near = best > np.array(IOU_THRESHOLDS)[:, None]
         skipped = near & np.append(ignored, False)[matched_object]
-        self._right = np.stack([_first(near_row, matched_object) for near_row in near & ~skipped])
-        self._wrong = ~self._right & ~skipped
+        self._is_correct = np.stack(
+            [_first(near_row, matched_object) for near_row in near & ~skipped]
+        )
+        self._is_incorrect = ~self._is_correct & ~skipped
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
@@ -97,13 +99,13 @@ class DotaMetrics:
         """Return average precisions (B, R, T, K) of weightings (B, I), NaN without objects."""
         shape = len(RULES), len(IOU_THRESHOLDS), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
-        actual_counts = weighted_totals(weights, *self._there, len(self._labels))
+        actual_counts = weighted_totals(weights, *self._annotations, len(self._labels))
         for label, span in enumerate(pairwise(self._bounds)):
             rows = slice(*span)
             image, is_correct, is_incorrect = (
-                self._image[rows],
-                self._right[:, rows],
-                self._wrong[:, rows],
+                self._images_of_rows[rows],
+                self._is_correct[:, rows],
+                self._is_incorrect[:, rows],
             )
             block_size = max(_AT_ONCE // max(len(image), 1), 1)
             for start in range(0, len(weights), block_size):

@@ -18,7 +18,7 @@ from quadriga.store.records import InputReference, ModelReference, TruthStatemen
 from tests.background import in_background, until
 from tests.server_process import IMAGES
 from tests.unit.http_client import client_of
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
 PHOTO = (IMAGES / "detection" / "scene_01.jpg").read_bytes()
@@ -28,7 +28,7 @@ MODEL = ModelReference("<one>", "1", "aa" * 32)
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
     monkeypatch.setitem(
-        EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.evaluation.small_evaluation:Small"
+        EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.evaluation.label_evaluator:Small"
     )
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)
     monkeypatch.setattr(stored, "SHARD_SIZE", 3)
@@ -76,7 +76,7 @@ def submit(client, **parameters):
 def report_of(jobs, job_id):
     report = msgspec.json.decode(jobs.result(job_id).read_bytes(), type=Report)
     assert report.id == job_id
-    return told(report)
+    return stable_report(report)
 
 
 def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, place):
@@ -228,7 +228,7 @@ def test_result_of_another_job_is_not_a_report(client, jobs, place, page):
     finished(jobs, place, job_id)
     answer = client.get(f"/api/reports/{job_id}{page}")
     assert answer.status_code == 404
-    assert answer.json()["error"] == f"expected {job_id} to be a report, got another job's id"
+    assert answer.json()["error"] == f"report not found: {job_id} is the id of another job"
 
 
 def test_missing_page_is_not_found(client, jobs, place):
@@ -237,4 +237,4 @@ def test_missing_page_is_not_found(client, jobs, place):
     (jobs.directory / job_id / "report.html").unlink()
     answer = client.get(f"/api/reports/{job_id}/page")
     assert answer.status_code == 404
-    assert answer.json()["error"] == "expected report.html to be there, got it removed"
+    assert answer.json()["error"] == "report not found: report.html was removed"

@@ -33,7 +33,7 @@ def reference(truths: Boxes, predictions: Boxes) -> Arrays:
         "info": {},
         "images": [{"id": number} for number in range(1, IMAGES + 1)],
         "categories": [{"id": number} for number in range(1, LABELS + 1)],
-        "annotations": [{"id": n, **one} for n, one in enumerate(truths, 1)],
+        "annotations": [{"id": n, **annotation} for n, annotation in enumerate(truths, 1)],
     }
     return coco_reference.reference(dataset, predictions, "bbox")
 
@@ -46,13 +46,13 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
     others = column(predictions, "bbox", float).reshape(-1, 4)
     crowd = column(truths, "iscrowd", bool)
 
-    def overlap(prediction: Int64Array, of: Int64Array) -> Float64Array:
-        a, b = others[prediction], boxes[of]
+    def overlap(prediction: Int64Array, annotation: Int64Array) -> Float64Array:
+        a, b = others[prediction], boxes[annotation]
         low = np.maximum(a[:, :2], b[:, :2])
         sides = np.minimum(a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:]) - low
         common = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0)
-        own, whole = a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]
-        return common / np.where(crowd[of], own, own + whole - common)
+        own_area, annotated_area = a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]
+        return common / np.where(crowd[annotation], own_area, own_area + annotated_area - common)
 
     things = {
         "image": column(truths, "image_id", int),
@@ -93,23 +93,23 @@ def random_case(seed: int) -> tuple[Boxes, Boxes]:
         return np.array([*sides[:2], *(sides[2:] + 1)])
 
     for image in range(1, IMAGES + 1):
-        here: Boxes = []
+        image_truths: Boxes = []
         for _ in range(pick.integers(0, 9)):
-            one = truth(image, int(pick.integers(1, LABELS + 1)), box().tolist())
-            one["iscrowd"] = int(pick.random() < 0.1)
+            annotation = truth(image, int(pick.integers(1, LABELS + 1)), box().tolist())
+            annotation["iscrowd"] = int(pick.random() < 0.1)
             if pick.random() < 0.2:
-                one["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 96**2 + 0.5]))
-            here.append(one)
+                annotation["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 96**2 + 0.5]))
+            image_truths.append(annotation)
         for _ in range(pick.integers(0, most + 1)):
             label, around = int(pick.integers(1, LABELS + 1)), box()
-            if here and pick.random() < 0.7:
-                of = here[pick.integers(len(here))]
+            if image_truths and pick.random() < 0.7:
+                target = image_truths[pick.integers(len(image_truths))]
                 shift = pick.choice([-8, 0, 8], 4) if on_a_grid else pick.normal(0, 8, 4)
-                label, around = of["category_id"], np.array(of["bbox"]) + shift
+                label, around = target["category_id"], np.array(target["bbox"]) + shift
                 around[2:] = np.maximum(around[2:], 1)
             score = round(float(pick.random()), digits)
             predictions.append(found(image, label, around.tolist(), score))
-        truths += here
+        truths += image_truths
     return truths, predictions
 
 

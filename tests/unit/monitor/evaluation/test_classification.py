@@ -13,7 +13,7 @@ from quadriga.monitor.evaluation.labels.classification import ClassificationEval
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge_states
 from quadriga.monitor.report.schema import ReportedModel
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 RATES = {
     "Precision": reference.precision_score,
@@ -27,25 +27,31 @@ def image_of(number, scores, truths):
     pairs = scores.items() if isinstance(scores, dict) else scores
     answer = [{"label": label, "score": score} for label, score in pairs]
     truth = [{"label": label} for label in truths]
-    return evaluated_image(number, answer, truth)
+    return wire_image(number, answer, truth)
 
 
 def evaluated(images):
     evaluation = ClassificationEvaluator()
-    state = merged(evaluation, images, 3)
+    state = state_of_shards(evaluation, images, 3)
     return evaluation.evaluate(state)
 
 
 def whole(images):
     """Return all numbers by their type and parameters, as JSON."""
-    found = evaluated(images)
+    metrics = evaluated(images)
     numbers = {
-        (one.type, text(one.parameters)): float(one.values[0])
-        for one in found.headlines(np.ones((1, len(images))))
+        (headline.type, text(headline.parameters)): float(headline.values[0])
+        for headline in metrics.headlines(np.ones((1, len(images))))
     }
-    rest = {(one.type, text(one.parameters)): one.value for one in found.details().metrics}
+    rest = {
+        (headline.type, text(headline.parameters)): headline.value
+        for headline in metrics.details().metrics
+    }
     assert not numbers.keys() & rest.keys()
-    return {**rest, **{key: None if np.isnan(one) else one for key, one in numbers.items()}}
+    return {
+        **rest,
+        **{key: None if np.isnan(headline) else headline for key, headline in numbers.items()},
+    }
 
 
 def text(parameters):
@@ -90,42 +96,46 @@ def expected_single(scores, true, weights=None):
     """Ask scikit-learn for everything it knows about single labels."""
     answer, labels = scores.argmax(axis=1), scores.shape[1]
     keyed = {"sample_weight": weights}
-    found = {key("Accuracy"): reference.accuracy_score(true, answer, **keyed)}
+    expected = {key("Accuracy"): reference.accuracy_score(true, answer, **keyed)}
     if labels > 5:
         # scikit-learn puts the later of equal scores first.
-        found[key("TopKAccuracy", k=5)] = reference.top_k_accuracy_score(
+        expected[key("TopKAccuracy", k=5)] = reference.top_k_accuracy_score(
             true, scores - 1e-9 * np.arange(labels), k=5, labels=np.arange(labels), **keyed
         )
     names = [f"label {number}" for number in range(labels)]
-    actual, answered = (np.isin(np.arange(labels), of) for of in (true, answer))
+    actual, answered = (np.isin(np.arange(labels), values) for values in (true, answer))
     for name, rate in RATES.items():
         for average in ("macro", "micro", "weighted"):
-            found[key(name, average=average)] = rate(
+            expected[key(name, average=average)] = rate(
                 true, answer, average=average, zero_division=0, **keyed
             )
-        each = rate(true, answer, average=None, labels=np.arange(labels), zero_division=0, **keyed)
-        known = actual if name == "Recall" else actual | answered
+        by_label = rate(
+            true, answer, average=None, labels=np.arange(labels), zero_division=0, **keyed
+        )
+        present = actual if name == "Recall" else actual | answered
         for number in range(labels):
-            value = each[number] if known[number] else None
-            found[key(name, label=names[number])] = value
+            value = by_label[number] if present[number] else None
+            expected[key(name, label=names[number])] = value
     for name, area in (
         ("ROCAUC", reference.roc_auc_score),
         ("AveragePrecision", reference.average_precision_score),
     ):
-        each = [
+        by_label = [
             area(true == number, scores[:, number], **keyed)
             if actual[number] and (name != "ROCAUC" or (true != number).any())
             else np.nan
             for number in range(labels)
         ]
-        for number, value in enumerate(each):
-            found[key(name, label=names[number])] = value
-        known = [value for value in each if not np.isnan(value)]
-        found[key(name, average="macro")] = np.mean(known) if known else None
+        for number, value in enumerate(by_label):
+            expected[key(name, label=names[number])] = value
+        present = [value for value in by_label if not np.isnan(value)]
+        expected[key(name, average="macro")] = np.mean(present) if present else None
     squares = (scores - np.eye(labels)[true]) ** 2
-    found[key("Brier", rule="sum over labels")] = np.average(squares.sum(axis=1), weights=weights)
-    found |= expected_calibration(scores.max(axis=1), answer == true, weights)
-    return found
+    expected[key("Brier", rule="sum over labels")] = np.average(
+        squares.sum(axis=1), weights=weights
+    )
+    expected |= expected_calibration(scores.max(axis=1), answer == true, weights)
+    return expected
 
 
 def expected_calibration(score, right, weights):
@@ -133,10 +143,10 @@ def expected_calibration(score, right, weights):
     weights = np.ones(len(score)) if weights is None else weights
     expected, most, edges = 0.0, 0.0, np.linspace(0, 1, 16)
     for low, high in pairwise(edges):
-        of = (score > low) & (score <= high) | (low == 0) & (score == 0)
-        if of.any():
-            gap = abs(np.average(right[of] - score[of], weights=weights[of]))
-            expected += gap * weights[of].sum() / weights.sum()
+        is_in_bin = (score > low) & (score <= high) | (low == 0) & (score == 0)
+        if is_in_bin.any():
+            gap = abs(np.average(right[is_in_bin] - score[is_in_bin], weights=weights[is_in_bin]))
+            expected += gap * weights[is_in_bin].sum() / weights.sum()
             most = max(most, gap)
     rule = {"bins": 15, "rule": "equal width, upper edge included"}
     return {key("ECE", **rule): expected, key("MCE", **rule): most}
@@ -149,8 +159,8 @@ def test_single_labels_are_those_of_scikit_learn(seed):
     theirs = expected_single(scores, true)
     for name, value in theirs.items():
         assert close(mine[name], value), (name, mine[name], value)
-    left = mine.keys() - theirs.keys()
-    assert {name for name, _ in left} == {"TopKAccuracy"}
+    missing = mine.keys() - theirs.keys()
+    assert {name for name, _ in missing} == {"TopKAccuracy"}
 
 
 def test_brier_is_the_one_of_scikit_learn():
@@ -170,15 +180,17 @@ def test_weights_are_those_of_scikit_learn(seed):
     weights = pick.integers(0, 4, (5, count)).astype(float)
     weights[0] = pick.random(count) < 0.3
     weights[1] = 1
-    found = evaluated(images_of(scores, true[:, None])).headlines(weights)
+    headlines = evaluated(images_of(scores, true[:, None])).headlines(weights)
     order = sorted(range(count), key=lambda at: (len(str(at)), str(at)))
     for row, weight in enumerate(weights):
-        kept = weight > 0
-        theirs = expected_single(scores[order][kept], true[order][kept], weight[kept])
-        for one in found:
-            name = key(one.type, **one.parameters)
+        has_weight = weight > 0
+        theirs = expected_single(
+            scores[order][has_weight], true[order][has_weight], weight[has_weight]
+        )
+        for headline in headlines:
+            name = key(headline.type, **headline.parameters)
             if name in theirs:
-                value = float(one.values[row])
+                value = float(headline.values[row])
                 assert close(None if np.isnan(value) else value, theirs[name]), name
 
 
@@ -203,7 +215,7 @@ def expected_multi(scores, true):
         true, answer = np.pad(true, ((0, 0), (0, 1))), np.pad(answer, ((0, 0), (0, 1)))
     present = np.flatnonzero(true.any(axis=0) | answer.any(axis=0))
     at = {"score": 0.5}
-    found = {
+    expected = {
         key("Accuracy", **at, rule="all labels"): reference.accuracy_score(true, answer),
         key("HammingLoss", **at): (answer != true).sum() / len(true) / labels,
         key("F1", **at, average="samples"): reference.f1_score(
@@ -212,28 +224,28 @@ def expected_multi(scores, true):
     }
     for name, rate in RATES.items():
         for average in ("macro", "micro", "weighted"):
-            found[key(name, **at, average=average)] = rate(
+            expected[key(name, **at, average=average)] = rate(
                 true, answer, average=average, labels=present, zero_division=0
             )
-        each = rate(true, answer, average=None, zero_division=0)
+        by_label = rate(true, answer, average=None, zero_division=0)
         for number in present:
             if name != "Recall" or true[:, number].any():
-                found[key(name, **at, label=f"label {number}")] = each[number]
+                expected[key(name, **at, label=f"label {number}")] = by_label[number]
     roc, precision = [], []
     for number in range(labels):
-        some = true[:, number].any()
+        has_label = true[:, number].any()
         with warnings.catch_warnings(action="ignore"):
             roc.append(reference.roc_auc_score(true[:, number], scores[:, number]))
         precision.append(
             reference.average_precision_score(true[:, number], scores[:, number])
-            if some
+            if has_label
             else np.nan
         )
-    for name, each in (("ROCAUC", roc), ("AveragePrecision", precision)):
-        known = [value for value in each if not np.isnan(value)]
-        found[key(name, average="macro")] = np.mean(known)
-        found |= {key(name, label=f"label {at}"): value for at, value in enumerate(each)}
-    return found
+    for name, by_label in (("ROCAUC", roc), ("AveragePrecision", precision)):
+        defined = [value for value in by_label if not np.isnan(value)]
+        expected[key(name, average="macro")] = np.mean(defined)
+        expected |= {key(name, label=f"label {at}"): value for at, value in enumerate(by_label)}
+    return expected
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -245,14 +257,14 @@ def test_many_labels_are_those_of_scikit_learn(seed):
     for name, value in theirs.items():
         assert close(mine[name], value), (name, mine[name], value)
     assert all(mine[name] is None for name in mine.keys() - theirs.keys())
-    kept = np.random.default_rng(seed).random(len(images)) < 0.5
-    kept[0] = True
+    selected = np.random.default_rng(seed).random(len(images)) < 0.5
+    selected[0] = True
     order = sorted(range(len(images)), key=lambda at: (len(str(at)), str(at)))
-    found = evaluated(images).headlines(kept[order][None].astype(float))
-    theirs = expected_multi(scores[kept], true[kept])
-    for one in found:
-        name = key(one.type, **one.parameters)
-        assert close(float(one.values[0]), theirs[name]), name
+    headlines = evaluated(images).headlines(selected[order][None].astype(float))
+    theirs = expected_multi(scores[selected], true[selected])
+    for headline in headlines:
+        name = key(headline.type, **headline.parameters)
+        assert close(float(headline.values[0]), theirs[name]), name
 
 
 def test_a_score_that_is_not_given_is_zero():
@@ -268,9 +280,9 @@ def test_a_score_that_is_not_given_is_zero():
         )
         for at, (row, label) in enumerate(zip(scores.tolist(), true, strict=True))
     ]
-    some = [at for at, row in enumerate(scores) if row.any()]
-    theirs = expected_single(scores[some], true[some])
-    mine = whole([few[at] for at in some])
+    scored = [at for at, row in enumerate(scores) if row.any()]
+    theirs = expected_single(scores[scored], true[scored])
+    mine = whole([few[at] for at in scored])
     for name in theirs.keys() - {key("TopKAccuracy", k=5)}:  # only what is given is ranked
         assert close(mine[name], theirs[name]), name
 
@@ -279,7 +291,7 @@ def test_curves_are_those_of_scikit_learn():
     scores, true = single_case(7)
     images = images_of(scores, true[:, None])
     curves = evaluated(images).details().curves
-    assert [one["label"] for one in curves["pr"]] == [
+    assert [curve["label"] for curve in curves["pr"]] == [
         None, *sorted(f"label {at}" for at in range(12) if at in true)
     ]  # fmt: skip
     for pr, roc in zip(curves["pr"][1:], curves["roc"][1:], strict=True):
@@ -294,11 +306,11 @@ def test_curves_are_those_of_scikit_learn():
             (pr["score"], score),
         ):
             np.testing.assert_allclose(mine, theirs[::-1], rtol=0, atol=1e-12)
-        alarms, found, score = reference.roc_curve(
+        alarms, hit_rates, score = reference.roc_curve(
             true == number, scores[:, number], drop_intermediate=False
         )
         np.testing.assert_allclose(roc["false_positive_rate"], alarms, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(roc["true_positive_rate"], found, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(roc["true_positive_rate"], hit_rates, rtol=0, atol=1e-12)
         assert roc["threshold"][0] is None
         np.testing.assert_allclose(roc["threshold"][1:], score[1:], rtol=0, atol=1e-12)
 
@@ -312,10 +324,10 @@ def test_long_curves_keep_their_shape_in_200_points():
     roc = curves["roc"][1]
     assert len(roc["threshold"]) <= 200
     assert [roc["false_positive_rate"][at] for at in (0, -1)] == [0, 1]
-    alarms, found, _ = reference.roc_curve(true, scores[:, 0])
+    alarms, hit_rates, _ = reference.roc_curve(true, scores[:, 0])
     x, y = (np.array(roc[f"{name}_positive_rate"]) for name in ("false", "true"))
-    drawn = np.interp(alarms + found, x + y, y - x)  # across the diagonal
-    assert np.abs(drawn - (found - alarms)).max() < 0.01
+    drawn = np.interp(alarms + hit_rates, x + y, y - x)  # across the diagonal
+    assert np.abs(drawn - (hit_rates - alarms)).max() < 0.01
     assert abs(np.trapezoid(y, x) - reference.roc_auc_score(true, scores[:, 0])) < 1e-3
     assert len(curves["pr"][1]["recall"]) <= 200
 
@@ -330,18 +342,18 @@ def test_who_is_taken_for_whom_comes_with_examples():
         image_of(3, {"dog": 0.05, "cat": 0.95}, ["dog"]),
         image_of(4, {}, ["cow"]),
     ]
-    found = evaluated(images).details()
-    confusion = found.confusion
+    details = evaluated(images).details()
+    confusion = details.confusion
     assert confusion.labels == ["cat", "cow", "dog"]
     assert confusion.matrix == [[1, 0, 0], [0, 0, 0], [2, 0, 0]]
     assert confusion.misses == {"cow": 1}
-    assert [msgspec.structs.astuple(one) for one in confusion.examples] == [
+    assert [msgspec.structs.astuple(example) for example in confusion.examples] == [
         ("dog", "cat", "3", "0", "1"),
         ("dog", "cat", "2", "0", "0"),
         ("cow", None, "4", "0", None),
     ]
-    np.testing.assert_allclose(found.badness["wrong_label"], [0, 0.6, 0.9, 0])
-    assert found.badness["miss"].tolist() == [0, 0, 0, 1]
+    np.testing.assert_allclose(details.badness["wrong_label"], [0, 0.6, 0.9, 0])
+    assert details.badness["miss"].tolist() == [0, 0, 0, 1]
 
 
 def test_of_equal_scores_the_first_is_the_answer():
@@ -357,23 +369,23 @@ def test_a_label_given_twice_has_its_higher_score():
         image_of(1, [("a", 0.1), ("b", 0.3), ("a", 0.6)], ["a", "a"]),
         image_of(2, [("a", 0.1), ("b", 0.9)], ["b"]),
     ]
-    found = whole(images)
-    assert found[key("Accuracy")] == 1
-    assert found[key("ROCAUC", label="a")] == 1
+    metrics = whole(images)
+    assert metrics[key("Accuracy")] == 1
+    assert metrics[key("ROCAUC", label="a")] == 1
     confused = [image_of(1, [("b", 0.1), ("a", 0.3), ("b", 0.6)], ["a"])]
     (example,) = evaluated(confused).details().confusion.examples
     assert example.prediction_id == "2"
 
 
 def test_what_is_undefined_is_none():
-    found = whole([image_of(1, {"a": 0.7, "b": 0.3}, ["a"])])
-    assert found[key("Accuracy")] == 1
-    assert found[key("ROCAUC", average="macro")] is None
-    assert found[key("ROCAUC", label="a")] is None
-    assert found[key("AveragePrecision", label="a")] == 1
-    assert found[key("Recall", label="b")] is None
-    assert found[key("Precision", label="b")] is None
-    assert found[key("TopKAccuracy", k=5)] is None
+    metrics = whole([image_of(1, {"a": 0.7, "b": 0.3}, ["a"])])
+    assert metrics[key("Accuracy")] == 1
+    assert metrics[key("ROCAUC", average="macro")] is None
+    assert metrics[key("ROCAUC", label="a")] is None
+    assert metrics[key("AveragePrecision", label="a")] == 1
+    assert metrics[key("Recall", label="b")] is None
+    assert metrics[key("Precision", label="b")] is None
+    assert metrics[key("TopKAccuracy", k=5)] is None
     assert all(value is None for value in whole([]).values())
     nothing = whole([image_of(1, {}, [])])
     assert nothing[key("Accuracy", score=0.5, rule="all labels")] == 1
@@ -392,10 +404,10 @@ def test_of_many_labels_the_commonest_are_in_the_matrix():
 
 def test_scores_that_are_no_probabilities_have_no_calibration():
     images = [image_of(1, {"a": 7.5, "b": -3}, ["a"]), image_of(2, {"a": -1, "b": 2}, ["b"])]
-    found = whole(images)
-    assert found[key("ROCAUC", average="macro")] == 1
-    assert found[key("Brier", rule="sum over labels")] is None
-    assert found[key("ECE", bins=15, rule="equal width, upper edge included")] is None
+    metrics = whole(images)
+    assert metrics[key("ROCAUC", average="macro")] == 1
+    assert metrics[key("Brier", rule="sum over labels")] is None
+    assert metrics[key("ECE", bins=15, rule="equal width, upper edge included")] is None
     curves = evaluated(images).details().curves
     assert "reliability" not in curves
     assert sum(curves["scores"][0]["right"]) == 2
@@ -467,9 +479,11 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
 
 
 def test_models_may_differ_in_how_many_labels_an_image_has():
-    one = [image_of(at, SURE, ["cat"]) for at in range(4)]
+    single_label = [image_of(at, SURE, ["cat"]) for at in range(4)]
     several = [image_of(at, SURE, ["cat", "dog"]) for at in range(4)]
-    first, second = (merged(ClassificationEvaluator(), some) for some in (one, several))
+    first, second = (
+        state_of_shards(ClassificationEvaluator(), images) for images in (single_label, several)
+    )
     report = evaluate_state(
         ClassificationEvaluator(),
         first,
@@ -478,8 +492,8 @@ def test_models_may_differ_in_how_many_labels_an_image_has():
         other_models=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
         options=EvaluationOptions(resamples=5),
     )
-    other, same = report.comparisons
-    assert "HammingLoss" in {metric.type for metric in other.metrics}
-    assert {metric.type for metric in other.differences} == {"ROCAUC", "AveragePrecision"}
+    different, same = report.comparisons
+    assert "HammingLoss" in {metric.type for metric in different.metrics}
+    assert {metric.type for metric in different.differences} == {"ROCAUC", "AveragePrecision"}
     assert len(same.differences) == len(same.metrics)
     assert same.differences[0].value == 0

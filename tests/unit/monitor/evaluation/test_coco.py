@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 SIDE = 160
 LABELS = ("bird", "cat", "apple")
-"""In the order of their numbers, not of the alphabet."""
+"""Labels in the order of their category ids, not of the alphabet."""
 
 
 def dataset(annotations, images=8):
@@ -28,7 +28,7 @@ def dataset(annotations, images=8):
             for at in range(images, 0, -1)
         ],
         "categories": [{"id": 7 * at, "name": name} for at, name in enumerate(LABELS, 1)],
-        "annotations": [{"id": at, **one} for at, one in enumerate(annotations, 1)],
+        "annotations": [{"id": at, **annotation} for at, annotation in enumerate(annotations, 1)],
     }  # fmt: skip
 
 
@@ -38,9 +38,9 @@ def annotation(image, label, **fields):
 
 def written(mask, *, plain=False):
     """Write a mask as results have it, or as crowds have it."""
-    one = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     if not plain:
-        return {**one, "counts": one["counts"].decode()}
+        return {**encoded, "counts": encoded["counts"].decode()}
     flat = mask.ravel(order="F").astype(np.int8)
     bounds = np.flatnonzero(np.diff(flat, prepend=0)).tolist()
     return {"size": list(mask.shape), "counts": np.diff([0, *bounds, flat.size]).tolist()}
@@ -57,7 +57,7 @@ def mask_case(seed):
     pick = np.random.default_rng(seed)
     annotations, results = [], []
     for image in range(1, 9):
-        here = []
+        image_masks = []
         for _ in range(pick.integers(0, 7)):
             x, y, radius = pick.integers(0, (SIDE, SIDE, 55)).tolist()
             label, crowd = int(pick.integers(1, 4)), pick.random() < 0.15
@@ -68,7 +68,7 @@ def mask_case(seed):
                 around = np.stack([x + radius * np.cos(turn), y + radius * np.sin(turn)], axis=1)
                 segmentation = [around.ravel().tolist(), (around / 2).ravel().tolist()]
             area = float(pick.choice([mask.sum(), 32**2, 96**2, 32**2 - 0.5, 96**2 + 0.5]))
-            here.append((label, x, y, radius))
+            image_masks.append((label, x, y, radius))
             annotations.append(
                 annotation(image, label, segmentation=segmentation, area=area, iscrowd=int(crowd))
             )
@@ -77,8 +77,8 @@ def mask_case(seed):
                 int(pick.integers(1, 4)),
                 *pick.integers(0, (SIDE, SIDE, 55)).tolist(),
             )
-            if here and pick.random() < 0.8:
-                label, x, y, radius = here[pick.integers(len(here))]
+            if image_masks and pick.random() < 0.8:
+                label, x, y, radius = image_masks[pick.integers(len(image_masks))]
                 x, y, radius = (np.array((x, y, radius)) + pick.choice([-4, 0, 0, 4], 3)).tolist()
             results.append(
                 {
@@ -121,8 +121,8 @@ def files(folder, truth, results):
 
 def assert_as_reference(folder, truth, results, kind):
     task = {"segm": "IMAGE_SEGMENTATION", "bbox": "OBJECT_DETECTION"}[kind]
-    found, state = coco_state(*files(folder, truth, results), task=None if results else task)
-    assert found == task
+    task_name, state = coco_state(*files(folder, truth, results), task=None if results else task)
+    assert task_name == task
     state = merge_states([state])
     overlap = (pair_overlap if kind == "segm" else box_overlap)(state)
     # The order of our labels, which are sorted by name.
@@ -135,7 +135,7 @@ def assert_as_reference(folder, truth, results, kind):
     evaluation = InstanceEvaluator() if kind == "segm" else load_evaluator(task)
     headlines = evaluation.evaluate(state).headlines(np.ones((1, len(state.ids))))[:12]
     np.testing.assert_allclose(
-        [one.values[0] for one in headlines[:12]], theirs[3], rtol=0, atol=1e-12
+        [headline.values[0] for headline in headlines[:12]], theirs[3], rtol=0, atol=1e-12
     )
 
 
@@ -220,10 +220,10 @@ def test_edge_cases_are_those_of_the_reference(tmp_path, name):
 
 def test_images_of_many_parts_are_one_state(tmp_path, monkeypatch):
     places = files(tmp_path, dataset((case := mask_case(1))[0]), case[1])
-    _, whole = coco_state(*places)
+    _, at_once = coco_state(*places)
     monkeypatch.setattr("quadriga.monitor.evaluation.files.coco._PIXELS", SIDE * SIDE * 7)
-    _, parts = coco_state(*places)
-    assert msgspec.json.encode(plain(whole)) == msgspec.json.encode(plain(parts))
+    _, in_chunks = coco_state(*places)
+    assert msgspec.json.encode(plain(at_once)) == msgspec.json.encode(plain(in_chunks))
 
 
 def plain(state):
@@ -239,21 +239,23 @@ def plain(state):
 def test_any_dealing_of_the_images_gives_the_same_whole(tmp_path, seed, case):
     annotations, results = case(seed)
     truth = dataset(annotations)
-    whole = merge_states([coco_state(*files(tmp_path, truth, results), ["meta.camera.id"])[1]])
+    merged = merge_states([coco_state(*files(tmp_path, truth, results), ["meta.camera.id"])[1]])
     pick = np.random.default_rng(seed)
     shard = pick.integers(0, 3, 9)
     task = None
     states = []
     for number in pick.permutation(3):
-        part = {
+        instances = {
             **truth,
-            "images": [one for one in truth["images"] if shard[one["id"]] == number],
-            "annotations": [one for one in annotations if shard[one["image_id"]] == number],
+            "images": [result for result in truth["images"] if shard[result["id"]] == number],
+            "annotations": [
+                result for result in annotations if shard[result["image_id"]] == number
+            ],
         }
-        mine = [one for one in results if shard[one["image_id"]] == number]
+        mine = [result for result in results if shard[result["image_id"]] == number]
         task = "segmentation" if case is mask_case else "detection"
-        states.append(coco_state(*files(tmp_path, part, mine), ["meta.camera.id"], task)[1])
-    assert msgspec.json.encode(plain(merge_states(states))) == msgspec.json.encode(plain(whole))
+        states.append(coco_state(*files(tmp_path, instances, mine), ["meta.camera.id"], task)[1])
+    assert msgspec.json.encode(plain(merge_states(states))) == msgspec.json.encode(plain(merged))
 
 
 def test_images_are_named_and_sliced_and_labels_without_truth_stay(tmp_path):
@@ -283,8 +285,8 @@ def test_results_with_boxes_and_masks_are_masks_unless_boxes_are_asked_for(tmp_p
     assert state.tables["predictions"]["box"].tolist() == [[30, 30, 41, 41]]
 
 
-def without(of, key):
-    return {name: value for name, value in of.items() if name != key}
+def without(rows, key):
+    return {name: value for name, value in rows.items() if name != key}
 
 
 GOOD = dataset([there(1, 1, SQUARE, bbox=[0, 0, 40, 40])], images=1)

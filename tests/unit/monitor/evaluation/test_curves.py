@@ -13,8 +13,8 @@ def report(curves, metrics):
 
 def names(draw, curves, metrics):
     with drawing_style():
-        found = draw(report(curves, metrics))
-    return re.findall(r">(0\.\d\d [^<]*)<", str(found.svg))
+        chart = draw(report(curves, metrics))
+    return re.findall(r">(0\.\d\d [^<]*)<", str(chart.svg))
 
 
 def pr(label, iou=None):

@@ -97,31 +97,31 @@ def test_coco_for_each_task(dataset) -> None:
     files = {"annotations.json": json.dumps(COCO), "a.jpg": ""}
     (masks,) = dataset(files, "IMAGE_SEGMENTATION")
     corners = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 2, "y": 2}, {"x": 2, "y": 1}]
-    assert [one["contour"] for one in masks.annotations] == [[corners], [corners]]
+    assert [annotation["contour"] for annotation in masks.annotations] == [[corners], [corners]]
     (labels,) = dataset(files, "IMAGE_CLASSIFICATION")
     assert labels.annotations == [{"label": "ship"}]
-    with pytest.raises(EvaluationError, match=r"annotations\[0\]: expected an oriented_bbox"):
+    with pytest.raises(EvaluationError, match=r"annotations\[0\]: oriented_bbox is required"):
         dataset(files, "ORIENTED_OBJECT_DETECTION")
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "expected"),
     [
         (["cat/1.jpg", "dog/deep/2.PNG"], [("cat", None), ("dog", None)]),
         (["val/cat/1.jpg", "train/dog/2.jpg"], [("dog", "train"), ("cat", "val")]),
         (["val/1.jpg"], [("val", None)]),
     ],
 )
-def test_a_folder_for_each_label(dataset, names, found) -> None:
+def test_a_folder_for_each_label(dataset, names, expected) -> None:
     images = dataset({name: name for name in (*names, "cat/readme.txt", "4.jpg")})
-    images = [one for one in images if one.path in names]
-    assert [(one.annotations[0]["label"], one.split) for one in images] == found
+    images = [image for image in images if image.path in names]
+    assert [(image.annotations[0]["label"], image.split) for image in images] == expected
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
-        ({"a.txt": ""}, "expected set.* to hold annotations.jsonl"),
+        ({"a.txt": ""}, "no dataset found in set.*: expected annotations.jsonl"),
         ({"annotations.jsonl": "{"}, "annotations.jsonl:1: expected JSON"),
         ({"annotations.jsonl": "{}"}, "annotations.jsonl:1: path or datum_id is required"),
         ({"annotations.jsonl": '{"path": "a", "annotations": 1}'}, "annotations.jsonl:1: annotations: expected a list"),
@@ -130,12 +130,14 @@ def test_a_folder_for_each_label(dataset, names, found) -> None:
          r"annotations\[0\]: expected category_id to be one of the categories"),
     ],
 )  # fmt: skip
-def test_what_is_no_dataset_is_said(dataset, files, said) -> None:
-    with pytest.raises(EvaluationError, match=said):
+def test_what_is_no_dataset_is_said(dataset, files, message) -> None:
+    with pytest.raises(EvaluationError, match=message):
         dataset(files)
 
 
 def test_a_file_that_is_no_zip_is_said(tmp_path) -> None:
     (tmp_path / "a.zip").write_text("no")
-    with pytest.raises(EvaluationError, match=r"expected a\.zip to be a folder or a zip"):
+    with pytest.raises(
+        EvaluationError, match=r"cannot open a\.zip, which is neither a folder nor a zip"
+    ):
         read_dataset(tmp_path / "a.zip", "OBJECT_DETECTION")

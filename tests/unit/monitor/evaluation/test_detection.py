@@ -16,7 +16,7 @@ from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge_states
 from tests import coco_reference
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 LABELS = ("bus", "car", "dog")
 
@@ -30,14 +30,17 @@ def box(label, *corners, **fields):
 
 def whole(images, shards=1, by=()):
     """Deal images out, and put them together again."""
-    return merged(DetectionEvaluator(), images, shards, by)
+    return state_of_shards(DetectionEvaluator(), images, shards, by)
 
 
 def headlines(images, weights=None):
     state = whole(images)
     weights = np.ones((1, len(state.ids))) if weights is None else weights
     return np.stack(
-        [one.values for one in DetectionEvaluator().evaluate(state).headlines(weights)[:12]]
+        [
+            headline.values
+            for headline in DetectionEvaluator().evaluate(state).headlines(weights)[:12]
+        ]
     )
 
 
@@ -50,24 +53,26 @@ def made(seed, *, images=12, ties=True, crowds=True, labels=LABELS):
         truths, predictions = [], []
         for _ in range(pick.integers(0, 7)):
             low, sides = pick.integers(0, 20, 2) * step, (pick.integers(1, 15, 2)) * step
-            one = box(str(pick.choice(labels)), *low.tolist(), *(low + sides).tolist())
+            annotation = box(str(pick.choice(labels)), *low.tolist(), *(low + sides).tolist())
             if pick.random() < 0.2:
-                one["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 3.5]))
+                annotation["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 3.5]))
             if crowds and pick.random() < 0.1:
-                one["crowd"] = True
-            truths.append(one)
+                annotation["crowd"] = True
+            truths.append(annotation)
         most = 350 if seed % 5 == 0 and number == 0 else 10
         for _ in range(pick.integers(0, most + 1)):
             low, sides = pick.integers(0, 20, 2) * step, (pick.integers(1, 15, 2)) * step
             label = str(pick.choice([*labels, "unseen"] if seed % 3 == 0 else labels))
             if truths and pick.random() < 0.7:
-                of = truths[pick.integers(len(truths))]
-                low = np.array([of["xmin"], of["ymin"]]) + pick.integers(-1, 2, 2) * step
-                sides = np.array([of["xmax"], of["ymax"]]) - low + pick.integers(0, 2, 2) * step
-                label = label if pick.random() < 0.2 else of["label"]
+                target = truths[pick.integers(len(truths))]
+                low = np.array([target["xmin"], target["ymin"]]) + pick.integers(-1, 2, 2) * step
+                sides = (
+                    np.array([target["xmax"], target["ymax"]]) - low + pick.integers(0, 2, 2) * step
+                )
+                label = label if pick.random() < 0.2 else target["label"]
             score = round(float(pick.random()), 1) if ties else float(pick.random())
             predictions.append(box(label, *low.tolist(), *(low + sides).tolist(), score=score))
-        result.append(evaluated_image(1000 + number, predictions, truths))
+        result.append(wire_image(1000 + number, predictions, truths))
     return result
 
 
@@ -76,38 +81,38 @@ def coco_of(images):
     annotations, results = [], []
     names = sorted(
         {
-            one["label"]
-            for each in images
-            for side in (each.predictions, each.ground_truth)
-            for one in msgspec.json.decode(side)
+            item["label"]
+            for image in images
+            for side in (image.predictions, image.ground_truth)
+            for item in msgspec.json.decode(side)
         }
     )
-    for each in images:
-        for one in msgspec.json.decode(each.ground_truth):
-            sides = [one["xmax"] - one["xmin"], one["ymax"] - one["ymin"]]
+    for image in images:
+        for item in msgspec.json.decode(image.ground_truth):
+            sides = [item["xmax"] - item["xmin"], item["ymax"] - item["ymin"]]
             annotations.append(
                 {
                     "id": len(annotations) + 1,
-                    "image_id": int(each.id),
-                    "category_id": names.index(one["label"]) + 1,
-                    "bbox": [one["xmin"], one["ymin"], *sides],
-                    "area": one.get("area", sides[0] * sides[1]),
-                    "iscrowd": int(one.get("crowd", False)),
+                    "image_id": int(image.id),
+                    "category_id": names.index(item["label"]) + 1,
+                    "bbox": [item["xmin"], item["ymin"], *sides],
+                    "area": item.get("area", sides[0] * sides[1]),
+                    "iscrowd": int(item.get("crowd", False)),
                 }
             )
-        for one in msgspec.json.decode(each.predictions):
-            sides = [one["xmax"] - one["xmin"], one["ymax"] - one["ymin"]]
+        for item in msgspec.json.decode(image.predictions):
+            sides = [item["xmax"] - item["xmin"], item["ymax"] - item["ymin"]]
             results.append(
                 {
-                    "image_id": int(each.id),
-                    "category_id": names.index(one["label"]) + 1,
-                    "bbox": [one["xmin"], one["ymin"], *sides],
-                    "score": one["score"],
+                    "image_id": int(image.id),
+                    "category_id": names.index(item["label"]) + 1,
+                    "bbox": [item["xmin"], item["ymin"], *sides],
+                    "score": item["score"],
                 }
             )
     dataset = {
         "info": {},
-        "images": [{"id": int(each.id), "width": 500, "height": 500} for each in images],
+        "images": [{"id": int(image.id), "width": 500, "height": 500} for image in images],
         "categories": [{"id": number, "name": name} for number, name in enumerate(names, 1)],
         "annotations": annotations,
     }
@@ -128,8 +133,11 @@ def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
     images = made(seed)
     state = whole(images, shards=3)
     evaluated = DetectionEvaluator().evaluate(state)
-    found = evaluated.headlines(np.ones((1, len(images))))[:12]
-    mine = [*coco_reference.curves_of(evaluated.ranking), [one.values[0] for one in found]]
+    headlines = evaluated.headlines(np.ones((1, len(images))))[:12]
+    mine = [
+        *coco_reference.curves_of(evaluated.ranking),
+        [headline.values[0] for headline in headlines],
+    ]
     for our, their in zip(mine, coco_reference.reference(*coco_of(images), "bbox"), strict=True):
         np.testing.assert_allclose(our, their, rtol=0, atol=1e-12)
 
@@ -137,8 +145,13 @@ def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
 def test_headlines_are_named_in_the_order_of_coco():
     evaluated = DetectionEvaluator().evaluate(whole(made(0)))
     names = [
-        (one.type, one.parameters["iou"], one.parameters["area"], one.parameters["max_dets"])
-        for one in evaluated.headlines(np.ones((1, 12)))[:12]
+        (
+            headline.type,
+            headline.parameters["iou"],
+            headline.parameters["area"],
+            headline.parameters["max_dets"],
+        )
+        for headline in evaluated.headlines(np.ones((1, 12)))[:12]
     ]
     ten = "0.50:0.95"
     assert names == [
@@ -155,14 +168,14 @@ def test_a_weight_is_how_often_an_image_is_there(seed, data):
     images = made(seed * 2 + 1, images=6, ties=False)
     times = data.draw(st.lists(st.integers(0, 3), min_size=6, max_size=6))
     copies = [
-        msgspec.structs.replace(each, id=f"{each.id}{copy}")
-        for each, count in zip(images, times, strict=True)
+        msgspec.structs.replace(image, id=f"{image.id}{copy}")
+        for image, count in zip(images, times, strict=True)
         for copy in range(count)
     ]
     weights = np.array([[1] * 6, times, [1, 0] * 3], np.float64)
-    found = headlines(images, weights)
-    np.testing.assert_allclose(found[:, [1]], headlines(copies), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found[:, [2]], headlines(images[::2]), rtol=0, atol=1e-12)
+    values = headlines(images, weights)
+    np.testing.assert_allclose(values[:, [1]], headlines(copies), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(values[:, [2]], headlines(images[::2]), rtol=0, atol=1e-12)
 
 
 @settings(max_examples=20, deadline=None)
@@ -188,48 +201,48 @@ def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
         )
         for state in (whole(images), dealt)
     ]
-    one, other = (
+    first, second = (
         msgspec.json.encode(msgspec.structs.replace(report, id="", created="", provenance={}))
         for report in reports
     )
-    assert one == other
+    assert first == second
 
 
 @pytest.mark.parametrize("seed", range(1, 12, 2))
 def test_errors_and_confusion_are_those_of_hotcoco(seed):
     images = made(seed, ties=False, crowds=False)
-    found = DetectionEvaluator().evaluate(whole(images)).details()
+    details = DetectionEvaluator().evaluate(whole(images)).details()
     reference = hotcoco_of(images)
     theirs = reference.tide_errors()["delta_ap"]
-    mine = dict(found.errors_tide)
+    mine = dict(details.errors_tide)
     mine["FP"], mine["FN"] = mine.pop("FalsePos"), mine.pop("FalseNeg")
     for kind, worth in mine.items():
         # Objects of equal overlap may be told apart by their order.
         assert worth == pytest.approx(theirs[kind], abs=0.04), kind
     matrix = reference.confusion_matrix(iou_thr=0.5, min_score=0.3, max_det=1000)["matrix"]
-    labels = found.confusion.labels
-    assert found.confusion.matrix == matrix[:-1, :-1].tolist()
-    assert [found.confusion.hallucinations.get(one, 0) for one in labels] == matrix[
+    labels = details.confusion.labels
+    assert details.confusion.matrix == matrix[:-1, :-1].tolist()
+    assert [details.confusion.hallucinations.get(label, 0) for label in labels] == matrix[
         -1, :-1
     ].tolist()
-    assert [found.confusion.misses.get(one, 0) for one in labels] == matrix[:-1, -1].tolist()
+    assert [details.confusion.misses.get(label, 0) for label in labels] == matrix[:-1, -1].tolist()
 
 
 def metric(findings, kind, **parameters):
-    [found] = [
-        one
-        for one in findings.metrics
-        if one.type == kind and parameters.items() <= one.parameters.items()
+    [match] = [
+        metric
+        for metric in findings.metrics
+        if metric.type == kind and parameters.items() <= metric.parameters.items()
     ]
-    return found.value
+    return match.value
 
 
 PLAIN = [
-    evaluated_image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
-    evaluated_image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
-    evaluated_image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
-    evaluated_image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
-    evaluated_image(
+    wire_image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
+    wire_image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
+    wire_image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
+    wire_image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
+    wire_image(
         5, [box("dog", 0, 0, 10, 10, score=0.4)], [box("car", 50, 50, 60, 60, difficult=True)]
     ),
 ]
@@ -250,8 +263,14 @@ def test_what_is_behind_each_number_is_named():
     assert findings.confusion.hallucinations == {"bus": 2, "dog": 1}
     assert findings.confusion.misses == {"bus": 1}
     named = [
-        (one.truth, one.predicted, one.inference_id, one.ground_truth_id, one.prediction_id)
-        for one in findings.confusion.examples
+        (
+            example.truth,
+            example.predicted,
+            example.inference_id,
+            example.ground_truth_id,
+            example.prediction_id,
+        )
+        for example in findings.confusion.examples
     ]
     assert named == [
         ("car", "car", "1", "0", "0"),
@@ -287,14 +306,16 @@ def test_rates_at_a_score_and_at_the_best_one():
 def test_curves_have_their_scores_and_end_where_the_recall_does():
     findings = DetectionEvaluator().evaluate(whole(PLAIN)).details()
     curve, unfound = (
-        next(one for one in findings.curves["pr"] if one["label"] == label and one["iou"] == 0.5)
+        next(
+            item for item in findings.curves["pr"] if item["label"] == label and item["iou"] == 0.5
+        )
         for label in ("car", "bus")
     )
     assert curve["recall"][50] == 0.5
     assert curve["precision"][50:52] == [pytest.approx(1), 0]
     assert curve["score"][50:52] == [0.9, None]
     assert (set(unfound["precision"]), set(unfound["score"])) == ({0}, {None})
-    means = [one["iou"] for one in findings.curves["pr"] if one["label"] is None]
+    means = [item["iou"] for item in findings.curves["pr"] if item["label"] is None]
     assert means == [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]
     assert sum(findings.curves["reliability"][0]["count"]) == 4
     assert metric(findings, "ECE", bins=15) == pytest.approx((0.1 + 0.8 + 0.7 + 0.6) / 4)
@@ -304,15 +325,11 @@ def test_curves_have_their_scores_and_end_where_the_recall_does():
     "images",
     [
         [],
-        [evaluated_image(1, [], [])],
-        [evaluated_image(1, [], [box("car", 0, 0, 9, 9)])],
-        [evaluated_image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
-        [
-            evaluated_image(
-                1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)]
-            )
-        ],
-        [evaluated_image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
+        [wire_image(1, [], [])],
+        [wire_image(1, [], [box("car", 0, 0, 9, 9)])],
+        [wire_image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
+        [wire_image(1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)])],
+        [wire_image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
     ],
     ids=["no images", "nothing", "no predictions", "no truths", "only a crowd", "points"],
 )
@@ -322,10 +339,10 @@ def test_what_is_undefined_is_none(images):
         whole(images),
         task="OBJECT_DETECTION",
     )
-    found = 0 if any(b"car" in bytes(one.ground_truth) for one in images) else None
-    if any(b"crowd" in bytes(one.ground_truth) for one in images):
-        found = None
-    assert report.metrics[0].value == found
+    expected = 0 if any(b"car" in bytes(image.ground_truth) for image in images) else None
+    if any(b"crowd" in bytes(image.ground_truth) for image in images):
+        expected = None
+    assert report.metrics[0].value == expected
     assert msgspec.json.encode(report)
 
 
@@ -347,7 +364,7 @@ CAR = box("car", 1, 2, 3, 4, score=0.5)
 )  # fmt: skip
 def test_what_is_no_box_is_refused_with_its_place(predictions, truths, text):
     with pytest.raises(EvaluationError, match=f"image '17': {text}"):
-        whole([evaluated_image(3, [CAR], []), evaluated_image(17, predictions, truths)])
+        whole([wire_image(3, [CAR], []), wire_image(17, predictions, truths)])
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"NaN"])
@@ -382,7 +399,7 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
         .evaluate(
             whole(
                 [
-                    evaluated_image(
+                    wire_image(
                         1,
                         [box("car", 0, 0, 8, 8, score=score) for score in (0.9, 0.8)]
                         + [box("car", 50, 0, 60, 10, score=0.7)],
@@ -403,20 +420,18 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
 
 
 def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
-    predictions = [box("car", 0, 0, 9, 9, score=1 - one / 200) for one in range(103)]
-    findings = (
-        DetectionEvaluator().evaluate(whole([evaluated_image(1, predictions, [CAR])])).details()
-    )
+    predictions = [box("car", 0, 0, 9, 9, score=1 - index / 200) for index in range(103)]
+    findings = DetectionEvaluator().evaluate(whole([wire_image(1, predictions, [CAR])])).details()
     assert findings.excluded == {"over_max_dets": 3}
     assert sum(findings.confusion.hallucinations.values()) == 100
 
 
 def test_a_label_that_nothing_finds_is_worth_its_misses():
     there = [box("found", 0, 0, 10, 10), box("lost", 50, 50, 60, 60)]
-    half = evaluated_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
+    half = wire_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
     errors = DetectionEvaluator().evaluate(whole([half])).details().errors_tide
     assert errors["Miss"] == errors["FalseNeg"] == pytest.approx(0.5)
-    nothing = evaluated_image("1", [], there)
+    nothing = wire_image("1", [], there)
     errors = DetectionEvaluator().evaluate(whole([nothing])).details().errors_tide
     assert errors["Miss"] is None
     assert errors["Loc"] == 0
@@ -431,34 +446,36 @@ def test_each_label_has_an_interval_of_the_same_resamples():
         options=EvaluationOptions(resamples=50),
     )
     averaged = [
-        one
-        for one in report.metrics
-        if one.type == "AP" and one.parameters["iou"] == "0.50:0.95" and one.parameters["label"]
+        metric
+        for metric in report.metrics
+        if metric.type == "AP"
+        and metric.parameters["iou"] == "0.50:0.95"
+        and metric.parameters["label"]
     ]
-    assert {one.parameters["label"] for one in averaged} == set(whole(images).labels)
-    averaged = [one for one in averaged if one.value is not None]
+    assert {metric.parameters["label"] for metric in averaged} == set(whole(images).labels)
+    averaged = [metric for metric in averaged if metric.value is not None]
     assert len(averaged) > 1
-    for one in averaged:
-        low, high = one.ci95
-        assert low <= one.value <= high
+    for metric in averaged:
+        low, high = metric.ci95
+        assert low <= metric.value <= high
     # of one label alone, the mean over labels is the label's
     label = averaged[0].parameters["label"]
     alone = [
-        evaluated_image(
-            one.id,
+        wire_image(
+            metric.id,
             *(
-                [each for each in msgspec.json.decode(some) if each["label"] == label]
-                for some in (one.predictions, one.ground_truth)
+                [item for item in msgspec.json.decode(items) if item["label"] == label]
+                for items in (metric.predictions, metric.ground_truth)
             ),
         )
-        for one in images
+        for metric in images
     ]
     state = whole(alone)
-    found = evaluate_state(
+    label_report = evaluate_state(
         DetectionEvaluator(),
         state,
         task="OBJECT_DETECTION",
         options=EvaluationOptions(resamples=50),
     )
-    assert found.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
-    assert all(one.parameters.get("label") is None for one in report.metrics[:12])
+    assert label_report.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
+    assert all(metric.parameters.get("label") is None for metric in report.metrics[:12])

@@ -17,19 +17,20 @@ from quadriga.monitor.evaluation.objects.oriented import (
 )
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import merge_states, select_images
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 LABELS = "abc"
 
 
 def wire(label, box, **fields):
     named = zip(("cx", "cy", "w", "h", "r"), box, strict=True)
-    return {"label": label, **{name: float(one) for name, one in named}, **fields}
+    return {"label": label, **{name: float(value) for name, value in named}, **fields}
 
 
 def images_of(cases):
     return [
-        evaluated_image(number, found, there, 1, 1) for number, (found, there) in enumerate(cases)
+        wire_image(number, predictions, annotations, 1, 1)
+        for number, (predictions, annotations) in enumerate(cases)
     ]
 
 
@@ -54,23 +55,23 @@ def random_cases(seed, *, crowds=True, images=12):
             )
             for _ in range(pick.integers(0, 7))
         ]
-        found = []
+        predictions = []
         for _ in range(pick.integers(0, 14)):
             label, around = LABELS[pick.integers(3)], box()
             if there and pick.random() < 0.7:
-                of = there[pick.integers(len(there))]
-                label = of["label"]
+                target = there[pick.integers(len(there))]
+                label = target["label"]
                 shift = pick.choice([0, 10], 5) if seed % 3 == 0 else pick.normal(0, 3, 5)
-                around = np.array([of[name] for name in ("cx", "cy", "w", "h", "r")])
+                around = np.array([target[name] for name in ("cx", "cy", "w", "h", "r")])
                 around = around + shift * (1, 1, 0.5, 0.5, 0.02)
                 around[2:4] = np.maximum(around[2:4], 1)
-            found.append(wire(label, around, score=round(float(pick.random()), digits)))
-        cases.append((found, there))
+            predictions.append(wire(label, around, score=round(float(pick.random()), digits)))
+        cases.append((predictions, there))
     return cases
 
 
 def voc_ap(rec, prec, eleven):
-    """As the development kit has it."""
+    """Average precision as in DOTA's development kit."""
     if eleven:
         ap = 0.0
         for t in np.arange(0.0, 1.1, 0.1):
@@ -87,23 +88,26 @@ def voc_ap(rec, prec, eleven):
 
 def best_overlaps(state, label):
     """Each prediction's best overlap and the object that has it, by falling score; -1 for none."""
-    found, there = state.tables["predictions"], state.tables["truths"]
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
     overlap = oriented_overlap(state, crowds=False)
     frames = [
-        (table["centre"][:, None] + table["corners"].reshape(-1, 4, 2)) for table in (found, there)
+        (table["centre"][:, None] + table["corners"].reshape(-1, 4, 2))
+        for table in (predictions, annotations)
     ]
-    rows = np.flatnonzero(found["label"] == label)
-    rows = rows[np.argsort(-found["score"][rows], kind="stable")]
+    rows = np.flatnonzero(predictions["label"] == label)
+    rows = rows[np.argsort(-predictions["score"][rows], kind="stable")]
     pairs = []
     for row in rows:
-        here = (there["image"] == found["image"][row]) & (there["label"] == label)
+        is_candidate = (annotations["image"] == predictions["image"][row]) & (
+            annotations["label"] == label
+        )
         low = np.maximum(frames[0][row].min(axis=0), frames[1].min(axis=1))
         high = np.minimum(frames[0][row].max(axis=0), frames[1].max(axis=1))
-        here = np.flatnonzero(here & (high - low + 1.0 > 0).all(axis=1))
+        is_candidate = np.flatnonzero(is_candidate & (high - low + 1.0 > 0).all(axis=1))
         best, jmax = -np.inf, -1
-        if len(here):
-            overlaps = overlap(np.full(len(here), row), here)
-            best, jmax = np.max(overlaps), here[np.argmax(overlaps)]
+        if len(is_candidate):
+            overlaps = overlap(np.full(len(is_candidate), row), is_candidate)
+            best, jmax = np.max(overlaps), is_candidate[np.argmax(overlaps)]
         pairs.append((best, jmax))
     return pairs
 
@@ -134,14 +138,18 @@ def voc_eval(state, label, pairs, threshold, eleven):
 
 def of_rule(metrics):
     return {
-        (one.parameters["rule"], one.parameters["iou"], one.parameters["label"]): one.value
-        for one in metrics
-        if one.type == "AP" and one.parameters["rule"] in RULES
+        (
+            metric.parameters["rule"],
+            metric.parameters["iou"],
+            metric.parameters["label"],
+        ): metric.value
+        for metric in metrics
+        if metric.type == "AP" and metric.parameters["rule"] in RULES
     }
 
 
 def report(images, resamples=0):
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     return evaluate_state(
         OrientedDetectionEvaluator(),
         state,
@@ -190,25 +198,27 @@ SPECIAL = {
 )
 def test_numbers_are_those_of_the_development_kit(cases):
     images = images_of(cases)
-    state = merged(OrientedDetectionEvaluator(), images)
-    found = of_rule(report(images).metrics)
-    assert len(found) == 4 * (1 + len(state.labels))
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
+    metrics = of_rule(report(images).metrics)
+    assert len(metrics) == 4 * (1 + len(state.labels))
     pairs = [best_overlaps(state, label) for label in range(len(state.labels))]
     for rule in RULES:
         for threshold in IOU_THRESHOLDS:
             expected = [
-                voc_eval(state, label, of, threshold, rule == "DOTA VOC07")
-                for label, of in enumerate(pairs)
+                voc_eval(
+                    state, label, label_pairs, threshold=threshold, eleven=rule == "DOTA VOC07"
+                )
+                for label, label_pairs in enumerate(pairs)
             ]
             for label, value in zip(state.labels, expected, strict=True):
-                assert found[rule, threshold, label] == pytest.approx(value, abs=1e-9)
-            known = [value for value in expected if value is not None]
-            mean = np.mean(known) if known else None
-            assert found[rule, threshold, None] == pytest.approx(mean, abs=1e-9)
+                assert metrics[rule, threshold, label] == pytest.approx(value, abs=1e-9)
+            defined = [value for value in expected if value is not None]
+            mean = np.mean(defined) if defined else None
+            assert metrics[rule, threshold, None] == pytest.approx(mean, abs=1e-9)
 
 
 def test_the_rule_tells_what_it_says():
-    """Of exactly a half is too little, and there is no second choice: by hand."""
+    """An overlap of exactly 0.5 does not match, and a prediction has no second choice: by hand."""
     for name, value in {
         "of exactly a half": 0,
         "no second choice": 0.5,
@@ -217,42 +227,48 @@ def test_the_rule_tells_what_it_says():
         "a difficult one is overlapped more": 0,
         "twice": 1,
     }.items():
-        found = of_rule(report(images_of(SPECIAL[name])).metrics)
-        assert found["DOTA VOC12", 0.5, "a"] == value, name
+        metrics = of_rule(report(images_of(SPECIAL[name])).metrics)
+        assert metrics["DOTA VOC12", 0.5, "a"] == value, name
 
 
 def overall(headlines):
-    return [one for one in headlines if one.parameters["label"] is None]
+    return [headline for headline in headlines if headline.parameters["label"] is None]
 
 
 def test_weights_are_as_if_images_were_there_so_often():
     cases = random_cases(1)
     images = images_of(cases)
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     weights = np.random.default_rng(0).integers(0, 3, (6, len(images))).astype(float)
     weights[0] = 1
     weights[1] = 0
     headlines = overall(OrientedDetectionEvaluator().evaluate(state).headlines(weights))
     for number, weighting in enumerate(weights):
-        at = [one for one, count in enumerate(weighting) for _ in range(int(count))]
-        repeated = [msgspec.structs.replace(images[one], id=str(n)) for n, one in enumerate(at)]
-        whole = merged(OrientedDetectionEvaluator(), repeated)
-        again = OrientedDetectionEvaluator().evaluate(whole).headlines(np.ones((1, len(repeated))))
+        at = [left for left, count in enumerate(weighting) for _ in range(int(count))]
+        repeated = [msgspec.structs.replace(images[left], id=str(n)) for n, left in enumerate(at)]
+        repeated_state = state_of_shards(OrientedDetectionEvaluator(), repeated)
+        again = (
+            OrientedDetectionEvaluator()
+            .evaluate(repeated_state)
+            .headlines(np.ones((1, len(repeated))))
+        )
         again = overall(again)
-        for one, other in zip(headlines, again, strict=True):
-            assert one[:2] == other[:2]
-            np.testing.assert_allclose(one.values[number], other.values[0], atol=1e-12)
+        for left, right in zip(headlines, again, strict=True):
+            assert left[:2] == right[:2]
+            np.testing.assert_allclose(left.values[number], right.values[0], atol=1e-12)
 
 
 def test_a_part_is_a_weighting_of_zeros_and_ones():
     images = images_of(random_cases(5))
-    state = merged(OrientedDetectionEvaluator(), images)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
     mask = np.arange(len(images)) % 2.0
-    whole = OrientedDetectionEvaluator().evaluate(state).headlines(mask[None])
-    part = select_images(state, np.flatnonzero(mask))
-    alone = OrientedDetectionEvaluator().evaluate(part).headlines(np.ones((1, len(part.ids))))
-    for one, other in zip(whole, alone, strict=True):
-        np.testing.assert_allclose(one.values, other.values, atol=1e-12)
+    weighted = OrientedDetectionEvaluator().evaluate(state).headlines(mask[None])
+    selected = select_images(state, np.flatnonzero(mask))
+    alone = (
+        OrientedDetectionEvaluator().evaluate(selected).headlines(np.ones((1, len(selected.ids))))
+    )
+    for left, right in zip(weighted, alone, strict=True):
+        np.testing.assert_allclose(left.values, right.values, atol=1e-12)
 
 
 class Oriented(COCOeval):
@@ -261,41 +277,41 @@ class Oriented(COCOeval):
     state = None
 
     def computeIoU(self, image, label):  # noqa: N802 - its name
-        found, there = self._dts[image, label], self._gts[image, label]
-        if not found and not there:
+        predictions, annotations = self._dts[image, label], self._gts[image, label]
+        if not predictions and not annotations:
             return []
-        order = np.argsort([-one["score"] for one in found], kind="mergesort")
-        rows = np.array([found[at]["id"] - 1 for at in order[: self.params.maxDets[-1]]], int)
-        truths = np.array([one["id"] - 1 for one in there], int)
+        order = np.argsort([-prediction["score"] for prediction in predictions], kind="mergesort")
+        rows = np.array([predictions[at]["id"] - 1 for at in order[: self.params.maxDets[-1]]], int)
+        truths = np.array([prediction["id"] - 1 for prediction in annotations], int)
         pairs = np.repeat(rows, len(truths)), np.tile(truths, len(rows))
         return oriented_overlap(self.state)(*pairs).reshape(len(rows), len(truths))
 
 
 def coco(state):
     """Ask pycocotools for its twelve numbers; difficult objects are ignored as crowds are not."""
-    found, there = state.tables["predictions"], state.tables["truths"]
+    predictions, annotated = state.tables["predictions"], state.tables["truths"]
     annotations = [
         {
             "id": row + 1,
-            "image_id": int(there["image"][row]) + 1,
-            "category_id": int(there["label"][row]) + 1,
-            "area": float(there["area"][row]),
+            "image_id": int(annotated["image"][row]) + 1,
+            "category_id": int(annotated["label"][row]) + 1,
+            "area": float(annotated["area"][row]),
             "bbox": [0, 0, 1, 1],
-            "iscrowd": int(there["crowd"][row]),
+            "iscrowd": int(annotated["crowd"][row]),
         }
-        for row in range(len(there["image"]))
+        for row in range(len(annotated["image"]))
     ]
     results = [
         {
             "id": row + 1,
-            "image_id": int(found["image"][row]) + 1,
-            "category_id": int(found["label"][row]) + 1,
-            "area": float(found["area"][row]),
+            "image_id": int(predictions["image"][row]) + 1,
+            "category_id": int(predictions["label"][row]) + 1,
+            "area": float(predictions["area"][row]),
             "bbox": [0, 0, 1, 1],
-            "score": float(found["score"][row]),
+            "score": float(predictions["score"][row]),
             "iscrowd": 0,
         }
-        for row in range(len(found["image"]))
+        for row in range(len(predictions["image"]))
     ]
     names = [{"id": number + 1} for number in range(len(state.labels))]
     pictures = [{"id": number + 1} for number in range(len(state.ids))]
@@ -318,30 +334,32 @@ def coco(state):
 def test_numbers_by_the_other_rule_are_those_of_pycocotools(seed):
     cases = random_cases(seed)
     for _, there in cases:
-        for one in there:
-            one["difficult"] = False  # of which it does not know
+        for item in there:
+            item["difficult"] = False  # of which it does not know
     images = images_of(cases)
-    found = [one for one in report(images).metrics if one.parameters.get("rule") == "COCO"]
-    expected = coco(merged(OrientedDetectionEvaluator(), images))
-    assert [one.value for one in found[:12]] == pytest.approx(expected, abs=1e-12)
+    metrics = [item for item in report(images).metrics if item.parameters.get("rule") == "COCO"]
+    expected = coco(state_of_shards(OrientedDetectionEvaluator(), images))
+    assert [item.value for item in metrics[:12]] == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
     images = images_of(random_cases(7))
-    whole = report(images, resamples=20)
+    unsharded = report(images, resamples=20)
     shards = [build_state(OrientedDetectionEvaluator(), images[at::3], []) for at in (2, 0, 1)]
-    parts = evaluate_state(
+    sharded = evaluate_state(
         OrientedDetectionEvaluator(),
         merge_states([merge_states(shards[:2]), shards[2]]),
         task="ORIENTED_OBJECT_DETECTION",
         options=EvaluationOptions(resamples=20),
     )
-    assert parts.metrics == whole.metrics
-    assert parts.curves == whole.curves
-    rules = {one.parameters.get("rule") for one in whole.metrics}
+    assert sharded.metrics == unsharded.metrics
+    assert sharded.curves == unsharded.curves
+    rules = {metric.parameters.get("rule") for metric in unsharded.metrics}
     assert {"COCO", *RULES} <= rules
-    assert whole.parameters["dota"]["iou_above"] == IOU_THRESHOLDS
+    assert unsharded.parameters["dota"]["iou_above"] == IOU_THRESHOLDS
     [dota] = [
-        one for one in whole.metrics if of_rule([one]) == {("DOTA VOC12", 0.5, None): one.value}
+        metric
+        for metric in unsharded.metrics
+        if of_rule([metric]) == {("DOTA VOC12", 0.5, None): metric.value}
     ]
     assert dota.ci95[0] < dota.value < dota.ci95[1]

@@ -9,7 +9,7 @@ import pytest
 
 from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
-from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
@@ -17,21 +17,23 @@ DOCUMENT = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 def example(heading):
     """Return the images of a section's first block, and the text behind it."""
     section = DOCUMENT.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
-    _, block, after = re.split(r"```(?:json)?\n", section, maxsplit=2)
-    return msgspec.json.Decoder(EvaluatedImage).decode_lines(block), after.strip().split("\n\n")[0]
+    _, block, following = re.split(r"```(?:json)?\n", section, maxsplit=2)
+    return msgspec.json.Decoder(EvaluatedImage).decode_lines(block), following.strip().split(
+        "\n\n"
+    )[0]
 
 
 @pytest.mark.parametrize(
     ("task", "heading"), [("classification", "Classification"), ("segmentation", "Segmentation")]
 )
 def test_examples_have_the_numbers_that_are_said(task, heading):
-    images, said = example(heading)
+    images, documented = example(heading)
     evaluation = load_evaluator(task)
-    evaluated = evaluation.evaluate(merged(evaluation, images))
-    found = {}
-    for one in evaluated.headlines(np.ones((1, len(images)))):
-        found.setdefault(one.type, []).append(float(one.values[0]))
-    numbers = re.findall(r"`(\w+)` (?:with background )?([0-9.]+\d|\d)", said)
+    evaluated = evaluation.evaluate(state_of_shards(evaluation, images))
+    values = {}
+    for headline in evaluated.headlines(np.ones((1, len(images)))):
+        values.setdefault(headline.type, []).append(float(headline.values[0]))
+    numbers = re.findall(r"`(\w+)` (?:with background )?([0-9.]+\d|\d)", documented)
     assert len(numbers) >= 4
     for name, value in numbers:
-        assert round(found[name].pop(0), 4) == float(value), name
+        assert round(values[name].pop(0), 4) == float(value), name

@@ -9,7 +9,7 @@ import pytest
 
 from quadriga.monitor.evaluation.evaluators import load_evaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage
-from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
 
 PAGE = Path(__file__).parents[4] / "docs" / "evaluation-reference.md"
 
@@ -35,10 +35,14 @@ def test_examples_give_their_numbers(heading, task):
     image, rows = example(heading)
     assert rows
     evaluation = load_evaluator(task)
-    whole = evaluation.evaluate(merged(evaluation, [image]))
-    found = {}
-    for one in whole.headlines(np.ones((1, 1))):
-        named = [one.type, str(one.parameters.get("rule")), str(one.parameters.get("iou"))]
-        found.setdefault(", ".join(named[: 1 if task == "image-text" else 3]), one.values[0])
+    metrics = evaluation.evaluate(state_of_shards(evaluation, [image]))
+    values = {}
+    for headline in metrics.headlines(np.ones((1, 1))):
+        named = [
+            headline.type,
+            str(headline.parameters.get("rule")),
+            str(headline.parameters.get("iou")),
+        ]
+        values.setdefault(", ".join(named[: 1 if task == "image-text" else 3]), headline.values[0])
     for *name, value in rows:
-        assert found[", ".join(name)] == pytest.approx(float(value), abs=5e-5), name
+        assert values[", ".join(name)] == pytest.approx(float(value), abs=5e-5), name

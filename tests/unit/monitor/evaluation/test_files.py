@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.files import evaluate_files as files
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco, evaluate_records
 from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 FOUND = [BOX | {"score": 0.5}]
@@ -23,7 +23,7 @@ def record(name, **fields):
 
 
 def lines(*records):
-    return io.BytesIO(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in records))  # fmt: skip
+    return io.BytesIO(b"\n".join(record if isinstance(record, bytes) else json.dumps(record).encode() for record in records))  # fmt: skip
 
 
 def evaluated(*records, task="detection", **options):
@@ -31,7 +31,7 @@ def evaluated(*records, task="detection", **options):
 
 
 def value(report, kind="AP"):
-    return next(one.value for one in report.metrics if one.type == kind)
+    return next(metric.value for metric in report.metrics if metric.type == kind)
 
 
 def test_records_are_evaluated_whatever_kind_of_id_they_have() -> None:
@@ -55,10 +55,10 @@ def test_nothing_to_evaluate_is_insufficient(records) -> None:
 
 def test_shards_make_no_difference(monkeypatch) -> None:
     records = [record(at, predictions=FOUND * (at % 3), metadata={"a": at % 2}) for at in range(9)]
-    whole = evaluated(*records, by=["meta.a"])
+    report = evaluated(*records, by=["meta.a"])
     monkeypatch.setattr(files, "SHARD_SIZE", 2)
-    assert told(evaluated(*records, by=["meta.a"])) == told(whole)
-    assert [(one.by, one.value, one.n) for one in whole.slices] == [
+    assert stable_report(evaluated(*records, by=["meta.a"])) == stable_report(report)
+    assert [(slice_.by, slice_.value, slice_.n) for slice_ in report.slices] == [
         ("meta.a", "0", 5),
         ("meta.a", "1", 4),
     ]
@@ -71,18 +71,18 @@ def test_the_window_is_that_of_the_times_and_exports_are_records() -> None:
     )
     window = report.data.current
     assert (window.start, window.end) == ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
-    assert [(one.inference_id, one.image, one.reason) for one in report.worst] == [
+    assert [(image.inference_id, image.image, image.reason) for image in report.worst] == [
         ("2", "blake3:1", "miss")
     ]
 
 
 def test_the_worst_images_have_what_is_drawn_on_them() -> None:
     report = evaluated(*(record(at, predictions=[]) for at in range(2)), record(2))
-    assert [json.loads(bytes(one.ground_truth)) for one in report.worst] == [[BOX], [BOX]]
+    assert [json.loads(bytes(image.ground_truth)) for image in report.worst] == [[BOX], [BOX]]
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (b"{", "a.jsonl:3: expected JSON, got: "),
         (b"[]", "a.jsonl:3: expected `object`, got `array`"),
@@ -94,10 +94,10 @@ def test_the_worst_images_have_what_is_drawn_on_them() -> None:
         (record(3, ground_truth=[{"label": "a"}]), "a.jsonl:3: image '3': ground_truth[0]: expected a field"),
     ],
 )  # fmt: skip
-def test_a_bad_line_is_named(bad, said: str) -> None:
+def test_a_bad_line_is_named(bad, message: str) -> None:
     with pytest.raises(EvaluationError) as caught:
         evaluated(record(1), b"", bad, record(4))
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
 
 
 def test_tasks_that_are_none_are_refused() -> None:
@@ -134,7 +134,7 @@ def test_boxes_of_coco_are_evaluated_and_drawn(coco) -> None:
     (worst,) = report.worst
     assert (worst.inference_id, worst.reason) == ("1", "miss")
     assert json.loads(bytes(worst.predictions)) == [BOX | {"score": 0.5}]
-    assert [one["xmin"] for one in json.loads(bytes(worst.ground_truth))] == [0, 12]
+    assert [annotation["xmin"] for annotation in json.loads(bytes(worst.ground_truth))] == [0, 12]
 
 
 def test_masks_of_coco_are_drawn_as_contours(coco) -> None:
@@ -154,11 +154,11 @@ def test_the_record_of_the_document_is_one() -> None:
     section = page.partition("\n## Evaluate files\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     report = evaluated(json.loads(example), by=["meta.camera_id"])
-    assert [one.value for one in report.slices] == ["north"]
+    assert [slice_.value for slice_ in report.slices] == ["north"]
     assert value(report) == pytest.approx(0.9)  # their overlap is 760 / 838
     wrong = json.loads(example)
     del wrong["predictions"][0]["score"]
-    said = re.findall(r"``answers\.jsonl:17: (.*?: expected a field `score`) ``", section)
+    message = re.findall(r"``answers\.jsonl:17: (.*?: expected a field `score`) ``", section)
     with pytest.raises(EvaluationError) as caught:
         evaluated(wrong)
-    assert said == [str(caught.value).removeprefix("a.jsonl:1: ")]
+    assert message == [str(caught.value).removeprefix("a.jsonl:1: ")]

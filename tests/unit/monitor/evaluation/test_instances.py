@@ -20,7 +20,7 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 WIDTH, HEIGHT = 150, 130
 LABELS = ("apple", "bird", "cat")
@@ -28,7 +28,7 @@ LABELS = ("apple", "bird", "cat")
 
 def image_of(number, predictions, truths, **fields):
     size = {"width": WIDTH, "height": HEIGHT}
-    return evaluated_image(number, predictions, truths, **size | fields)
+    return wire_image(number, predictions, truths, **size | fields)
 
 
 def contour(*outlines):
@@ -66,9 +66,9 @@ def case(seed):
             {"label": str(pick.choice(LABELS)), "contour": blob(pick), "crowd": bool(pick.random() < 0.1)}
             for _ in range(pick.integers(0, 8))
         ]  # fmt: skip
-        for one in truths:
+        for annotation in truths:
             if pick.random() < 0.3:
-                one["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 96**2 + 0.5]))
+                annotation["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 96**2 + 0.5]))
         predictions = [
             {
                 "label": str(pick.choice(LABELS)), "score": round(float(pick.random()), 1 + seed % 2),
@@ -76,8 +76,8 @@ def case(seed):
             }
             for _ in range(pick.integers(0, 4))
         ] + [
-            {**one, "score": round(float(pick.random()), 1)}
-            for one in truths for _ in range(pick.integers(0, 3))
+            {**annotation, "score": round(float(pick.random()), 1)}
+            for annotation in truths for _ in range(pick.integers(0, 3))
         ]  # fmt: skip
         images.append((predictions, truths))
     return images
@@ -91,21 +91,21 @@ def encoded(segment):
 def as_coco(images):
     annotations, results = [], []
     for number, (predictions, truths) in enumerate(images, 1):
-        for one in truths:
-            segmentation = encoded(one["contour"])
+        for item in truths:
+            segmentation = encoded(item["contour"])
             annotations.append(
                 {
                     "id": len(annotations) + 1, "image_id": number, "segmentation": segmentation,
-                    "category_id": LABELS.index(one["label"]), "iscrowd": int(one["crowd"]),
-                    "area": one.get("area", float(coco.area(segmentation))),
+                    "category_id": LABELS.index(item["label"]), "iscrowd": int(item["crowd"]),
+                    "area": item.get("area", float(coco.area(segmentation))),
                 }
             )  # fmt: skip
         results += [
             {
-                "image_id": number, "category_id": LABELS.index(one["label"]), "score": one["score"],
-                "segmentation": encoded(one["contour"]),
+                "image_id": number, "category_id": LABELS.index(item["label"]), "score": item["score"],
+                "segmentation": encoded(item["contour"]),
             }
-            for one in predictions
+            for item in predictions
         ]  # fmt: skip
     dataset = {
         "info": {},
@@ -122,11 +122,15 @@ def as_coco(images):
 def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
     images = case(seed)
     shards = np.random.default_rng(seed).integers(0, 3, len(images))
-    given = [image_of(at, *one) for at, one in enumerate(images, 1)]
+    evaluated = [image_of(at, *item) for at, item in enumerate(images, 1)]
     states = [
         build_state(
             InstanceEvaluator(),
-            [one for one, of in zip(given, shards, strict=True) if of == shard],
+            [
+                item
+                for item, image_shard in zip(evaluated, shards, strict=True)
+                if image_shard == shard
+            ],
             [],
         )
         for shard in range(3)
@@ -138,10 +142,10 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
         np.testing.assert_allclose(ours, its, rtol=0, atol=1e-12)
     headlines = InstanceEvaluator().evaluate(state).headlines(np.ones((1, len(state.ids))))[:12]
     np.testing.assert_allclose(
-        [one.values[0] for one in headlines[:12]], theirs[3], rtol=0, atol=1e-12
+        [item.values[0] for item in headlines[:12]], theirs[3], rtol=0, atol=1e-12
     )
-    whole = merged(InstanceEvaluator(), given)
-    for name, table in whole.tables.items():
+    merged_state = state_of_shards(InstanceEvaluator(), evaluated)
+    for name, table in merged_state.tables.items():
         for key, column in table.items():
             assert column.dtype == state.tables[name][key].dtype
             np.testing.assert_array_equal(column, state.tables[name][key])
@@ -152,7 +156,7 @@ def tables(predictions, truths, **fields):
 
 
 def test_tables_hold_pixels_and_pairs_of_any_labels():
-    found = tables(
+    actual = tables(
         [
             {"label": "a", "score": 0.5, "contour": square(0, 0, 20)},
             {"label": "b", "score": 0.75, "contour": []},
@@ -164,7 +168,7 @@ def test_tables_hold_pixels_and_pairs_of_any_labels():
             {"label": "c", "contour": square(90, 90, 4)},
         ],
     )
-    predictions, truths, pairs = found["predictions"], found["truths"], found["pairs"]
+    predictions, truths, pairs = actual["predictions"], actual["truths"], actual["pairs"]
     assert predictions["area"].tolist() == [400, 0, 400]
     assert predictions["score"].tolist() == [0.5, 0.75, 0.25]
     assert predictions["number"].tolist() == [0, 1, 2]
@@ -207,12 +211,12 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
             box = dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
             both[which].append(({**shared, "contour": rectangle(*corners)}, {**shared, **box}))
         for at, images in enumerate((masks, boxes)):
-            images.append(image_of(number, *([one[at] for one in side] for side in both)))
+            images.append(image_of(number, *([item[at] for item in side] for side in both)))
     reports = []
     for evaluation, images in ((InstanceEvaluator(), masks), (DetectionEvaluator(), boxes)):
         report = evaluate_state(
             evaluation,
-            merged(evaluation, images),
+            state_of_shards(evaluation, images),
             task="",
             options=EvaluationOptions(resamples=5),
         )
@@ -229,17 +233,17 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
 def test_the_documented_squares_overlap_by_a_third():
     text = Path("docs/evaluation-reference.md").read_text(encoding="utf-8")
     line = text.partition("## Masks")[2].partition("```json")[2].partition("```")[0]
-    found = InstanceEvaluator().tables(
+    actual = InstanceEvaluator().tables(
         [msgspec.json.decode(line, type=EvaluatedImage)], LabelNumbers()
     )
-    assert found["predictions"]["area"].tolist() == found["truths"]["area"].tolist() == [400]
-    assert found["pairs"]["overlap"].tolist() == [1 / 3]
+    assert actual["predictions"]["area"].tolist() == actual["truths"]["area"].tolist() == [400]
+    assert actual["pairs"]["overlap"].tolist() == [1 / 3]
 
 
 def test_nothing_makes_the_same_columns():
     none = InstanceEvaluator().tables([], LabelNumbers())
-    some = tables([{"label": "a", "score": 0.5, "contour": square(0, 0, 2)}], [])
-    for name, table in some.items():
+    nonempty = tables([{"label": "a", "score": 0.5, "contour": square(0, 0, 2)}], [])
+    for name, table in nonempty.items():
         assert {key: column.dtype for key, column in table.items()} == {
             key: column.dtype for key, column in none[name].items()
         }
@@ -268,14 +272,14 @@ def test_what_is_wrong_with_an_image_is_named(predictions, truths, fields, messa
 
 
 def test_regions_that_are_no_objects_are_passed_over():
-    part = {"contour": square(10, 10, 20)}
-    other = {"contour": square(12, 10, 20)}
+    first = {"contour": square(10, 10, 20)}
+    second = {"contour": square(12, 10, 20)}
     image = image_of(
         1,
-        [{"label": "background", "score": 1, **part}, {"label": "cat", "score": 0.5, **part}],
-        [{"label": "void", **other}, {"label": "cat", **other}, {"label": "ignore", **part}],
+        [{"label": "background", "score": 1, **first}, {"label": "cat", "score": 0.5, **first}],
+        [{"label": "void", **second}, {"label": "cat", **second}, {"label": "ignore", **first}],
     )
-    state = merged(InstanceEvaluator(), [image])
+    state = state_of_shards(InstanceEvaluator(), [image])
     assert state.labels == ["cat"]
     assert state.tables["predictions"]["number"].tolist() == [1]
     assert state.tables["truths"]["number"].tolist() == [1]

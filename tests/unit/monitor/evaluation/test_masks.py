@@ -25,16 +25,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 def lines(masks: Masks, at: int, shape: tuple[int, int]) -> np.ndarray:
     """Return a mask as uint8 (lines, pixels) of the whole image."""
-    first, after, low, high = masks.frame[at].tolist()
+    start_line, stop_line, low, high = masks.frame[at].tolist()
     stride = -(-high // 64) - low // 64
-    words = masks.words[masks.start[at] :][: (after - first) * stride]
-    whole = np.zeros((shape[0], max(shape[1], -(-high // 64) * 64)), np.uint8)
+    words = masks.words[masks.start[at] :][: (stop_line - start_line) * stride]
+    canvas = np.zeros((shape[0], max(shape[1], -(-high // 64) * 64)), np.uint8)
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")
-    whole[first:after, low // 64 * 64 :][:, : stride * 64] = bits.reshape(
-        after - first, stride * 64
+    canvas[start_line:stop_line, low // 64 * 64 :][:, : stride * 64] = bits.reshape(
+        stop_line - start_line, stride * 64
     )
-    assert not whole[:, shape[1] :].any()
-    return whole[:, : shape[1]]
+    assert not canvas[:, shape[1] :].any()
+    return canvas[:, : shape[1]]
 
 
 def named(at: int) -> str:
@@ -68,8 +68,8 @@ def encoded(mask: np.ndarray) -> dict:
 
 
 def run_lengths(mask: np.ndarray) -> RunLengths:
-    one = encoded(mask)
-    return RunLengths(tuple(one["size"]), one["counts"].decode())
+    encoded_mask = encoded(mask)
+    return RunLengths(tuple(encoded_mask["size"]), encoded_mask["counts"].decode())
 
 
 def plain(mask: np.ndarray) -> RunLengths:
@@ -95,10 +95,10 @@ def polygon(pick: np.random.Generator, width: int, height: int) -> list[float]:
 def test_polygons_are_filled_as_the_reference_fills_them(seed):
     pick = np.random.default_rng(seed)
     sizes = pick.integers(1, 200, (30, 2))
-    given = [[polygon(pick, *size) for _ in range(pick.integers(1, 4))] for size in sizes]
-    masks = from_runs(from_polygons(given, sizes, named), sizes[:, 1])
+    polygons = [[polygon(pick, *size) for _ in range(pick.integers(1, 4))] for size in sizes]
+    masks = from_runs(from_polygons(polygons, sizes, named), sizes[:, 1])
     for at, (width, height) in enumerate(sizes.tolist()):
-        theirs = coco.decode(coco.merge(coco.frPyObjects(given[at], height, width)))
+        theirs = coco.decode(coco.merge(coco.frPyObjects(polygons[at], height, width)))
         np.testing.assert_array_equal(lines(masks, at, (width, height)).T, theirs)
         assert masks.area[at] == theirs.sum()
 
@@ -108,12 +108,12 @@ def test_polygons_are_filled_as_the_reference_fills_them(seed):
 def test_run_lengths_are_the_masks_that_were_written(seed, write):
     pick = np.random.default_rng(seed)
     sizes = pick.integers(1, 200, (20, 2))
-    given = [region(pick, *size) for size in sizes]
-    given[0] = (pick.random(given[0].shape) < 0.5).astype(np.uint8)
-    masks = masks_from_segmentations([write(mask) for mask in given], sizes, named)
-    for at, mask in enumerate(given):
+    regions = [region(pick, *size) for size in sizes]
+    regions[0] = (pick.random(regions[0].shape) < 0.5).astype(np.uint8)
+    masks = masks_from_segmentations([write(mask) for mask in regions], sizes, named)
+    for at, mask in enumerate(regions):
         np.testing.assert_array_equal(lines(masks, at, mask.T.shape).T, mask)
-    assert masks.area.tolist() == [mask.sum() for mask in given]
+    assert masks.area.tolist() == [mask.sum() for mask in regions]
 
 
 coordinates = st.integers(-30, 150)
@@ -137,21 +137,23 @@ def test_contours_are_filled_by_their_one_rule(contours, width, height):
 def test_overlaps_are_those_of_the_reference_and_contours_and_runs_agree(seed):
     pick = np.random.default_rng(seed)
     width, height = pick.integers(60, 200, 2).tolist()
-    found, there = ([region(pick, width, height) for _ in range(12)] for _ in range(2))
+    predicted, true = ([region(pick, width, height) for _ in range(12)] for _ in range(2))
     crowd = pick.random(12) < 0.3
-    theirs = coco.iou([encoded(one) for one in found], [encoded(one) for one in there], crowd)
+    theirs = coco.iou(
+        [encoded(mask) for mask in predicted], [encoded(mask) for mask in true], crowd
+    )
     sizes = np.full((12, 2), (width, height))
-    here = np.zeros(12, np.int64)
+    image_numbers = np.zeros(12, np.int64)
     by_runs = [
-        masks_from_segmentations([run_lengths(one) for one in of], sizes, named)
-        for of in (found, there)
+        masks_from_segmentations([run_lengths(mask) for mask in regions], sizes, named)
+        for regions in (predicted, true)
     ]
     by_rings = [
-        from_contours(contours_of([rings(one) for one in of]), width, height)
-        for of in (found, there)
+        from_contours(contours_of([rings(mask) for mask in regions]), width, height)
+        for regions in (predicted, true)
     ]
     for masks in (by_runs, by_rings):
-        prediction, truth, overlap = mask_overlaps(*masks, (here, here), crowd)
+        prediction, truth, overlap = mask_overlaps(*masks, (image_numbers, image_numbers), crowd)
         ours = np.zeros((12, 12))
         ours[prediction, truth] = overlap
         np.testing.assert_array_equal(ours, theirs)
@@ -171,7 +173,7 @@ def test_only_masks_of_one_image_are_compared(monkeypatch):
 
 
 def test_a_square_of_twenty_pixels_is_four_hundred():
-    """As `docs/evaluation-reference.md` says."""
+    """The area is that of the example in `docs/evaluation-reference.md`."""
     ring = np.array([(0, 0), (19, 0), (19, 19), (0, 19)], np.int32)
     assert from_contours(contours_of([[ring]]), 100, 100).area.tolist() == [400]
     size = np.array([(100, 100)])
@@ -210,12 +212,20 @@ def test_nothing_is_no_masks():
     )
     assert masks.area.tolist() == [0, 0, 24]
     none = masks_from_segmentations([], np.zeros((0, 2), np.int64), named)
-    here = np.zeros(3, np.int64)
+    image_numbers = np.zeros(3, np.int64)
     assert [
-        len(one) for one in mask_overlaps(masks, none, (here, here[:0]), np.zeros(0, bool))
+        len(array)
+        for array in mask_overlaps(
+            masks, none, (image_numbers, image_numbers[:0]), np.zeros(0, bool)
+        )
     ] == [0] * 3
     assert [
-        len(one) for one in mask_overlaps(none, masks, (here[:0], here), np.zeros(3, bool))
+        len(array)
+        for array in mask_overlaps(
+            none, masks, (image_numbers[:0], image_numbers), np.zeros(3, bool)
+        )
     ] == [0] * 3
-    prediction, truth, overlap = mask_overlaps(masks, masks, (here, here), np.zeros(3, bool))
+    prediction, truth, overlap = mask_overlaps(
+        masks, masks, (image_numbers, image_numbers), np.zeros(3, bool)
+    )
     assert (prediction.tolist(), truth.tolist(), overlap.tolist()) == ([2], [2], [1.0])

@@ -37,21 +37,25 @@ def made(seed, images=7, count=60):
 @pytest.mark.parametrize("seed", range(5))
 def test_near_pairs_are_all_of_an_image_that_overlap_enough(seed):
     predictions, truths, overlaps = made(seed)
-    found = near_pairs(predictions, truths, lambda one, other: overlaps[one, other], 0.3)
+    pairs = near_pairs(
+        predictions, truths, lambda prediction, annotation: overlaps[prediction, annotation], 0.3
+    )
     together = predictions["image"][:, None] == truths["image"]
     expected = np.argwhere(together & (overlaps >= 0.3))
-    order = np.lexsort((found.truth, found.prediction))
-    np.testing.assert_array_equal(found.prediction[order], expected[:, 0])
-    np.testing.assert_array_equal(found.truth[order], expected[:, 1])
-    asked = np.argwhere(np.ones_like(overlaps, bool))
-    looked_up = found.overlaps()(asked[:, 0], asked[:, 1]).reshape(overlaps.shape)
+    order = np.lexsort((pairs.truth, pairs.prediction))
+    np.testing.assert_array_equal(pairs.prediction[order], expected[:, 0])
+    np.testing.assert_array_equal(pairs.truth[order], expected[:, 1])
+    candidates = np.argwhere(np.ones_like(overlaps, bool))
+    looked_up = pairs.overlaps()(candidates[:, 0], candidates[:, 1]).reshape(overlaps.shape)
     np.testing.assert_array_equal(looked_up, np.where(together & (overlaps >= 0.3), overlaps, 0))
 
 
 def test_no_pairs_overlap_by_nothing():
     predictions, truths, overlaps = made(0)
-    found = near_pairs(predictions, truths, lambda one, other: overlaps[one, other], 2)
-    assert found.overlaps()(np.arange(5), np.arange(5)).tolist() == [0] * 5
+    pairs = near_pairs(
+        predictions, truths, lambda prediction, annotation: overlaps[prediction, annotation], 2
+    )
+    assert pairs.overlaps()(np.arange(5), np.arange(5)).tolist() == [0] * 5
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -62,7 +66,7 @@ def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
         return match_objects(
             predictions,
             truths,
-            lambda one, other: overlaps[one, other],
+            lambda prediction, annotation: overlaps[prediction, annotation],
             thresholds=IOU_THRESHOLDS,
             areas=AREA_RANGES,
             max_detections=4,
@@ -71,5 +75,5 @@ def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
 
     at_once = matched()
     monkeypatch.setattr(matching, "_AT_ONCE", 10)
-    for whole, part in zip(at_once, matched(), strict=True):
-        np.testing.assert_array_equal(whole, part)
+    for at_once_column, chunked_column in zip(at_once, matched(), strict=True):
+        np.testing.assert_array_equal(at_once_column, chunked_column)

@@ -16,12 +16,12 @@ from quadriga.monitor.evaluation.objects.oriented import (
 )
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.tasks.rotated import xywhr_to_corners
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 
 def box(cx, cy, w, h, r, **fields):
     named = zip(("cx", "cy", "w", "h", "r"), (cx, cy, w, h, r), strict=True)
-    return {"label": "ship", **{name: float(one) for name, one in named}, **fields}
+    return {"label": "ship", **{name: float(value) for name, value in named}, **fields}
 
 
 def quad(corners, **fields):
@@ -29,25 +29,25 @@ def quad(corners, **fields):
 
 
 def image(predictions, truths, *, width=1, height=1, name="1"):
-    """Of one pixel, unless told: then fractions are pixels."""
-    scored = [{"score": 0.5, **one} for one in predictions]
-    return evaluated_image(name, scored, truths, width, height)
+    """Return an image, by default of one pixel, so that fractions are pixels."""
+    scored = [{"score": 0.5, **prediction} for prediction in predictions]
+    return wire_image(name, scored, truths, width, height)
 
 
 def state(*images):
-    return merged(OrientedDetectionEvaluator(), images)
+    return state_of_shards(OrientedDetectionEvaluator(), images)
 
 
 def overlaps(predictions, truths, **size):
     """Ask for the overlap of each with the one at its place."""
-    whole = state(image(predictions, truths, **size))
+    merged_state = state(image(predictions, truths, **size))
     places = np.arange(len(predictions))
-    return oriented_overlap(whole)(places, places)
+    return oriented_overlap(merged_state)(places, places)
 
 
-def by_geos(one, other):
+def by_geos(left, right):
     """Intersection over union of pairs of polygons (P, 4, 2)."""
-    first, second = shapely.polygons(one), shapely.polygons(other)
+    first, second = shapely.polygons(left), shapely.polygons(right)
     common = shapely.area(shapely.intersection(first, second))
     return common / (shapely.area(first) + shapely.area(second) - common)
 
@@ -67,10 +67,10 @@ def random_boxes(pick, count, offset=0.0):
 def test_overlap_is_that_of_geos(offset):
     pick = np.random.default_rng(1)
     ours, theirs = random_boxes(pick, 5000, offset), random_boxes(pick, 5000, offset)
-    found = overlaps([box(*one) for one in ours], [box(*one) for one in theirs])
+    actual = overlaps([box(*values) for values in ours], [box(*values) for values in theirs])
     expected = by_geos(xywhr_to_corners(ours), xywhr_to_corners(theirs))
     assert (expected > 0.1).sum() > 500
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_overlap_with_quadrilaterals_is_that_of_geos():
@@ -79,10 +79,10 @@ def test_overlap_with_quadrilaterals_is_that_of_geos():
     angles = np.sort(pick.uniform(0, math.tau, (3000, 4)), axis=1)
     around = np.stack([np.cos(angles), np.sin(angles)], axis=2)  # on a circle: convex
     quads = around * pick.uniform(5, 30, (3000, 1, 2)) + pick.uniform(5000, 5040, (3000, 1, 2))
-    found = overlaps([box(*one) for one in ours], [quad(one) for one in quads])
+    actual = overlaps([box(*values) for values in ours], [quad(values) for values in quads])
     expected = by_geos(xywhr_to_corners(ours), quads)
     assert (expected > 0.1).sum() > 500
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 EIGHTH, THIRD = math.pi / 4, math.radians(30)
@@ -125,10 +125,10 @@ PAIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other", "expected"), PAIRS.values(), ids=PAIRS)
-def test_overlap_is_that_of_the_closed_form(one, other, expected):
-    found = overlaps([box(*one), box(*other)], [box(*other), box(*one)])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+@pytest.mark.parametrize(("first", "second", "expected"), PAIRS.values(), ids=PAIRS)
+def test_overlap_is_that_of_the_closed_form(first, second, expected):
+    actual = overlaps([box(*first), box(*second)], [box(*second), box(*first)])
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 # degrees; what detectron2 says: 0.2655, 0.5848, 0.6002, and 0.3688, which is right
@@ -151,13 +151,13 @@ OF_DETECTRON2 = [
 
 def test_pairs_that_detectron2_gets_wrong_are_as_geos_has_them():
     ours, theirs = (
-        np.array(one, float) * (1, 1, 1, 1, math.pi / 180)
-        for one in zip(*OF_DETECTRON2, strict=True)
+        np.array(values, float) * (1, 1, 1, 1, math.pi / 180)
+        for values in zip(*OF_DETECTRON2, strict=True)
     )
-    found = overlaps([box(*one) for one in ours], [box(*one) for one in theirs])
+    actual = overlaps([box(*values) for values in ours], [box(*values) for values in theirs])
     expected = by_geos(xywhr_to_corners(ours), xywhr_to_corners(theirs))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found, [0, 1, 1, 0.3688], atol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual, [0, 1, 1, 0.3688], atol=1e-4)
 
 
 @settings(deadline=None, max_examples=60)
@@ -165,27 +165,27 @@ def test_pairs_that_detectron2_gets_wrong_are_as_geos_has_them():
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),
 )
-def test_collinear_edges_and_shared_corners_are_as_exact(one, other):
-    first, second = ([*each[:4], each[4] * math.pi / 8] for each in (one, other))
-    expected = by_geos(*(xywhr_to_corners(np.array([each])) for each in (first, second)))
-    found = overlaps([box(*first)], [box(*second)])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+def test_collinear_edges_and_shared_corners_are_as_exact(left_box, right_box):
+    first, second = ([*values[:4], values[4] * math.pi / 8] for values in (left_box, right_box))
+    expected = by_geos(*(xywhr_to_corners(np.array([values])) for values in (first, second)))
+    actual = overlaps([box(*first)], [box(*second)])
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_overlap_of_a_pair_is_the_same_alone_bit_for_bit():
     pick = np.random.default_rng(3)
-    ours, theirs = ([box(*one) for one in random_boxes(pick, 300)] for _ in range(2))
-    alone = [overlaps([one], [other])[0] for one, other in zip(ours, theirs, strict=True)]
+    ours, theirs = ([box(*first) for first in random_boxes(pick, 300)] for _ in range(2))
+    alone = [overlaps([first], [second])[0] for first, second in zip(ours, theirs, strict=True)]
     assert overlaps(ours, theirs).tolist() == alone
 
 
 def test_of_a_crowd_it_is_the_part_of_the_prediction_that_lies_in_it():
-    found = [box(0, 0, 2, 2, 0.4), box(5, 0, 2, 2, 0)]
-    truths = [box(0, 0, 20, 20, 1, crowd=True), box(4, 0, 2, 2, 0, crowd=True)]
-    np.testing.assert_allclose(overlaps(found, truths), [1, 0.5])
-    whole = state(image(found, truths))
+    predictions = [box(0, 0, 2, h=2, r=0.4), box(5, 0, 2, h=2, r=0)]
+    truths = [box(0, 0, 20, h=20, r=1, crowd=True), box(4, 0, 2, h=2, r=0, crowd=True)]
+    np.testing.assert_allclose(overlaps(predictions, truths), [1, 0.5])
+    merged_state = state(image(predictions, truths))
     places = np.arange(2)
-    plain = oriented_overlap(whole, crowds=False)(places, places)
+    plain = oriented_overlap(merged_state, crowds=False)(places, places)
     np.testing.assert_allclose(plain, [4 / 400, 1 / 3])
 
 
@@ -210,33 +210,38 @@ def test_corners_in_any_order_span_the_same(corners, area):
     x, y = np.moveaxis(ordered, 2, 0)
     doubled = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)
     assert (doubled >= -1e-12).all(), "clockwise on the screen"
-    whole = state(image([], [quad(one) for one in around], width=None, height=None))
-    assert whole.tables["truths"]["area"] == pytest.approx(area, abs=1e-12)
+    merged_state = state(
+        image([], [quad(quad_corners) for quad_corners in around], width=None, height=None)
+    )
+    assert merged_state.tables["truths"]["area"] == pytest.approx(area, abs=1e-12)
 
 
 def test_boxes_become_pixels_before_they_turn():
-    predictions = [box(0.5, 0.5, 0.2, 0.1, math.pi / 2)]
+    predictions = [box(0.5, 0.5, 0.2, h=0.1, r=math.pi / 2)]
     truths = [
         quad([(90, 30), (110, 30), (110, 70), (90, 70)]),
-        box(0.5, 0.5, 0.1, 0.4, 0, area=7, difficult=True),
+        box(0.5, 0.5, 0.1, h=0.4, r=0, area=7, difficult=True),
     ]
-    whole = state(image(predictions, truths, width=200, height=100))
-    there = whole.tables["truths"]
-    assert whole.tables["predictions"]["area"] == pytest.approx([400])
+    merged_state = state(image(predictions, truths, width=200, height=100))
+    there = merged_state.tables["truths"]
+    assert merged_state.tables["predictions"]["area"] == pytest.approx([400])
     assert there["area"].tolist() == pytest.approx([800, 7])
     assert there["difficult"].tolist() == [False, True]
     places = np.array([0, 0]), np.array([0, 1])
-    np.testing.assert_allclose(oriented_overlap(whole)(*places), [1 / 2, 1 / 2])
+    np.testing.assert_allclose(oriented_overlap(merged_state)(*places), [1 / 2, 1 / 2])
 
 
 WRONG = {
     "no size": (
-        image([box(0, 0, 1, 1, 0)], [], width=None),
+        image([box(0, 0, 1, h=1, r=0)], [], width=None),
         r"predictions\[0\]: expected width and height",
     ),
-    "no size of truths": (image([], [box(0, 0, 1, 1, 0)], height=0), "expected width and height"),
+    "no size of truths": (
+        image([], [box(0, 0, 1, h=1, r=0)], height=0),
+        "expected width and height",
+    ),
     "a negative side": (
-        image([box(0, 0, -1, 1, 0)], []),
+        image([box(0, 0, -1, h=1, r=0)], []),
         r"predictions\[0\].w: expected `float` >= 0",
     ),
     "a huge corner": (

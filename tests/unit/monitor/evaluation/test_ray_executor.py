@@ -19,7 +19,7 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange import parquet
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
 IMAGES = 250
@@ -29,9 +29,9 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(scope="module")
 def cluster():
     """Start a cluster once: it takes some seconds."""
-    made = RayCluster("ray")
-    yield made
-    made.close()
+    ray_cluster = RayCluster("ray")
+    yield ray_cluster
+    ray_cluster.close()
 
 
 def box(source):
@@ -56,7 +56,9 @@ def place(place, monkeypatch):
                 (1 + at + 5000 * (model is OTHER)) * 1000 << 22,
                 model=model,
                 predictions=[{"score": float(source.random()), **box(source)} for _ in range(3)],
-                input=InputReference("image", f"blake3:{at:064x}", 640, 480, "image/jpeg"),
+                input=InputReference(
+                    "image", f"blake3:{at:064x}", 640, height=480, mime="image/jpeg"
+                ),
                 metadata={"camera_id": "ns"[at % 2]},
             )
             for at in range(IMAGES)
@@ -72,25 +74,29 @@ def place(place, monkeypatch):
 
 
 def test_a_cluster_gives_the_same_report(place, database_url, cluster):
-    asked = EvaluationParameters(
+    parameters = EvaluationParameters(
         "one", by=["meta.camera_id"], compare=[{"model": "other"}], resamples=5
     )
-    asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
-    here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
-    assert here.provenance["shards"] == 3
-    assert told(there) == told(here)
+    parameters = msgspec.convert(msgspec.to_builtins(parameters), EvaluationParameters)
+    local_report = evaluate_stored(place.inferences, parameters)
+    there = evaluate_stored(
+        place.inferences, parameters, executor=RayExecutor(cluster, database_url)
+    )
+    assert local_report.provenance["shards"] == 3
+    assert stable_report(there) == stable_report(local_report)
 
 
 def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
     monkeypatch.setattr(windows, "SHARD_SIZE", 100)
     middle = str((1 + IMAGES // 2) * 1000 << 22)
     window = StoredWindow(where={"id": {"lt": middle}})
-    asked = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
-    here = compare_stored(place.inferences, asked)
-    there = compare_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
-    assert here.data.current.n == here.data.baseline.n == IMAGES // 2
-    assert told(there) == told(here)
+    parameters = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
+    local_report = compare_stored(place.inferences, parameters)
+    there = compare_stored(
+        place.inferences, parameters, executor=RayExecutor(cluster, database_url)
+    )
+    assert local_report.data.current.n == local_report.data.baseline.n == IMAGES // 2
+    assert stable_report(there) == stable_report(local_report)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -98,19 +104,19 @@ def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_pat
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 100)
     path = tmp_path / "one.parquet"
-    asked = ExportParameters({"model": "one"}, "parquet", images=False)
-    export(place.inferences, FileBlobs(tmp_path / "blobs"), asked, path)
+    parameters = ExportParameters({"model": "one"}, "parquet", images=False)
+    export(place.inferences, FileBlobs(tmp_path / "blobs"), parameters, path)
     stored_report = evaluate_stored(
         place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )
     assert parquet.count_row_groups(path) > 1
-    for each in (map, cluster.map):
+    for map_shards in (map, cluster.map):
         report = evaluate_parquet(
             path,
             "detection",
             by=["meta.camera_id"],
             options=EvaluationOptions(resamples=5),
-            map_shards=each,
+            map_shards=map_shards,
         )
         assert report.metrics == stored_report.metrics
         assert report.slices == stored_report.slices

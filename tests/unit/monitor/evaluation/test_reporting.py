@@ -15,41 +15,41 @@ from quadriga.monitor.evaluation.reporting import (
 )
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Report, ReportedModel, Window
-from tests.unit.monitor.evaluation.evaluated import merged
-from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
+from tests.unit.monitor.evaluation.label_evaluator import LabelEvaluator, labelled_image
 
 MODEL = ReportedModel("one", "1")
 OTHER = ReportedModel("other", "2")
 RESULTS = "aabaabbaaaabaabb"
-"""Of images where `a` is right."""
+"""Predicted labels of images whose true label is `a`."""
 
 
 def whole(images, by=()):
-    return merged(Small(), images, by=by)
+    return state_of_shards(LabelEvaluator(), images, by=by)
 
 
 def images_of(results=RESULTS, start=1, **more):
     return [
-        image_of(start + at, one, "a", image=f"blake3:{at}", **more)
-        for at, one in enumerate(results)
+        labelled_image(start + at, predicted, "a", image=f"blake3:{at}", **more)
+        for at, predicted in enumerate(results)
     ]
 
 
 def report_of(state, **more):
-    asked = more.pop("options", EvaluationOptions(seed=3))
+    options = more.pop("options", EvaluationOptions(seed=3))
     return evaluate_state(
-        Small(),
+        LabelEvaluator(),
         state,
         task="X",
         model=MODEL,
         window=Window("s", "e", filter={}),
-        options=asked,
+        options=options,
         **more,
     )
 
 
 def test_a_report_says_what_was_looked_at():
-    images = [*images_of(), image_of(99, "a", None)]
+    images = [*images_of(), labelled_image(99, "a", None)]
     report = report_of(whole(images))
     assert (report.kind, report.task, report.status, report.model) == (
         "evaluation",
@@ -57,7 +57,7 @@ def test_a_report_says_what_was_looked_at():
         "ok",
         MODEL,
     )
-    assert report.data.current == Window("s", "e", len(RESULTS), None, {})
+    assert report.data.current == Window("s", "e", len(RESULTS), n_eff=None, filter={})
     assert report.data.excluded == {"no_truth": 1, "unseen_label": 0}
     assert report.parameters == {"rule": "small", "resamples": 200, "seed": 3}
     assert report.metrics[0].value == RESULTS.count("a") / len(RESULTS)
@@ -66,7 +66,7 @@ def test_a_report_says_what_was_looked_at():
 
 def test_intervals_are_those_of_drawing_images_again():
     report = report_of(whole(images_of()))
-    right = np.array([one == "a" for one in RESULTS], np.float64)
+    right = np.array([predicted == "a" for predicted in RESULTS], np.float64)
     source = np.random.default_rng(3)
     drawn = [right[source.integers(0, len(right), len(right))].mean() for _ in range(200)]
     assert report.metrics[0].ci95 == pytest.approx(
@@ -99,7 +99,9 @@ def test_resamples_begin_with_the_whole_and_draw_as_many():
 
 
 def test_nothing_with_a_truth_is_insufficient():
-    report = report_of(whole([image_of(1, "a", None)], ["hour"]), other_models=[(OTHER, whole([]))])
+    report = report_of(
+        whole([labelled_image(1, "a", None)], ["hour"]), other_models=[(OTHER, whole([]))]
+    )
     assert (report.status, report.data.current.n) == ("insufficient", 0)
     assert [metric.value for metric in report.metrics] == [None, 0]
     assert [metric.value for metric in report.comparisons[0].differences] == [None, 0]
@@ -113,13 +115,13 @@ def test_slices_are_evaluated_by_themselves():
         *images_of("b", 21),
     ]
     report = report_of(whole(images, ["meta.camera"]))
-    assert [(one.by, one.value, one.n) for one in report.slices] == [
+    assert [(slice_.by, slice_.value, slice_.n) for slice_ in report.slices] == [
         ("meta.camera", "north", 3),
         ("meta.camera", "5", 2),
         ("meta.camera", None, 1),
     ]
-    assert [one.metrics[0].value for one in report.slices] == [2 / 3, 1 / 2, 0]
-    assert [one.metrics[0].n for one in report.slices] == [3, 2, 1]
+    assert [slice_.metrics[0].value for slice_ in report.slices] == [2 / 3, 1 / 2, 0]
+    assert [slice_.metrics[0].n for slice_ in report.slices] == [3, 2, 1]
     assert report.slices[2].metrics[0].ci95 == (0, 0)
 
 
@@ -130,7 +132,7 @@ def test_of_many_values_the_most_common_are_shown(monkeypatch):
         for at, camera in enumerate("bca")
         for image in images_of("a" * (1 + (camera == "c")), 10 * (1 + at), metadata={"k": camera})
     ]
-    assert [one.value for one in report_of(whole(images, ["meta.k"])).slices] == ["c", "a"]
+    assert [slice_.value for slice_ in report_of(whole(images, ["meta.k"])).slices] == ["c", "a"]
 
 
 def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
@@ -146,8 +148,8 @@ def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
 def test_the_same_model_does_not_differ():
     state = whole(images_of())
     again = whole(images_of(start=50))
-    for other in (state, again):
-        (comparison,) = report_of(state, other_models=[(OTHER, other)]).comparisons
+    for other_state in (state, again):
+        (comparison,) = report_of(state, other_models=[(OTHER, other_state)]).comparisons
         assert (comparison.model, comparison.n, comparison.excluded) == (OTHER, len(RESULTS), {})
         assert [(metric.value, metric.ci95) for metric in comparison.differences] == [
             (0, (0, 0)),
@@ -176,10 +178,10 @@ def test_another_model_differs_image_by_image():
 def test_models_are_compared_where_both_answered():
     ours = [*images_of("aab"), *images_of("a", 30)]  # the first image twice: the later counts
     theirs = [
-        image_of(60, "b", "a", image="blake3:2"),
-        image_of(61, "a", "a", image="blake3:0"),
-        image_of(62, "a", "a", image="blake3:nobody"),
-        image_of(63, "a", None, image="blake3:1"),
+        labelled_image(60, "b", "a", image="blake3:2"),
+        labelled_image(61, "a", "a", image="blake3:0"),
+        labelled_image(62, "a", "a", image="blake3:nobody"),
+        labelled_image(63, "a", None, image="blake3:1"),
     ]
     (comparison,) = report_of(whole(ours), other_models=[(OTHER, whole(theirs))]).comparisons
     assert comparison.n == 2
@@ -191,8 +193,8 @@ def test_models_are_compared_where_both_answered():
 @pytest.mark.parametrize("task", EVALUATORS)
 def test_every_task_has_a_report_of_nothing(task):
     evaluation = load_evaluator(task)
-    unknown = image_of(1, "", None)
-    states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
+    unknown = labelled_image(1, "", None)
+    states = [state_of_shards(evaluation, images, by=["hour"]) for images in ([], [unknown])]
     for state in states:
         report = evaluate_state(
             evaluation,

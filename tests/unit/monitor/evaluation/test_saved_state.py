@@ -14,7 +14,7 @@ from quadriga.monitor.evaluation.state import (
     encode_state,
     merge_states,
 )
-from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
+from tests.unit.monitor.evaluation.label_evaluator import LabelEvaluator, labelled_image
 
 TEXT = np.dtypes.StringDType()
 SHAPES = st.sampled_from([(0,), (3,), (0, 4), (2, 5), (2, 2, 2)])
@@ -30,7 +30,15 @@ COLUMNS = st.one_of(
 
 def state_with(tables) -> EvaluationState:
     sizes = np.array([[1, 2]], np.int64)
-    return EvaluationState(["1"], ["x"], sizes, {"hour": [None]}, ["é\0"], tables, {"no_truth": 2})
+    return EvaluationState(
+        ids=["1"],
+        images=["x"],
+        sizes=sizes,
+        slices={"hour": [None]},
+        labels=["é\0"],
+        tables=tables,
+        excluded={"no_truth": 2},
+    )
 
 
 TABLES = st.dictionaries(st.text(max_size=5), COLUMNS, max_size=3)
@@ -38,33 +46,36 @@ TABLES = st.dictionaries(st.text(max_size=5), COLUMNS, max_size=3)
 
 @given(st.dictionaries(st.text(max_size=5), TABLES, max_size=3))
 def test_columns_of_every_kind_come_back(tables):
-    before = state_with(tables)
-    after = decode_state(encode_state(before))
-    assert after[:2] == before[:2]
-    assert after[3:5] == before[3:5]
-    assert after.excluded == before.excluded
+    state = state_with(tables)
+    decoded = decode_state(encode_state(state))
+    assert decoded[:2] == state[:2]
+    assert decoded[3:5] == state[3:5]
+    assert decoded.excluded == state.excluded
     for name, table in tables.items():
         for key, column in table.items():
-            again = after.tables[name][key]
+            again = decoded.tables[name][key]
             assert (again.dtype, again.shape) == (column.dtype, column.shape)
             if column.dtype == TEXT:
                 assert again.tolist() == column.tolist()
             else:
                 assert again.tobytes() == column.tobytes()
-    assert encode_state(after) == encode_state(before)
+    assert encode_state(decoded) == encode_state(state)
 
 
 def test_what_came_back_merges():
-    images = [image_of(1), image_of(2, "ab", "b"), image_of(3, "", None)]
-    parts = [build_state(Small(), [image], ["hour"]) for image in images]
-    whole = encode_state(merge_states(parts))
-    assert encode_state(merge_states(decode_state(encode_state(part)) for part in parts)) == whole
+    images = [labelled_image(1), labelled_image(2, "ab", "b"), labelled_image(3, "", None)]
+    states = [build_state(LabelEvaluator(), [image], ["hour"]) for image in images]
+    merged_bytes = encode_state(merge_states(states))
+    assert (
+        encode_state(merge_states(decode_state(encode_state(state)) for state in states))
+        == merged_bytes
+    )
 
 
 def test_a_row_of_an_array_in_another_order_comes_back():
     turned = np.arange(6.0).reshape(2, 3).T
-    after = decode_state(encode_state(state_with({"a": {"b": turned}})))
-    np.testing.assert_array_equal(after.tables["a"]["b"], turned)
+    decoded = decode_state(encode_state(state_with({"a": {"b": turned}})))
+    np.testing.assert_array_equal(decoded.tables["a"]["b"], turned)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93\x01\x02\x03", b"hello"])

@@ -17,7 +17,7 @@ from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_st
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Confusion, Metric, ReportedModel
 from quadriga.tasks.contours import fill, rings
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 WIDTH, HEIGHT = 37, 29
 LABELS = ["car", "road", "tree", "background", "sky"]
@@ -33,17 +33,17 @@ def region(label, contour, **fields):
 
 
 def image_of(number, answers, truths, width=WIDTH, height=HEIGHT):
-    return evaluated_image(number, answers, truths, width, height)
+    return wire_image(number, answers, truths, width, height)
 
 
 def random_regions(pick, labels):
-    found = []
+    regions = []
     for _ in range(pick.integers(0, 6)):
         points = pick.integers(-8, 45, (pick.integers(1, 3), pick.integers(1, 9), 2))
         contour = [[{"x": float(x) + 0.2, "y": float(y)} for x, y in ring] for ring in points]
         score = round(float(pick.random()), 1)
-        found.append(region(str(pick.choice(labels)), contour, score=score))
-    return found
+        regions.append(region(str(pick.choice(labels)), contour, score=score))
+    return regions
 
 
 def random_images(seed):
@@ -51,8 +51,8 @@ def random_images(seed):
     images = []
     for number in range(6):
         truths = random_regions(pick, [*LABELS[:4], "void", "ignore"])
-        for one in truths:
-            one["crowd"] = bool(pick.random() < 0.1)
+        for region_ in truths:
+            region_["crowd"] = bool(pick.random() < 0.1)
         images.append((random_regions(pick, [*LABELS[1:], "void"]), truths, number))
     return images
 
@@ -60,79 +60,88 @@ def random_images(seed):
 def painted(regions):
     """Paint the slow way: texts, one mask after the other."""
     canvas = np.full((HEIGHT, WIDTH), "background", object)
-    for one in regions:
+    for region_ in regions:
         outlines = [
             np.rint([(point["x"], point["y"]) for point in ring]).astype(np.int32)
-            for ring in one["contour"]
+            for ring in region_["contour"]
         ]
-        canvas[fill(outlines, WIDTH, HEIGHT) > 0] = one["label"]
+        canvas[fill(outlines, WIDTH, HEIGHT) > 0] = region_["label"]
     return canvas.ravel().tolist()
 
 
 def flattened(images):
     """Return true and answered labels of all pixels that count."""
-    true, said = [], []
+    true, predicted = [], []
     for answers, truths, _ in images:
         hidden = [
-            {**one, "label": None} if one["crowd"] or one["label"] in {"void", "ignore"} else one
-            for one in truths
+            {**pixel, "label": None}
+            if pixel["crowd"] or pixel["label"] in {"void", "ignore"}
+            else pixel
+            for pixel in truths
         ]
         pairs = zip(
-            painted(hidden), painted(sorted(answers, key=lambda one: one["score"])), strict=True
+            painted(hidden), painted(sorted(answers, key=lambda pixel: pixel["score"])), strict=True
         )
-        for one, other in pairs:
-            if one is not None:
-                true.append(one)
-                said.append(other)
-    return true, said
+        for pixel, count in pairs:
+            if pixel is not None:
+                true.append(pixel)
+                predicted.append(count)
+    return true, predicted
 
 
 def numbers(headlines):
-    return {(one.type, one.parameters["background"]): float(one.values[0]) for one in headlines}
+    return {
+        (headline.type, headline.parameters["background"]): float(headline.values[0])
+        for headline in headlines
+    }
 
 
 def expected(images):
-    true, said = flattened(images)
-    present = sorted({*true, *said})
+    true, predicted = flattened(images)
+    present = sorted({*true, *predicted})
     named = [label for label in present if label != "background"]
     macro = {"average": "macro", "zero_division": 0}
     return {
-        ("mIOU", False): reference.jaccard_score(true, said, labels=named, **macro),
-        ("mDice", False): reference.f1_score(true, said, labels=named, **macro),
-        ("PixelAccuracy", True): reference.accuracy_score(true, said),
-        ("mIOU", True): reference.jaccard_score(true, said, labels=present, **macro),
+        ("mIOU", False): reference.jaccard_score(true, predicted, labels=named, **macro),
+        ("mDice", False): reference.f1_score(true, predicted, labels=named, **macro),
+        ("PixelAccuracy", True): reference.accuracy_score(true, predicted),
+        ("mIOU", True): reference.jaccard_score(true, predicted, labels=present, **macro),
     }
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
     images = random_images(seed)
-    state = merged(SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2
+    )
     evaluated = SemanticEvaluator().evaluate(state)
     mine = numbers(evaluated.headlines(np.ones((1, len(images)))))
     assert mine == pytest.approx(expected(images), rel=0, abs=1e-12)
 
-    true, said = flattened(images)
-    found = evaluated.details()
-    by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
+    true, predicted = flattened(images)
+    details = evaluated.details()
+    by_label = {
+        (metric.type, metric.parameters["label"]): metric.value for metric in details.metrics
+    }
     at = {"labels": state.labels, "average": None, "zero_division": 0}
-    are_true, are_said = set(true), set(said)
+    are_true, are_said = set(true), set(predicted)
     for name, rate in (
         ("IOU", reference.jaccard_score),
         ("Dice", reference.f1_score),
         ("Precision", reference.precision_score),
         ("Recall", reference.recall_score),
     ):
-        for label, rated in zip(state.labels, rate(true, said, **at), strict=True):
-            known = label in are_true or (name != "Recall" and label in are_said)
-            value = float(rated) if known else np.nan
+        for label, rated in zip(state.labels, rate(true, predicted, **at), strict=True):
+            is_defined = label in are_true or (name != "Recall" and label in are_said)
+            value = float(rated) if is_defined else np.nan
             mine = by_label[name, label]
             mine = np.nan if mine is None else mine
             assert mine == pytest.approx(value, rel=0, abs=1e-12, nan_ok=True)
 
     order = [*state.labels, "background"]
-    theirs = reference.confusion_matrix(true, said, labels=order)
-    confusion = found.confusion_pixels
+    theirs = reference.confusion_matrix(true, predicted, labels=order)
+    confusion = details.confusion_pixels
     assert confusion.matrix == theirs[:-1, :-1].tolist()
     for mine, row in ((confusion.hallucinations, theirs[-1]), (confusion.misses, theirs[:, -1])):
         assert [mine.get(label, 0) for label in state.labels] == row[:-1].tolist()
@@ -140,22 +149,27 @@ def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
 
 def test_weights_count_images_again():
     images = random_images(4)
-    state = merged(SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(number, *both) for *both, number in images], 2
+    )
     evaluated = SemanticEvaluator().evaluate(state)
     counts = np.array([[1, 0, 2, 0, 3, 1], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
     headlines = evaluated.headlines(counts.astype(float))
     for row, count in enumerate(counts[:2]):
         mine = {
-            (one.type, one.parameters["background"]): float(one.values[row]) for one in headlines
+            (headline.type, headline.parameters["background"]): float(headline.values[row])
+            for headline in headlines
         }
-        repeated = [one for one, times in zip(images, count, strict=True) for _ in range(times)]
+        repeated = [
+            headline for headline, times in zip(images, count, strict=True) for _ in range(times)
+        ]
         assert mine == pytest.approx(expected(repeated), rel=0, abs=1e-12)
-    assert all(np.isnan(one.values[2]) for one in headlines)
+    assert all(np.isnan(headline.values[2]) for headline in headlines)
 
 
 def one_image(answers, truths):
     evaluated = SemanticEvaluator().evaluate(
-        merged(SemanticEvaluator(), [image_of(1, answers, truths, 10, 10)], 2)
+        state_of_shards(SemanticEvaluator(), [image_of(1, answers, truths, width=10, height=10)], 2)
     )
     return evaluated, numbers(evaluated.headlines(np.ones((1, 1))))
 
@@ -166,30 +180,30 @@ LEFT, RIGHT, ALL = square(0, 0, 4, 9), square(5, 0, 9, 9), square(0, 0, 9, 9)
 def test_the_surer_region_is_on_top_whatever_the_order():
     answers = [region("a", ALL, score=0.9), region("b", LEFT, score=0.5)]
     for order in (answers, answers[::-1]):
-        _, found = one_image(order, [region("a", ALL)])
-        assert found["mIOU", False] == 1
+        _, details = one_image(order, [region("a", ALL)])
+        assert details["mIOU", False] == 1
 
 
 def test_the_later_truth_is_on_top():
-    _, found = one_image(
+    _, details = one_image(
         [region("a", LEFT, score=1), region("b", RIGHT, score=1)],
         [region("a", ALL), region("b", RIGHT)],
     )
-    assert found["mIOU", False] == 1
+    assert details["mIOU", False] == 1
 
 
 @pytest.mark.parametrize("fields", [{"label": "void"}, {"label": "ignore"}, {"crowd": True}])
 def test_pixels_to_be_ignored_do_not_count(fields):
-    evaluated, found = one_image(
+    evaluated, details = one_image(
         [region("a", ALL, score=1)], [region("a", LEFT), {**region("b", RIGHT), **fields}]
     )
-    assert found == dict.fromkeys(found, 1.0)
+    assert details == dict.fromkeys(details, 1.0)
     assert evaluated.details().badness["wrong_pixels"].tolist() == [0]
 
 
 def test_nothing_is_no_label_but_may_be_right():
-    evaluated, found = one_image([], [region("a", LEFT)])
-    assert found == {
+    evaluated, details = one_image([], [region("a", LEFT)])
+    assert details == {
         ("mIOU", False): 0,
         ("mDice", False): 0,
         ("PixelAccuracy", True): 0.5,
@@ -197,9 +211,9 @@ def test_nothing_is_no_label_but_may_be_right():
     }
     assert evaluated.details().badness["wrong_pixels"].tolist() == [1]
     assert evaluated.details().confusion_pixels.misses == {"a": 50}
-    empty, found = one_image([], [region("background", LEFT)])
-    assert np.isnan(found["mIOU", False])
-    assert found["PixelAccuracy", True] == found["mIOU", True] == 1
+    empty, details = one_image([], [region("background", LEFT)])
+    assert np.isnan(details["mIOU", False])
+    assert details["PixelAccuracy", True] == details["mIOU", True] == 1
     assert empty.details().badness["wrong_pixels"].tolist() == [0]
 
 
@@ -208,19 +222,25 @@ def test_an_absent_label_is_none():
         image_of(1, [region("a", ALL, score=1)], [region("a", ALL)]),
         image_of(2, [region("b", ALL, score=1)], [region("void", ALL)]),
     ]
-    found = SemanticEvaluator().evaluate(merged(SemanticEvaluator(), images, 2)).details()
-    by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
+    details = (
+        SemanticEvaluator().evaluate(state_of_shards(SemanticEvaluator(), images, 2)).details()
+    )
+    by_label = {
+        (metric.type, metric.parameters["label"]): metric.value for metric in details.metrics
+    }
     assert by_label["IOU", "a"] == 1
     assert by_label["IOU", "b"] is None
     assert {label for _, label in by_label} == {"a", "b"}
-    assert merged(SemanticEvaluator(), [], 2).tables["pixels"]["count"].tolist() == []
+    assert state_of_shards(SemanticEvaluator(), [], 2).tables["pixels"]["count"].tolist() == []
 
 
 def test_an_image_may_have_more_labels_than_pixels():
     names = "abcdef"
-    answers = [region(one, square(0, 0, 1, 1), score=at) for at, one in enumerate(names)]
-    truths = [region(one, square(0, 0, 1, 1)) for one in names[::-1]]
-    state = merged(SemanticEvaluator(), [image_of(1, answers, truths, 2, 2)], 2)
+    answers = [region(label, square(0, 0, 1, 1), score=at) for at, label in enumerate(names)]
+    truths = [region(label, square(0, 0, 1, 1)) for label in names[::-1]]
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(1, answers, truths, width=2, height=2)], 2
+    )
     pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
     assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
 
@@ -228,7 +248,9 @@ def test_an_image_may_have_more_labels_than_pixels():
 def test_a_contour_made_from_a_mask_is_that_mask():
     mask = (np.random.default_rng(0).random((HEIGHT, WIDTH)) < 0.5).astype(np.uint8)
     contour = [[{"x": int(x), "y": int(y)} for x, y in ring] for ring in rings(mask)]
-    state = merged(SemanticEvaluator(), [image_of(1, [region("a", contour, score=1)], [])], 2)
+    state = state_of_shards(
+        SemanticEvaluator(), [image_of(1, [region("a", contour, score=1)], [])], 2
+    )
     pixels = state.tables["pixels"]
     assert pixels["count"][pixels["predicted_label"] == 0].tolist() == [int(mask.sum())]
 
@@ -292,42 +314,44 @@ def test_a_composition_says_what_its_parts_say():
     images = [image_of(number, *both) for *both, number in random_images(1)]
     report = evaluate_state(
         evaluation,
-        merged(evaluation, images, 2),
+        state_of_shards(evaluation, images, 2),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
         options=EvaluationOptions(resamples=10),
     )
-    assert [one.type for one in report.metrics[:3]] == ["Width", "mIOU", "mDice"]
-    assert {"Images", "IOU"} <= {one.type for one in report.metrics}
-    assert all(one.ci95 is not None for one in report.metrics[:5])
+    assert [metric.type for metric in report.metrics[:3]] == ["Width", "mIOU", "mDice"]
+    assert {"Images", "IOU"} <= {metric.type for metric in report.metrics}
+    assert all(metric.ci95 is not None for metric in report.metrics[:5])
     assert report.confusion.labels == ["a"]
     assert report.confusion_pixels.parameters["of"] == "pixels"
     assert report.parameters["iou"] == 0.5
     assert report.parameters["nothing"] == "background"
     assert report.data.excluded == {"unseen_label": 2}
-    assert {one.reason for one in report.worst} == {"wide", "wrong_pixels"}
+    assert {metric.reason for metric in report.worst} == {"wide", "wrong_pixels"}
 
 
 def overall(headlines):
-    return [one for one in headlines if one.parameters.get("label") is None]
+    return [headline for headline in headlines if headline.parameters.get("label") is None]
 
 
 def test_a_segmentation_is_instances_and_pixels():
     images = [image_of(number, *both) for *both, number in random_images(2)]
-    ones = np.ones((1, len(images)))
-    state = merged(SegmentationEvaluator(), images, 2)
+    weights = np.ones((1, len(images)))
+    state = state_of_shards(SegmentationEvaluator(), images, 2)
     mine = SegmentationEvaluator().evaluate(state)
-    parts = [
-        part.evaluate(merged(part, images, 2))
-        for part in (InstanceEvaluator(), SemanticEvaluator())
+    metrics = [
+        evaluator.evaluate(state_of_shards(evaluator, images, 2))
+        for evaluator in (InstanceEvaluator(), SemanticEvaluator())
     ]
-    both = overall(one for part in parts for one in part.headlines(ones))
-    found = overall(mine.headlines(ones))
-    assert [one[:2] for one in found] == [one[:2] for one in both]
-    for one, other in zip(found, both, strict=True):
-        np.testing.assert_array_equal(one.values, other.values)
-    assert mine.details().confusion_pixels == parts[1].details().confusion_pixels
+    both = overall(left for evaluator in metrics for left in evaluator.headlines(weights))
+    headlines = overall(mine.headlines(weights))
+    assert [left[:2] for left in headlines] == [left[:2] for left in both]
+    for left, right in zip(headlines, both, strict=True):
+        np.testing.assert_array_equal(left.values, right.values)
+    assert mine.details().confusion_pixels == metrics[1].details().confusion_pixels
     objects = state._replace(tables={**state.tables})
     del objects.tables["pixels"]
-    alone = overall(SegmentationEvaluator().evaluate(objects).headlines(ones))
-    assert [one[:2] for one in alone] == [one[:2] for one in overall(parts[0].headlines(ones))]
+    alone = overall(SegmentationEvaluator().evaluate(objects).headlines(weights))
+    assert [left[:2] for left in alone] == [
+        left[:2] for left in overall(metrics[0].headlines(weights))
+    ]

@@ -14,19 +14,19 @@ from quadriga.monitor.evaluation.state import (
     merge_states,
     select_images,
 )
-from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards
 
 
 class Counted:
     """An evaluation that keeps a row for each prediction."""
 
     def tables(self, images, labels):
-        found = [
-            (at, labels[one["label"]], one["score"])
+        rows = [
+            (at, labels[item["label"]], item["score"])
             for at, image in enumerate(images)
-            for one in msgspec.json.decode(image.predictions)
+            for item in msgspec.json.decode(image.predictions)
         ]
-        image, label, score = zip(*found, strict=True) if found else ((), (), ())
+        image, label, score = zip(*rows, strict=True) if rows else ((), (), ())
         return {
             "predictions": {
                 "image": np.array(image, np.int64),
@@ -40,18 +40,24 @@ def image_of(number, labels, **more):
     predictions = [{"label": label, "score": at / 10} for at, label in enumerate(labels)]
     raw = msgspec.Raw(msgspec.json.encode(predictions))
     return EvaluatedImage(
-        str(number), raw, msgspec.Raw(b"[]"), number, 2, {"camera": {"id": number % 3}}, **more
+        id=str(number),
+        predictions=raw,
+        ground_truth=msgspec.Raw(b"[]"),
+        width=number,
+        height=2,
+        metadata={"camera": {"id": number % 3}},
+        **more,
     )
 
 
-def is_same(one: EvaluationState, other: EvaluationState) -> bool:
-    assert one[:2] == other[:2]
-    assert one[3:5] == other[3:5]
-    assert one.excluded == other.excluded
-    np.testing.assert_array_equal(one.sizes, other.sizes)
-    for name, table in one.tables.items():
+def is_same(first: EvaluationState, second: EvaluationState) -> bool:
+    assert first[:2] == second[:2]
+    assert first[3:5] == second[3:5]
+    assert first.excluded == second.excluded
+    np.testing.assert_array_equal(first.sizes, second.sizes)
+    for name, table in first.tables.items():
         for key, column in table.items():
-            np.testing.assert_array_equal(column, other.tables[name][key])
+            np.testing.assert_array_equal(column, second.tables[name][key])
     return True
 
 
@@ -64,32 +70,34 @@ def test_any_dealing_gives_the_same_whole(images, data):
     images = [image_of(number, labels) for number, labels in enumerate(images)]
     shards = data.draw(st.lists(st.integers(0, 3), min_size=len(images), max_size=len(images)))
     order = data.draw(st.permutations(range(len(images))))
-    whole = merged(Counted(), images, by=["meta.camera.id"])
-    parts = [
+    unsharded = state_of_shards(Counted(), images, by=["meta.camera.id"])
+    states = [
         build_state(
             Counted(), [images[at] for at in order if shards[at] == shard], ["meta.camera.id"]
         )
         for shard in range(4)
     ]
-    assert is_same(merge_states(parts), whole)
-    assert is_same(merge_states([merge_states(parts[:2]), merge_states(parts[2:])]), whole)
+    assert is_same(merge_states(states), unsharded)
+    assert is_same(merge_states([merge_states(states[:2]), merge_states(states[2:])]), unsharded)
 
 
 def test_images_come_by_number_and_labels_by_text():
-    whole = merge_states([build_state(Counted(), [image_of(10, "ba"), image_of(9, "b")], [])])
-    assert whole.ids == ["9", "10"]
-    assert whole.labels == ["a", "b"]
-    assert whole.tables["predictions"]["label"].tolist() == [1, 1, 0]
-    assert whole.tables["predictions"]["image"].tolist() == [0, 1, 1]
+    merged_state = merge_states(
+        [build_state(Counted(), [image_of(10, "ba"), image_of(9, "b")], [])]
+    )
+    assert merged_state.ids == ["9", "10"]
+    assert merged_state.labels == ["a", "b"]
+    assert merged_state.tables["predictions"]["label"].tolist() == [1, 1, 0]
+    assert merged_state.tables["predictions"]["image"].tolist() == [0, 1, 1]
 
 
 def test_an_image_without_truth_is_left_out_and_counted():
     unknown = msgspec.structs.replace(image_of(1, "a"), ground_truth=msgspec.Raw(b"null"))
-    whole = merge_states(
+    merged_state = merge_states(
         [build_state(Counted(), [unknown], []), build_state(Counted(), [image_of(2, "")], [])]
     )
-    assert whole.ids == ["2"]
-    assert whole.excluded == {"no_truth": 1}
+    assert merged_state.ids == ["2"]
+    assert merged_state.excluded == {"no_truth": 1}
 
 
 def test_the_same_image_twice_is_refused():
@@ -98,22 +106,22 @@ def test_the_same_image_twice_is_refused():
 
 
 def test_a_part_keeps_its_rows_and_all_labels():
-    whole = merge_states(
+    merged_state = merge_states(
         [build_state(Counted(), [image_of(at, "ab"[at % 2 :]) for at in range(4)], [])]
     )
-    part = select_images(whole, [1, 2])
-    assert part.ids == ["1", "2"]
-    assert part.labels == ["a", "b"]
-    assert part.tables["predictions"]["image"].tolist() == [0, 1, 1]
-    assert part.sizes[:, 0].tolist() == [1, 2]
+    selected = select_images(merged_state, [1, 2])
+    assert selected.ids == ["1", "2"]
+    assert selected.labels == ["a", "b"]
+    assert selected.tables["predictions"]["image"].tolist() == [0, 1, 1]
+    assert selected.sizes[:, 0].tolist() == [1, 2]
 
 
 def test_slices_are_the_values_of_metadata_and_parts_of_the_time():
     images = [image_of(1, "a", created_at="2026-01-31T22:05:06.000Z"), image_of(2, "a")]
-    whole = merge_states(
+    merged_state = merge_states(
         [build_state(Counted(), images, ["meta.camera.id", "meta.x", "hour", "day"])]
     )
-    assert whole.slices == {
+    assert merged_state.slices == {
         "meta.camera.id": ["1", "2"],
         "meta.x": [None, None],
         "hour": ["22", None],

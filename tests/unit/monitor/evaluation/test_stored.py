@@ -16,7 +16,7 @@ from quadriga.store.records import (
     TruthStatement,
 )
 from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
-from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -26,7 +26,7 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Evaluate by the labels alone, three images a shard."""
-    small = "tests.unit.monitor.evaluation.small_evaluation:Small"
+    small = "tests.unit.monitor.evaluation.label_evaluator:Small"
     monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", small)
     monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)
@@ -43,7 +43,7 @@ def answer():
         values = {
             "model": MODEL,
             "predictions": [{"label": label, "score": 0.5} for label in found],
-            "input": InputReference("image", digest, 640, 480, "image/jpeg"),
+            "input": InputReference("image", digest, 640, height=480, mime="image/jpeg"),
         }
         return make_record(id_at_second(second), **values | fields)
 
@@ -56,12 +56,16 @@ def truth(second, there="a"):
 
 
 def image_truth(image, there="a"):
-    return TruthStatement("input.hash", f"blake3:{image:064x}", [{"label": one} for one in there])
+    return TruthStatement(
+        "input.hash", f"blake3:{image:064x}", [{"label": label} for label in there]
+    )
 
 
 def evaluated(place, *, tell=lambda *_: None, shards=None, **parameters):
-    asked = msgspec.convert({"model": "one", "resamples": 10, **parameters}, EvaluationParameters)
-    return evaluate_stored(place.inferences, asked, tell, shards)
+    evaluation_parameters = msgspec.convert(
+        {"model": "one", "resamples": 10, **parameters}, EvaluationParameters
+    )
+    return evaluate_stored(place.inferences, evaluation_parameters, tell, shards)
 
 
 def accuracy(report):
@@ -80,10 +84,10 @@ def test_truth_counts_whenever_it_arrived(place, answer):
 
 def test_the_report_says_what_was_looked_at(place, answer):
     seconds = range(5, 12)
-    place.move(*(answer(one) for one in seconds))
-    place.change(*(truth(one) for one in seconds))
-    where = "ts=ge:2025-01-01T00:00:06Z"
-    report = evaluated(place, where=where, version="1", by=["hour"])
+    place.move(*(answer(second) for second in seconds))
+    place.change(*(truth(second) for second in seconds))
+    filter_text = "ts=ge:2025-01-01T00:00:06Z"
+    report = evaluated(place, where=filter_text, version="1", by=["hour"])
     assert (report.task, report.kind) == ("OBJECT_DETECTION", "evaluation")
     assert msgspec.structs.astuple(report.model) == ("one", "1", "aa" * 32)
     window = report.data.current
@@ -91,7 +95,7 @@ def test_the_report_says_what_was_looked_at(place, answer):
         time_at_second(6),
         time_at_second(11),
         6,
-        where,
+        filter_text,
     )
     assert report.parameters == {
         "rule": "small",
@@ -135,19 +139,23 @@ def test_a_filter_chooses_what_counts(place, answer):
         answer(4, model=ModelReference("one", "2", "cc" * 32)),
         answer(5, model=OTHER),
     )
-    place.change(*(truth(one) for one in range(1, 6)))
-    for where, n in WHERE:
-        window = evaluated(place, where=where).data.current
-        assert (window.n, window.filter) == (n, where)
+    place.change(*(truth(second) for second in range(1, 6)))
+    for filter_, n in WHERE:
+        window = evaluated(place, where=filter_).data.current
+        assert (window.n, window.filter) == (n, filter_)
 
 
 def test_versions_are_evaluated_together_unless_one_is_asked_for(place, answer):
     second = ModelReference("one", "2", "cc" * 32)
     place.move(answer(1), answer(2, "b", model=second))
     place.change(truth(1), truth(2))
-    both, one = evaluated(place), evaluated(place, version="2")
+    both, single = evaluated(place), evaluated(place, version="2")
     assert (both.model.version, both.model.sha256, both.metrics[0].value) == ("1, 2", "", 0.5)
-    assert (one.model.version, one.model.sha256, one.metrics[0].value) == ("2", "cc" * 32, 0)
+    assert (single.model.version, single.model.sha256, single.metrics[0].value) == (
+        "2",
+        "cc" * 32,
+        0,
+    )
 
 
 def test_slices_are_keys_and_filters(place, answer):
@@ -164,8 +172,10 @@ def test_slices_are_keys_and_filters(place, answer):
         by=["meta.camera.id", "day"],
         slices={"right": "label=a", "late": {"ts": {"ge": time_at_second(5)}}, "none": "label=c"},
     )
-    found = {(one.by, one.value): (one.n, one.metrics[0].value) for one in report.slices}
-    assert found == {
+    values = {
+        (slice_.by, slice_.value): (slice_.n, slice_.metrics[0].value) for slice_ in report.slices
+    }
+    assert values == {
         ("meta.camera.id", "north"): (3, 2 / 3),
         ("meta.camera.id", "south"): (2, 0),
         ("meta.camera.id", None): (1, 1),
@@ -180,34 +190,37 @@ def test_slices_are_keys_and_filters(place, answer):
 
 def test_other_models_are_compared_on_the_same_images(place, answer):
     seconds = range(1, 8)
-    place.move(*(answer(one, "a" if one < 5 else "b") for one in seconds))
+    place.move(*(answer(second, "a" if second < 5 else "b") for second in seconds))
     place.move(
-        *(answer(100 + one, "b" if one < 2 else "a", one, model=OTHER) for one in seconds[:5]),
+        *(
+            answer(100 + second, "b" if second < 2 else "a", second, model=OTHER)
+            for second in seconds[:5]
+        ),
         answer(90, "b", 2, model=OTHER),  # answered better since
         answer(91, "a", 50, model=OTHER),  # of an image that the first never saw
         answer(120, "a", 5, model=OTHER, status=500),
     )
-    place.change(*(truth(one) for one in seconds if one != 3))
+    place.change(*(truth(second) for second in seconds if second != 3))
     place.change(image_truth(1, "b"), truth(1))  # the answer's own truth counts for both
     report = evaluated(place, compare=[{"model": "other"}])
-    (found,) = report.comparisons
-    assert msgspec.structs.astuple(found.model) == ("other", "1", "bb" * 32)
+    (comparison,) = report.comparisons
+    assert msgspec.structs.astuple(comparison.model) == ("other", "1", "bb" * 32)
     # Images 1, 2, 4, 5: the first is right thrice, the other thrice.
-    assert found.n == 4
-    assert found.metrics[0].value == 3 / 4
-    assert found.differences[0].value == 0
-    assert found.excluded == {"not_answered": 2, "duplicate": 1, "failed": 1}
+    assert comparison.n == 4
+    assert comparison.metrics[0].value == 3 / 4
+    assert comparison.differences[0].value == 0
+    assert comparison.excluded == {"not_answered": 2, "duplicate": 1, "failed": 1}
     assert accuracy(report)[:2] == (3 / 6, 6)
     assert report.parameters["compare"] == [{"model": "other", "version": None, "where": None}]
 
 
 def test_a_model_compared_with_itself_does_not_differ(place, answer):
-    place.move(*(answer(one, "ab"[one % 2]) for one in range(1, 8)), answer(9, "a", 1))
-    place.change(*(truth(one) for one in range(1, 10)))
+    place.move(*(answer(second, "ab"[second % 2]) for second in range(1, 8)), answer(9, "a", 1))
+    place.change(*(truth(second) for second in range(1, 10)))
     report = evaluated(place, compare=[{"model": "one"}])
-    (found,) = report.comparisons
-    assert (found.n, found.excluded) == (7, {"duplicate": 2})
-    assert {(metric.value, metric.ci95) for metric in found.differences} == {(0, (0, 0))}
+    (comparison,) = report.comparisons
+    assert (comparison.n, comparison.excluded) == (7, {"duplicate": 2})
+    assert {(metric.value, metric.ci95) for metric in comparison.differences} == {(0, (0, 0))}
 
 
 def test_versions_and_filters_choose_what_is_compared(place, answer):
@@ -244,15 +257,15 @@ def test_the_worst_images_come_with_what_is_drawn(place, answer):
     (worst,) = evaluated(place).worst
     assert (worst.inference_id, worst.width, worst.height) == (str(2000 << 22), 640, 480)
     assert worst.image == f"blake3:{2:064x}"
-    labels = [one["label"] for one in msgspec.json.decode(worst.predictions)]
+    labels = [prediction["label"] for prediction in msgspec.json.decode(worst.predictions)]
     assert labels == ["b", "b"]
     assert msgspec.json.decode(worst.ground_truth) == [{"label": "a"}, {"label": "b"}]
 
 
 def test_what_is_not_of_the_task_is_left_out_and_counted(place, answer):
-    place.move(*(answer(one) for one in (1, 2, 3, 4)))
-    other = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}])
-    place.change(truth(1), other, truth(4))
+    place.move(*(answer(second) for second in (1, 2, 3, 4)))
+    statement = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}])
+    place.change(truth(1), statement, truth(4))
     report = evaluated(place)
     assert accuracy(report) == (1, 2, {"no_truth": 1, "unreadable": 1, "unseen_label": 0})
     assert report.parameters["unreadable"] == "expected a label, got none"
@@ -291,9 +304,12 @@ def test_what_cannot_be_evaluated_is_said(place, answer, parameters, message):
     place.change(truth(1))
     with pytest.raises(EvaluationError, match=message):
         evaluated(place, **parameters)
-    where = '{"task": "IMAGE_CLASSIFICATION"}'
+    filter_text = '{"task": "IMAGE_CLASSIFICATION"}'
     place.change(truth(3, "b"))
-    assert evaluated(place, model="mixed", where=msgspec.json.decode(where)).metrics[0].value == 0
+    assert (
+        evaluated(place, model="mixed", where=msgspec.json.decode(filter_text)).metrics[0].value
+        == 0
+    )
 
 
 class Stop(Exception):
@@ -310,16 +326,18 @@ EVERYTHING = {
 @pytest.fixture
 def full(place, answer):
     seconds = range(1, 21)
-    place.move(*(answer(one, "ab"[one % 3 == 0]) for one in seconds))
-    place.move(*(answer(100 + one, "ab"[one % 4 == 0], one, model=OTHER) for one in seconds))
-    place.change(*(truth(one) for one in seconds if one != 7))
+    place.move(*(answer(second, "ab"[second % 3 == 0]) for second in seconds))
+    place.move(
+        *(answer(100 + second, "ab"[second % 4 == 0], second, model=OTHER) for second in seconds)
+    )
+    place.change(*(truth(second) for second in seconds if second != 7))
     return place
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("step", range(1, 24, 3))
 def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypatch):
-    whole = evaluated(full, **EVERYTHING)
+    uninterrupted = evaluated(full, **EVERYTHING)
     shards = tmp_path / "shards"
     steps = []
 
@@ -340,7 +358,7 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
     if step < 4:  # the shard of second 7 was not read yet
         assert went_on.data.excluded == {"unseen_label": 0}
     else:
-        assert told(went_on) == told(whole)
+        assert stable_report(went_on) == stable_report(uninterrupted)
     assert len(read) == max(8 - step, 0)
 
 
@@ -348,7 +366,7 @@ def test_progress_reaches_its_end(full):
     steps = []
     evaluated(full, tell=lambda *step: steps.append(step), **EVERYTHING)
     assert steps[0] == (0, None)
-    done = [one for one, _ in steps]
+    done = [done_count for done_count, _ in steps]
     assert done == sorted(done)
     assert {total for _, total in steps[1:]} == {60}
     assert steps[-1] == (60, 60)
@@ -356,10 +374,10 @@ def test_progress_reaches_its_end(full):
 
 def test_a_file_that_was_cut_is_made_again(full, tmp_path):
     shards = tmp_path / "shards"
-    whole = evaluated(full, shards=shards)
+    complete = evaluated(full, shards=shards)
     for path in shards.iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert told(evaluated(full, shards=shards)) == told(whole)
+    assert stable_report(evaluated(full, shards=shards)) == stable_report(complete)
 
 
 def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
@@ -382,5 +400,5 @@ def test_the_shards_of_any_size_give_the_same_report(full, monkeypatch):
     reports = []
     for size in (1, 3, 1000):
         monkeypatch.setattr(reading, "SHARD_SIZE", size)
-        reports.append(told(evaluated(full, **EVERYTHING)))
+        reports.append(stable_report(evaluated(full, **EVERYTHING)))
     assert reports[0] == reports[1] == reports[2]

@@ -13,7 +13,7 @@ from quadriga.monitor.evaluation.state import EvaluationError, merge_states, sel
 from quadriga.monitor.evaluation.text import prompts as text
 from quadriga.monitor.evaluation.text.prompts import TextEvaluator, match_prompts
 from quadriga.monitor.evaluation.text.text_metrics import cider
-from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 # prompts of a model's answers, prompts that people answered: which is whose
 MATCHED = {
@@ -31,9 +31,11 @@ MATCHED = {
 }
 
 
-@pytest.mark.parametrize(("found", "asked", "expected"), MATCHED.values(), ids=MATCHED)
-def test_an_answer_belongs_to_its_prompt(found, asked, expected):
-    assert match_prompts(found, asked) == expected
+@pytest.mark.parametrize(
+    ("predicted_prompts", "annotated_prompts", "expected"), MATCHED.values(), ids=MATCHED
+)
+def test_an_answer_belongs_to_its_prompt(predicted_prompts, annotated_prompts, expected):
+    assert match_prompts(predicted_prompts, annotated_prompts) == expected
 
 
 def said(answer, prompt=""):
@@ -41,7 +43,7 @@ def said(answer, prompt=""):
 
 
 def state(images):
-    return merged(TextEvaluator(), images)
+    return state_of_shards(TextEvaluator(), images)
 
 
 def report(images, resamples=0):
@@ -53,12 +55,12 @@ def report(images, resamples=0):
     )
 
 
-def values(of):
-    return {one.type: one.value for one in of.metrics}
+def values(details):
+    return {metric.type: metric.value for metric in details.metrics}
 
 
 IMAGES = [
-    evaluated_image(
+    wire_image(
         "1",
         [said("A red ship", "What is it?"), said("two", "How many?"), said("x", "Why?")],
         [
@@ -67,16 +69,16 @@ IMAGES = [
             {"prompt": "Where?", "answer": "at sea"},
         ],
     ),
-    evaluated_image(
+    wire_image(
         "2", [said("a dog lies on the green grass")], [{"answers": ["the dog lies on grass"]}]
     ),
-    evaluated_image("3", [said("boat")], [{"label": "boot"}]),
+    wire_image("3", [said("boat")], [{"label": "boot"}]),
 ]
 
 
 def test_numbers_are_means_over_prompts():
-    found = report(IMAGES)
-    metrics = values(found)
+    text_report = report(IMAGES)
+    metrics = values(text_report)
     assert list(metrics)[:7] == [
         "ExactMatch", "TokenF1", "VQAAccuracy", "ANLS", "BLEU", "ROUGE-L", "CIDEr",
     ]  # fmt: skip
@@ -88,8 +90,8 @@ def test_numbers_are_means_over_prompts():
     assert metrics["ANLS"] == pytest.approx((1 + 1 + 0 + likeness + 3 / 4) / 5)
     assert metrics["Prompts"] == 5
     assert metrics["Unanswered"] == 1
-    assert found.data.excluded == {"unasked_prompt": 1}
-    assert found.parameters["unanswered"] == "counts as an empty answer"
+    assert text_report.data.excluded == {"unasked_prompt": 1}
+    assert text_report.parameters["unanswered"] == "counts as an empty answer"
     answers = ["two", "A red ship", "", "a dog lies on the green grass", "boat"]
     references = [
         ["2", "two", "two"],
@@ -98,23 +100,21 @@ def test_numbers_are_means_over_prompts():
         ["the dog lies on grass"],
         ["boot"],
     ]
-    padded = [[some[at] if at < len(some) else None for some in references] for at in range(3)]
+    padded = [[texts[at] if at < len(texts) else None for texts in references] for at in range(3)]
     assert metrics["BLEU"] == pytest.approx(BLEU().corpus_score(answers, padded).score, abs=1e-9)
     assert metrics["CIDEr"] == pytest.approx(cider(answers, references).mean(), abs=1e-9)
 
 
 def test_worst_is_the_image_with_the_worst_answer():
     worst = report(IMAGES).worst
-    assert [(one.inference_id, one.reason) for one in worst] == [
+    assert [(image.inference_id, image.reason) for image in worst] == [
         ("1", "wrong_answer"), ("3", "wrong_answer"), ("2", "wrong_answer"),
     ]  # fmt: skip
     assert worst[0].score == 1
     assert worst[1].score == pytest.approx(1 / 4)
 
 
-@pytest.mark.parametrize(
-    "images", [[], [evaluated_image("1", [], [])]], ids=["no image", "no prompt"]
-)
+@pytest.mark.parametrize("images", [[], [wire_image("1", [], [])]], ids=["no image", "no prompt"])
 def test_without_prompts_nothing_is_defined(images):
     metrics = values(report(images))
     assert metrics.pop("Prompts") == metrics.pop("Unanswered") == 0
@@ -131,7 +131,7 @@ def random_images(count=9):
         return " ".join(pick.choice(words, pick.integers(0, 9)))
 
     return [
-        evaluated_image(
+        wire_image(
             str(number),
             [said(sentence()) for _ in range(pick.integers(0, 4))],
             [
@@ -145,7 +145,7 @@ def random_images(count=9):
 
 def test_weights_are_as_if_images_were_there_so_often():
     images = random_images()
-    whole = TextEvaluator().evaluate(state(images))
+    metrics = TextEvaluator().evaluate(state(images))
     weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
     for number, weighting in enumerate(weights):
         repeated = [
@@ -154,9 +154,9 @@ def test_weights_are_as_if_images_were_there_so_often():
             for n in range(int(count))
         ]
         again = TextEvaluator().evaluate(state(repeated)).headlines(np.ones((1, len(repeated))))
-        for one, other in zip(whole.headlines(weights), again, strict=True):
-            if one.type != "CIDEr":  # rare words are counted over all images
-                assert one.values[number] == pytest.approx(other.values[0], abs=1e-9)
+        for left, right in zip(metrics.headlines(weights), again, strict=True):
+            if left.type != "CIDEr":  # rare words are counted over all images
+                assert left.values[number] == pytest.approx(right.values[0], abs=1e-9)
 
 
 def test_parts_and_the_order_of_shards_give_the_same_numbers_bit_for_bit():
@@ -165,11 +165,13 @@ def test_parts_and_the_order_of_shards_give_the_same_numbers_bit_for_bit():
     shards = [pickle.loads(pickle.dumps(shard)) for shard in shards]
     merged = merge_states([merge_states(shards[:2]), shards[2]])
     weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
-    found = [TextEvaluator().evaluate(one).headlines(weights) for one in (merged, state(images))]
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one.values, other.values)
-    part = select_images(merged, [1, 4, 5])
-    assert len(TextEvaluator().evaluate(part).headlines(np.ones((1, 3)))) == 7
+    headlines = [
+        TextEvaluator().evaluate(left).headlines(weights) for left in (merged, state(images))
+    ]
+    for left, right in zip(*headlines, strict=True):
+        np.testing.assert_array_equal(left.values, right.values)
+    selected = select_images(merged, [1, 4, 5])
+    assert len(TextEvaluator().evaluate(selected).headlines(np.ones((1, 3)))) == 7
 
 
 def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
@@ -177,12 +179,12 @@ def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(text, "_SCORES", (*text._SCORES[:4], lambda *_: np.nan))
     without = state(IMAGES[:1])
     monkeypatch.undo()
-    whole = TextEvaluator().evaluate(merge_states([without, state(IMAGES[1:])]))
-    found = {one.type: one.values[0] for one in whole.headlines(np.ones((1, 3)))}
-    assert np.isnan(found["BLEU"])
-    assert np.isnan(found["ROUGE-L"])
-    assert found["ExactMatch"] == pytest.approx(2 / 5)
-    missing = whole.details().parameters["missing"]
+    metrics = TextEvaluator().evaluate(merge_states([without, state(IMAGES[1:])]))
+    values = {headline.type: headline.values[0] for headline in metrics.headlines(np.ones((1, 3)))}
+    assert np.isnan(values["BLEU"])
+    assert np.isnan(values["ROUGE-L"])
+    assert values["ExactMatch"] == pytest.approx(2 / 5)
+    missing = metrics.details().parameters["missing"]
     assert missing == "BLEU and ROUGE-L: pip install quadriga[text]"
 
 
@@ -195,10 +197,10 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("found", "there", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_no_answer_is_refused(found, there, message):
+@pytest.mark.parametrize(("predictions", "annotations", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_no_answer_is_refused(predictions, annotations, message):
     with pytest.raises(EvaluationError, match=message):
-        state([evaluated_image("1", found, there)])
+        state([wire_image("1", predictions, annotations)])
 
 
 def test_the_task_is_found_by_its_name():
@@ -206,6 +208,6 @@ def test_the_task_is_found_by_its_name():
 
 
 def test_empty_answers_have_a_bleu_and_no_questions_have_none():
-    pairs = [evaluated_image("1", [said("")], [{"answers": ["", ""]}])]
+    pairs = [wire_image("1", [said("")], [{"answers": ["", ""]}])]
     assert values(report(pairs))["BLEU"] == BLEU().corpus_score([""], [[""], [""]]).score == 0
-    assert values(report([evaluated_image("1", [], [])]))["BLEU"] is None
+    assert values(report([wire_image("1", [], [])]))["BLEU"] is None

@@ -92,30 +92,30 @@ AGREEMENT = {
 
 @pytest.mark.parametrize("case", AGREEMENT.values(), ids=AGREEMENT)
 def test_agreement_by_hand(case):
-    said, references, match, f1, accuracy, likeness = case
-    assert exact_match(said, references) == match
-    assert token_f1(said, references) == pytest.approx(f1, abs=1e-12)
-    found = vqa_accuracy(said, references)
-    assert math.isnan(found) if accuracy is None else found == pytest.approx(accuracy, abs=1e-12)
-    assert anls(said, references) == pytest.approx(likeness, abs=1e-12)
+    answer, references, match, f1, accuracy, likeness = case
+    assert exact_match(answer, references) == match
+    assert token_f1(answer, references) == pytest.approx(f1, abs=1e-12)
+    actual = vqa_accuracy(answer, references)
+    assert math.isnan(actual) if accuracy is None else actual == pytest.approx(accuracy, abs=1e-12)
+    assert anls(answer, references) == pytest.approx(likeness, abs=1e-12)
 
 
-def plain_levenshtein(one, other):
-    row = list(range(len(other) + 1))
-    for at, letter in enumerate(one, 1):
-        before, row[0] = row[0], at
-        for place, with_ in enumerate(other, 1):
-            before, row[place] = (
+def plain_levenshtein(first, second):
+    row = list(range(len(second) + 1))
+    for at, letter in enumerate(first, 1):
+        diagonal, row[0] = row[0], at
+        for place, with_ in enumerate(second, 1):
+            diagonal, row[place] = (
                 row[place],
-                min(row[place] + 1, row[place - 1] + 1, before + (letter != with_)),
+                min(row[place] + 1, row[place - 1] + 1, diagonal + (letter != with_)),
             )
     return row[-1]
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text("ab 船", max_size=80), st.text("ab 船", max_size=80))
-def test_distance_is_that_of_the_table(one, other):
-    assert levenshtein(one, other) == plain_levenshtein(one, other)
+def test_distance_is_that_of_the_table(first, second):
+    assert levenshtein(first, second) == plain_levenshtein(first, second)
 
 
 @settings(deadline=None, max_examples=100)
@@ -127,16 +127,16 @@ def test_bleu_is_that_of_sacrebleu(pairs):
         [references[at] if at < len(references) else None for _, references in pairs]
         for at in range(most)
     ]
-    expected = BLEU().corpus_score([said for said, _ in pairs], streams).score
+    expected = BLEU().corpus_score([answer for answer, _ in pairs], streams).score
     assert bleu_score(counts) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(deadline=None, max_examples=100)
 @given(TEXTS, REFERENCES)
-def test_rouge_is_that_of_rouge_score(said, references):
+def test_rouge_is_that_of_rouge_score(answer, references):
     scorer = RougeScorer(["rougeL"], use_stemmer=False)
-    expected = max(scorer.score(one, said)["rougeL"].fmeasure for one in references)
-    assert rouge_l(said, references) == pytest.approx(expected, abs=1e-9)
+    expected = max(scorer.score(reference, answer)["rougeL"].fmeasure for reference in references)
+    assert rouge_l(answer, references) == pytest.approx(expected, abs=1e-9)
 
 
 def test_without_the_extra_they_are_undefined(monkeypatch):
@@ -153,8 +153,10 @@ class CiderScorer:
     """The formulas of pycocoevalcap's `cider_scorer.py`, step by step."""
 
     def __init__(self, pairs):
-        self.tests = [self.precook(said) for said, _ in pairs]
-        self.refs = [[self.precook(one) for one in some] for _, some in pairs]
+        self.tests = [self.precook(answer) for answer, _ in pairs]
+        self.refs = [
+            [self.precook(reference) for reference in references] for _, references in pairs
+        ]
         self.df = defaultdict(float)
         for refs in self.refs:
             for ngram in {ngram for ref in refs for ngram in ref}:
@@ -204,11 +206,11 @@ class CiderScorer:
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(TEXTS, REFERENCES), min_size=1, max_size=8))
 def test_cider_is_that_of_the_reference_program(pairs):
-    found = cider([said for said, _ in pairs], [some for _, some in pairs])
-    np.testing.assert_allclose(found, CiderScorer(pairs).scores(), rtol=0, atol=1e-9)
+    scores = cider([answer for answer, _ in pairs], [references for _, references in pairs])
+    np.testing.assert_allclose(scores, CiderScorer(pairs).scores(), rtol=0, atol=1e-9)
 
 
 def test_cider_of_what_everybody_says_is_ten():
-    told = ["a red ship lies at the dock", "two blue planes stand on a runway"]
-    np.testing.assert_allclose(cider(told, [[one] for one in told]), [10, 10])
+    answers = ["a red ship lies at the dock", "two blue planes stand on a runway"]
+    np.testing.assert_allclose(cider(answers, [[answer] for answer in answers]), [10, 10])
     assert cider([], []).shape == (0,)

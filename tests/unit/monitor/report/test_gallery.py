@@ -24,9 +24,11 @@ def of(worst, files=None):
 
 def card(predictions=(), truths=(), data=None, **size):
     size = {"width": 200, "height": 100} | size
-    one = Worst("1", "miss", 2, "a", **size, predictions=raw(predictions), ground_truth=raw(truths))
-    (found,) = of([one], {"a": data})
-    return found
+    worst = Worst(
+        "1", "miss", 2, "a", **size, predictions=raw(predictions), ground_truth=raw(truths)
+    )
+    (image_card,) = of([worst], {"a": data})
+    return image_card
 
 
 def png(width, height, orientation=1):
@@ -39,8 +41,8 @@ def png(width, height, orientation=1):
     return file.getvalue()
 
 
-def shown(found):
-    data = base64.b64decode(found.picture.removeprefix("data:image/jpeg;base64,"))
+def shown(image_card):
+    data = base64.b64decode(image_card.picture.removeprefix("data:image/jpeg;base64,"))
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE)
 
 
@@ -60,8 +62,8 @@ RINGS = [[{"x": 0, "y": 0}, {"x": 9, "y": 0}, {"x": 9, "y": 9}], [{"x": 5, "y": 
     ],
 )
 def test_each_form_has_its_outline_in_pixels(item, path):
-    found = card([item | {"score": 0.9}], [item])
-    assert [(one.kind, one.path) for one in found.outlines] == [
+    image_card = card([item | {"score": 0.9}], [item])
+    assert [(outline.kind, outline.path) for outline in image_card.outlines] == [
         ("truth", path),
         ("prediction", path),
     ]
@@ -78,25 +80,32 @@ def test_names_stand_within_the_picture():
         {"label": "a rather long label", "xmin": a, "ymin": b, "xmax": c, "ymax": d}
         for a, b, c, d in corners
     ]
-    for one in card([item | {"score": 1} for item in items], items).outlines:
-        assert 0 <= one.x <= 200
-        assert 0 <= one.y <= 100
+    for outline in card([item | {"score": 1} for item in items], items).outlines:
+        assert 0 <= outline.x <= 200
+        assert 0 <= outline.y <= 100
 
 
 def test_low_scores_are_counted_not_drawn():
-    found = card([BOX | {"score": 0.29}, BOX | {"score": 0.31}])
-    assert [one.name for one in found.outlines] == ["car 0.31"]
-    assert found.notes[-1] == "Not drawn, for low scores: 1."
+    image_card = card([BOX | {"score": 0.29}, BOX | {"score": 0.31}])
+    assert [outline.name for outline in image_card.outlines] == ["car 0.31"]
+    assert image_card.notes[-1] == "Not drawn, for low scores: 1."
 
 
 def test_labels_and_answers_are_words():
-    found = card(
+    image_card = card(
         [{"label": f"l{at}", "score": at / 10} for at in range(7)],
         [{"prompt": "What?", "answers": ["a", "b"]}, {"answer": "c"}],
     )
-    assert found.predictions == ["l0 0.00", "l1 0.10", "l2 0.20", "l3 0.30", "l4 0.40", "2 more"]
-    assert found.truths == ["What? → a / b", "c"]
-    assert found.outlines == []
+    assert image_card.predictions == [
+        "l0 0.00",
+        "l1 0.10",
+        "l2 0.20",
+        "l3 0.30",
+        "l4 0.40",
+        "2 more",
+    ]
+    assert image_card.truths == ["What? → a / b", "c"]
+    assert image_card.outlines == []
 
 
 def test_an_image_is_shown_once_with_all_its_reasons():
@@ -106,8 +115,8 @@ def test_an_image_is_shown_once_with_all_its_reasons():
         Worst("2", "wrong_label", 0.5),
         Worst("3", "wrong_label", 0.25),
     ]
-    found = of(worst)
-    assert [(one.inference_id, one.reasons) for one in found] == [
+    cards = of(worst)
+    assert [(image_card.inference_id, image_card.reasons) for image_card in cards] == [
         ("1", ["miss: 3"]),
         ("2", ["wrong label: 0.500", "miss: 2"]),
         ("3", ["wrong label: 0.250"]),
@@ -116,9 +125,9 @@ def test_an_image_is_shown_once_with_all_its_reasons():
 
 def test_of_too_many_images_the_worst_of_each_reason_stay():
     worst = [Worst(f"{reason}{at}", reason, 1) for reason in "ab" for at in range(40)]
-    found = of(worst)
-    assert len(found) == MAX_IMAGES
-    assert {one.reasons[0] for one in found} == {"a: 1", "b: 1"}
+    cards = of(worst)
+    assert len(cards) == MAX_IMAGES
+    assert {image_card.reasons[0] for image_card in cards} == {"a: 1", "b: 1"}
 
 
 def test_missing_and_broken_images_say_so():
@@ -128,26 +137,26 @@ def test_missing_and_broken_images_say_so():
 
 
 def test_predictions_that_cannot_be_read_say_so():
-    found = card([{"xmin": "wide"}], data=png(8, 8))
-    assert found.notes == ["Predictions or truth cannot be read."]
-    assert found.picture is not None
+    image_card = card([{"xmin": "wide"}], data=png(8, 8))
+    assert image_card.notes == ["Predictions or truth cannot be read."]
+    assert image_card.picture is not None
 
 
 @pytest.mark.parametrize("nothing", [None, [], msgspec.Raw(b"null")])
 def test_an_image_without_truth_or_predictions_is_shown(nothing):
-    (found,) = of([Worst("1", "miss", 1, predictions=nothing, ground_truth=nothing)])
-    assert found.outlines == []
+    (image_card,) = of([Worst("1", "miss", 1, predictions=nothing, ground_truth=nothing)])
+    assert image_card.outlines == []
 
 
 def test_pictures_are_small_and_take_their_frame_from_the_file_where_none_is_known():
-    found = card(data=png(1000, 500), width=None, height=None)
-    assert (found.width, found.height) == (1000, 500)
-    assert shown(found).shape == (240, 480)
+    image_card = card(data=png(1000, 500), width=None, height=None)
+    assert (image_card.width, image_card.height) == (1000, 500)
+    assert shown(image_card).shape == (240, 480)
 
 
 def test_pictures_stand_as_a_person_sees_them():
-    found = card(data=png(60, 40, orientation=6), width=40, height=60)
-    pixels = shown(found)
+    image_card = card(data=png(60, 40, orientation=6), width=40, height=60)
+    pixels = shown(image_card)
     assert pixels.shape == (60, 40)
     assert pixels[5, 35] > 200 > pixels[5, 5]
 
@@ -164,26 +173,29 @@ def test_fine_contours_are_drawn_with_few_points():
         {"x": float(x), "y": float(y)}
         for x, y in zip(2000 + 1500 * np.cos(angle), 2000 + 1500 * np.sin(angle), strict=True)
     ]
-    (one,) = card(
+    (outline,) = card(
         [{"label": "disc", "score": 1, "contour": [ring]}], width=4000, height=4000
     ).outlines
-    assert len(re.findall("L", one.path)) < 200
+    assert len(re.findall("L", outline.path)) < 200
 
 
 def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
     near = [Neighbour(str(at), at / 8, "a", predictions=raw([BOX])) for at in range(9)]
-    found = [Unlike("7", 0.5, "a", nearest=near)] * (MAX_UNLIKE + 1)
-    report = Report("drift", "OBJECT_DETECTION", Data(Window()), unlike=found)
+    images = [Unlike("7", 0.5, "a", nearest=near)] * (MAX_UNLIKE + 1)
+    report = Report("drift", "OBJECT_DETECTION", Data(Window()), unlike=images)
     rows = unlike_cards(report, {"a": png(960, 480)}.get)
     assert len(rows) == MAX_UNLIKE
-    assert [one.inference_id for one in rows[0]] == ["7", "0", "1", "2"]
-    assert [one.reasons for one in rows[0][:2]] == [["Semantic score 0.500"], ["Distance 0.000"]]
-    assert [shown(one).shape for one in rows[0][:2]] == [(240, 480), (160, 320)]
-    assert [len(one.outlines) for one in rows[0]] == [0, 1, 1, 1]
+    assert [image_card.inference_id for image_card in rows[0]] == ["7", "0", "1", "2"]
+    assert [image_card.reasons for image_card in rows[0][:2]] == [
+        ["Semantic score 0.500"],
+        ["Distance 0.000"],
+    ]
+    assert [shown(image_card).shape for image_card in rows[0][:2]] == [(240, 480), (160, 320)]
+    assert [len(image_card.outlines) for image_card in rows[0]] == [0, 1, 1, 1]
 
 
 def test_neighbours_that_are_not_kept_say_so():
-    found = [Unlike("7", 0.5, nearest=[Neighbour("8", 0.25, predictions=raw({"broken": 1}))])]
-    ((one, near),) = unlike_cards(Report("drift", "", Data(Window()), unlike=found), {}.get)
-    assert one.notes == ["The image is not kept."]
+    images = [Unlike("7", 0.5, nearest=[Neighbour("8", 0.25, predictions=raw({"broken": 1}))])]
+    ((image_card, near),) = unlike_cards(Report("drift", "", Data(Window()), unlike=images), {}.get)
+    assert image_card.notes == ["The image is not kept."]
     assert near.notes == ["The image is not kept.", "Predictions or truth cannot be read."]

@@ -17,9 +17,9 @@ LINE = re.compile(r'<path d="([^"]*)"[^>]*stroke: var\(--series-0\)')
 
 def past(at, **signals):
     """Give the window of an hour."""
-    made = {name: msgspec.convert(one, PastSignal) for name, one in signals.items()}
+    past_signals = {name: msgspec.convert(signal, PastSignal) for name, signal in signals.items()}
     ends = [f"2026-01-31T{hour:02}:00:00.000Z" for hour in (at, at + 1)]
-    return PastWindow(*ends, 100, "ok", str(at), made)
+    return PastWindow(*ends, 100, "ok", str(at), past_signals)
 
 
 def signal(effect=0.2, p_adjusted=0.3, *, alarm=False, status="ok"):
@@ -55,9 +55,9 @@ def test_signals_with_alarms_stand_above_those_that_had_alarms():
         past(0, quiet=signal(9.0), before=signal(alarm=True), often=signal(alarm=True)),
         past(1, quiet=signal(9.0), before=signal(), often=signal(alarm=True)),
     ]
-    assert [one.title for one in effects(of(*windows))] == ["often", "before", "quiet"]
+    assert [chart.title for chart in effects(of(*windows))] == ["often", "before", "quiet"]
     charts = effects(watched())
-    assert [one.title for one in charts[:3]] == ["signal 3", "label", HOSTILE[:32] + "…ng long"]
+    assert [chart.title for chart in charts[:3]] == ["signal 3", "label", HOSTILE[:32] + "…ng long"]
     assert len(charts) == 6
     assert charts[0].caption.endswith("; the smallest that matters: 0.100.")
 
@@ -98,6 +98,6 @@ def test_many_signals_and_windows_are_cut_to_the_most_moved_and_the_last():
     ],
 )
 def test_windows_are_named_as_short_as_they_can_be_told_apart(starts, shown):
-    windows = [PastWindow(start, None, 1, "ok", "", past(0, a=signal()).signals) for start in starts]  # fmt: skip
+    windows = [PastWindow(start=start, end=None, n=1, status="ok", report="", signals=past(0, a=signal()).signals) for start in starts]  # fmt: skip
     (chart,) = effects(of(*windows))
     assert (f">{shown}</text>" in chart.svg) == bool(shown)

@@ -79,8 +79,8 @@ def cards(html):
 
 
 def test_page_is_well_formed_with_ids_that_occur_once(html):
-    found = Elements(html).found
-    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    elements = Elements(html).found
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     used = re.findall(r'(?:href="|url\(|aria-labelledby=")#?([\w.-]+)[")]', html)
     assert set(used) - {"data"} <= set(ids)
@@ -122,7 +122,9 @@ def test_texts_of_users_are_shown_as_they_are(pages):
     text = words(pages["detection"])
     assert '<script>alert("1")</script>\'$x_1$ \\frac &' in text
     svg = re.search(r'<svg[^>]*aria-label="What is taken.*?</svg>', pages["detection"], re.DOTALL)
-    assert "<script>al…ng long" in [one.text for one in ET.fromstring(svg[0]).iter(f"{SVG}text")]
+    assert "<script>al…ng long" in [
+        element.text for element in ET.fromstring(svg[0]).iter(f"{SVG}text")
+    ]
 
 
 def test_page_of_decoded_json_is_the_page(pages):
@@ -171,9 +173,9 @@ def test_headlines_stand_above_with_their_intervals(pages):
 
 
 def test_tables_name_their_rows_and_columns(html):
-    found = Elements(html).found
+    elements = Elements(html).found
     assert all(
-        attributes.get("scope") in {"row", "col"} for tag, attributes in found if tag == "th"
+        attributes.get("scope") in {"row", "col"} for tag, attributes in elements if tag == "th"
     )
 
 
@@ -244,8 +246,8 @@ def test_confusions_name_inferences_to_look_at():
         ["a", "b"],
         [[5, 2], [0, 7]],
         {"a": 3},
-        {"b": 1},
-        [Example("a", "b", "17"), Example(None, "a", "19")],
+        misses={"b": 1},
+        examples=[Example("a", "b", "17"), Example(None, "a", "19")],
     )
     text = words(
         made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), confusion=confusion))
@@ -278,7 +280,7 @@ def test_signals_stand_with_alarms_first(pages):
 def test_signals_are_pictured_baseline_beside_current(pages):
     titles = re.findall(r"<h3>(.*?)</h3>", pages["drift"])
     assert len(titles) == 24
-    assert [one.endswith("(alarm)") for one in titles] == [True] * 5 + [False] * 19
+    assert [title.endswith("(alarm)") for title in titles] == [True] * 5 + [False] * 19
     assert "The first 24 that have values on both sides are pictured." in words(pages["drift"])
     assert "24 rarer labels are left out." in words(pages["drift"])
     assert ">$b$ (new)</text>" in pages["drift"]
@@ -328,7 +330,9 @@ def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
         "Inference 70",
         "Distance 0.325",
     ]
-    assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
+    assert [text.index(text_part) for text_part in order] == sorted(
+        text.index(text_part) for text_part in order
+    )
     assert "Semantic score 0.020 The image is not kept. Inference 202" in text
     assert "What is nearest to it is not known." in text
 
@@ -341,7 +345,7 @@ def test_what_a_report_has_not_leaves_no_empty_part(pages):
 
 
 @pytest.mark.parametrize(
-    ("status", "signals", "said"),
+    ("status", "signals", "expected"),
     [
         ("insufficient", [], "Insufficient: there are too few independent values"),
         ("insufficient", ["insufficient"], "Insufficient: there are too few independent values"),
@@ -351,13 +355,20 @@ def test_what_a_report_has_not_leaves_no_empty_part(pages):
         ("error", ["ok"], "The report could not be finished"),
     ],
 )
-def test_what_came_out_is_said_in_words(status, signals, said):
+def test_what_came_out_is_said_in_words(status, signals, expected):
     made_of = [
-        Signal(str(at), "numeric", "ks", Effect("wasserstein_iqr", 0.0, 0.1), (5, 5), status=one)
-        for at, one in enumerate(signals)
+        Signal(
+            str(at),
+            "numeric",
+            "ks",
+            effect=Effect("wasserstein_iqr", 0.0, 0.1),
+            n=(5, 5),
+            status=signal,
+        )
+        for at, signal in enumerate(signals)
     ]
     report = Report("drift", "", Data(Window(), Window()), status=status, signals=made_of)
-    assert said in words(made(report))
+    assert expected in words(made(report))
 
 
 def test_many_labels_are_cut_to_what_can_be_read():
@@ -395,8 +406,10 @@ def test_what_a_comparison_leaves_out_is_said():
 
 
 def test_models_without_an_image_in_common_are_not_drawn_beside_each_other():
-    (one,) = detection().comparisons
-    report = msgspec.structs.replace(detection(), comparisons=[msgspec.structs.replace(one, n=0)])
+    (comparison,) = detection().comparisons
+    report = msgspec.structs.replace(
+        detection(), comparisons=[msgspec.structs.replace(comparison, n=0)]
+    )
     html = made(report)
     assert "No image was answered by both." in words(html)
     assert "This model less" not in words(html)

@@ -26,9 +26,9 @@ LIGHT, DARK = ["rgb(255, 255, 255)", "rgb(29, 33, 38)"], ["rgb(20, 23, 26)", "rg
 
 @pytest.fixture(scope="module")
 def browser():
-    found = Browser()
-    yield found
-    found.close()
+    chrome = Browser()
+    yield chrome
+    chrome.close()
 
 
 @pytest.fixture(scope="module", params=list(REPORTS))

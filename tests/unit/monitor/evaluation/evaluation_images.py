@@ -1,4 +1,4 @@
-"""Images with what was answered and what is true of them, for tests of evaluations."""
+"""Images with predictions and annotations, for tests of evaluations."""
 
 from typing import Any
 
@@ -10,20 +10,18 @@ from quadriga.monitor.report.schema import Report
 from tests.reports import raw
 
 
-def evaluated_image(
-    name: Any, predictions: Any, truths: Any, *size: int, **more: Any
-) -> EvaluatedImage:
-    """An image of a width and a height, or of neither, as it comes from the wire."""
+def wire_image(name: Any, predictions: Any, truths: Any, *size: int, **more: Any) -> EvaluatedImage:
+    """Return an image with or without width and height, decoded as from the wire."""
     return EvaluatedImage(str(name), raw(predictions), raw(truths), *size, **more)
 
 
-def merged(
+def state_of_shards(
     evaluator: Evaluator, images: list[EvaluatedImage], shards: int = 1, by: Any = ()
 ) -> EvaluationState:
-    """Deal images out, and put them together again."""
+    """Divide images into shards, and return the merged state."""
     return merge_states([build_state(evaluator, images[at::shards], by) for at in range(shards)])
 
 
-def told(report: Report) -> Report:
-    """Return what does not depend on when and how a report was computed."""
+def stable_report(report: Report) -> Report:
+    """Return a report without the fields that depend on when and how it was computed."""
     return msgspec.structs.replace(report, id="", created="", provenance={})

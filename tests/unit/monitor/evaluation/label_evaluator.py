@@ -1,52 +1,53 @@
-"""An evaluation for tests: an image is right where the labels that were found are those that are there."""
+"""An evaluator for tests: an image is correct if its predicted labels equal its annotated labels."""
 
 import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
-from tests.unit.monitor.evaluation.evaluated import evaluated_image
+from tests.unit.monitor.evaluation.evaluation_images import wire_image
 
 
-def image_of(number, found="a", there="a", **more) -> EvaluatedImage:
-    """An image whose labels are single letters; `there` is None where nobody knows."""
+def labelled_image(number, found="a", there="a", **more) -> EvaluatedImage:
+    """Return an image whose labels are single letters; `there` is None for an image without ground truth."""
     predictions = [{"label": label, "score": 0.5} for label in found]
     truth = None if there is None else [{"label": label} for label in there]
-    return evaluated_image(number, predictions, truth, 4, 3, **more)
+    return wire_image(number, predictions, truth, 4, 3, **more)
 
 
-class Small:
-    """As `quadriga.monitor.evaluation.evaluators.Evaluator`."""
+class LabelEvaluator:
+    """Evaluator that compares sets of labels; see `quadriga.monitor.evaluation.evaluators.Evaluator`."""
 
     def tables(self, images, labels):
         rows = [
-            (at, labels[one["label"]], kind)
+            (at, labels[item["label"]], kind)
             for at, image in enumerate(images)
-            for kind, given in enumerate((image.predictions, image.ground_truth))
-            for one in self.read(given)
+            for kind, data in enumerate((image.predictions, image.ground_truth))
+            for item in self.read(data)
         ]
         image, label, kind = np.array(rows, np.int64).reshape(-1, 3).T
         return {"rows": {"image": image, "label": label, "is_truth": kind.astype(bool)}}
 
-    def read(self, given):
-        found = msgspec.json.decode(given)
-        if any("label" not in one for one in found):
+    def read(self, data):
+        items = msgspec.json.decode(data)
+        if any("label" not in item for item in items):
             raise EvaluationError("expected a label, got none")
-        return found
+        return items
 
     def evaluate(self, state):
         rows = state.tables["rows"]
-        right = np.ones(len(state.ids))
-        for at in range(len(right)):
-            of = rows["image"] == at
-            found, there = (
-                sorted(rows["label"][of & (rows["is_truth"] == kind)].tolist()) for kind in (0, 1)
+        is_right = np.ones(len(state.ids))
+        for index in range(len(is_right)):
+            is_of_image = rows["image"] == index
+            predicted, true = (
+                sorted(rows["label"][is_of_image & (rows["is_truth"] == kind)].tolist())
+                for kind in (0, 1)
             )
-            right[at] = found == there
-        return Evaluated(right)
+            is_right[index] = predicted == true
+        return LabelMetrics(is_right)
 
 
-class Evaluated:
+class LabelMetrics:
     def __init__(self, right):
         self.right = right
 

@@ -51,13 +51,15 @@ CHANGES: dict[str, Callable[[np.random.Generator, int], tuple[Any, Any]]] = {
 }
 
 
-def one(change: str, seed: int) -> list[float]:
-    """Return how wrong each method is, and who expects no change, in points."""
+def estimation_errors(change: str, seed: int) -> list[float]:
+    """Return the error of each method, and of assuming no change, in percentage points."""
     rng = np.random.default_rng(seed)
-    before, correct = answers(rng, 8_000)
-    now, right = CHANGES[change](rng, 20_000)
-    found = [metric.value or 0.0 for metric in estimate_accuracy(before, correct, now, resamples=0)]
-    return [100 * (value - right.mean()) for value in [*found, correct.mean()]]
+    baseline, correct = answers(rng, 8_000)
+    current, right = CHANGES[change](rng, 20_000)
+    metrics = [
+        metric.value or 0.0 for metric in estimate_accuracy(baseline, correct, current, resamples=0)
+    ]
+    return [100 * (value - right.mean()) for value in [*metrics, correct.mean()]]
 
 
 def main() -> None:
@@ -68,8 +70,10 @@ def main() -> None:
     print(ROW.format("change", "unchanged", *(f"`{name}`" for name in METHODS)))
     print("|---|---|---|---|---|")
     for change in CHANGES:
-        *found, unchanged = np.mean(worlds.repeat(partial(one, change), change, repeats), axis=0)
-        print(ROW.format(change, f"{unchanged:+.1f}", *(f"{value:+.1f}" for value in found)))
+        *errors, unchanged = np.mean(
+            worlds.repeat(partial(estimation_errors, change), change, repeats), axis=0
+        )
+        print(ROW.format(change, f"{unchanged:+.1f}", *(f"{value:+.1f}" for value in errors)))
 
 
 if __name__ == "__main__":

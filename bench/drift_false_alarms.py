@@ -1,8 +1,8 @@
-"""How often drift is seen where nothing changed.
+"""False alarms of drift: how often a comparison finds a change where nothing changed.
 
-For independent rows, for rows that resemble their neighbours, for embeddings, and for a day of windows.
-`p < 0.05` is the test alone, which ought to be right one time in twenty; an alarm also asks for an effect and
-for enough independent rows. Beside them, evidently's default rules on the same samples.
+Measured for independent rows, correlated rows, embeddings, and a day of windows. `p < 0.05` is the test alone, which
+should be wrong one time in twenty; an alarm also needs a minimum effect and enough independent rows. The last columns
+are evidently's default rules on the same samples.
 
 Flags: `--repeats N` (2,000), `--days N` (400), `--baseline N` (2,000), `--n N N` (50 200 1000), `--only NAME` for some of the worlds.
 """
@@ -39,52 +39,54 @@ EMBEDDED: dict[str, World] = {
 ROW = "| {:34} | {:>5} | {:>8} | {:>8} | {:>8} | {:>12} | {:>9} | {:>15} |"
 
 
-def one(world: World, baseline: int, n: int, seed: int) -> tuple[Signal, bool, bool]:
-    """Compare two samples of one world; evidently with all of the baseline, and with 1,000 rows."""
+def compare_once(world: World, baseline_n: int, n: int, seed: int) -> tuple[Signal, bool, bool]:
+    """Compare two samples of a world; evidently with all rows of the baseline, and with 1,000."""
     rng = np.random.default_rng(seed)
-    before, after = world if isinstance(world, tuple) else (world, world)
-    made = [before(rng, baseline), after(rng, n)]
-    made = [side if isinstance(side, tuple) else (side, None) for side in made]
-    sides = [build_sample({"x": values}, sources=sources) for values, sources in made]
-    found = compare(sides[0], sides[1], ComparisonSettings(seed=seed)).signals[0]
-    before, now = (np.asarray(values) for values, _ in made)
-    return found, worlds.evidently(before, now), worlds.evidently(before[:1000], now)
+    baseline_world, current_world = world if isinstance(world, tuple) else (world, world)
+    drawn = [baseline_world(rng, baseline_n), current_world(rng, n)]
+    drawn = [side if isinstance(side, tuple) else (side, None) for side in drawn]
+    sides = [build_sample({"x": values}, sources=sources) for values, sources in drawn]
+    signal = compare(sides[0], sides[1], ComparisonSettings(seed=seed)).signals[0]
+    baseline, current = (np.asarray(values) for values, _ in drawn)
+    return signal, worlds.evidently(baseline, current), worlds.evidently(baseline[:1000], current)
 
 
-def day(baseline: int, n: int, windows: int, seed: int) -> tuple[bool, bool, bool]:
-    """Tell whether a quiet day has a window with a p-value below alpha, adjusted or not, or an alarm."""
+def simulate_day(baseline_n: int, n: int, windows: int, seed: int) -> tuple[bool, bool, bool]:
+    """Return whether a quiet day has a window with a p-value below alpha, with an adjusted one, and with an alarm."""
     rng = np.random.default_rng(seed)
-    before = build_sample(worlds.quiet(rng, baseline, 10))
-    found = [
+    baseline = build_sample(worlds.quiet(rng, baseline_n, 10))
+    signals = [
         signal
         for _ in range(windows)
         for signal in compare(
-            before,
+            baseline,
             build_sample(worlds.quiet(rng, n, 10)),
             ComparisonSettings(windows=windows, seed=seed),
         ).signals
     ]
     return (
-        any((signal.p or 0.0) < 0.05 for signal in found),
-        any((signal.p_adjusted or 0.0) < 0.05 for signal in found),
-        any(signal.alarm for signal in found),
+        any((signal.p or 0.0) < 0.05 for signal in signals),
+        any((signal.p_adjusted or 0.0) < 0.05 for signal in signals),
+        any(signal.alarm for signal in signals),
     )
 
 
-def table(made: Mapping[str, World], given: argparse.Namespace) -> None:
+def print_rows(worlds_by_name: Mapping[str, World], arguments: argparse.Namespace) -> None:
     """Print a row for each world and size."""
-    for name, world in made.items():
-        for n in given.n if given.only in name else []:
-            pairs = worlds.repeat(partial(one, world, given.baseline, n), name, given.repeats)
-            found = [signal for signal, *_ in pairs]
+    for name, world in worlds_by_name.items():
+        for n in arguments.n if arguments.only in name else []:
+            pairs = worlds.repeat(
+                partial(compare_once, world, arguments.baseline, n), name, arguments.repeats
+            )
+            signals = [signal for signal, *_ in pairs]
             print(
                 ROW.format(
                     name,
                     n,
-                    worlds.share([(signal.p or 0.0) < 0.05 for signal in found]),
-                    worlds.share([(signal.p or 0.0) < 0.05 / 24 for signal in found]),
-                    worlds.share([signal.alarm for signal in found]),
-                    worlds.share([signal.status == "insufficient" for signal in found]),
+                    worlds.share([(signal.p or 0.0) < 0.05 for signal in signals]),
+                    worlds.share([(signal.p or 0.0) < 0.05 / 24 for signal in signals]),
+                    worlds.share([signal.alarm for signal in signals]),
+                    worlds.share([signal.status == "insufficient" for signal in signals]),
                     worlds.share([theirs for _, theirs, _ in pairs]),
                     worlds.share([theirs for *_, theirs in pairs]),
                 ),
@@ -100,7 +102,7 @@ def main() -> None:
     parser.add_argument("--baseline", type=int, default=2000)
     parser.add_argument("--n", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(
         ROW.format(
             "nothing changed",
@@ -113,11 +115,13 @@ def main() -> None:
             "evidently, 1,000",
         )
     )
-    table(worlds.INDEPENDENT, given)
-    table(DEPENDENT, given)
-    table(EMBEDDED, given)
-    if given.only in "day" and given.days:
-        days = worlds.repeat(partial(day, given.baseline, 200, 24), "day", given.days)
+    print_rows(worlds.INDEPENDENT, arguments)
+    print_rows(DEPENDENT, arguments)
+    print_rows(EMBEDDED, arguments)
+    if arguments.only in "day" and arguments.days:
+        days = worlds.repeat(
+            partial(simulate_day, arguments.baseline, 200, 24), "day", arguments.days
+        )
         for name, flags in zip(
             ("p < 0.05", "adjusted", "alarm"), zip(*days, strict=True), strict=True
         ):

@@ -27,16 +27,16 @@ WORLDS: dict[str, Make] = {"independent": worlds.normal, "AR(0.9)": worlds.chain
 
 
 def follow(values: npt.NDArray[np.float64]) -> dict[str, list[int]]:
-    """Return at which windows each detector said that something changed."""
-    series, said = Series(), {name: list[int]() for name in DETECTORS}
-    for at, value in enumerate(values):
+    """Return the windows at which each detector detected a change."""
+    series, changes = Series(), {name: list[int]() for name in DETECTORS}
+    for window, value in enumerate(values):
         for name in series.update(float(value)):
-            said[name].append(at)
-    return said
+            changes[name].append(window)
+    return changes
 
 
-def one(make: Make, shift: float, seed: int) -> dict[str, list[int]]:
-    """Follow one series, which is quiet without a shift."""
+def follow_once(make: Make, shift: float, seed: int) -> dict[str, list[int]]:
+    """Follow one random series; without a shift nothing changes in it."""
     rng = np.random.default_rng(seed)
     if not shift:
         return follow(make(rng, QUIET + WARM_UP))
@@ -45,21 +45,24 @@ def one(make: Make, shift: float, seed: int) -> dict[str, list[int]]:
     return follow(values)
 
 
-def delays(found: list[dict[str, list[int]]], name: str) -> str:
-    """Write the median delay, and how many never spoke."""
-    first = [next((at for at in each[name] if at >= BEFORE), None) for each in found]
-    waited = [AFTER if at is None else at - BEFORE + 1 for at in first]
-    missed = sum(at is None for at in first) / len(first)
+def delays(changes: list[dict[str, list[int]]], name: str) -> str:
+    """Format the median delay, and the share of changes that were never detected."""
+    first_windows = [
+        next((window for window in series_changes[name] if window >= BEFORE), None)
+        for series_changes in changes
+    ]
+    waited = [AFTER if window is None else window - BEFORE + 1 for window in first_windows]
+    missed = sum(window is None for window in first_windows) / len(first_windows)
     return f"{statistics.median(waited):.0f}, {100 * missed:.0f} %"
 
 
 def cost(detector: Adwin | PageHinkley) -> str:
-    """Write what one value costs."""
+    """Measure the time of one update."""
     values = np.random.default_rng(1).normal(size=5_000)
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     for value in values:
         detector.update(float(value))
-    return f"{(time.perf_counter() - began) / len(values) * 1e6:.1f} us"
+    return f"{(time.perf_counter() - started_s) / len(values) * 1e6:.1f} us"
 
 
 def main() -> None:
@@ -71,14 +74,16 @@ def main() -> None:
     print(ROW.format("detector, series", "false alarms", *heads))
     print("|---|---|---|---|---|")
     for world, make in WORLDS.items():
-        quiet = worlds.repeat(partial(one, make, 0.0), world, count)
+        quiet = worlds.repeat(partial(follow_once, make, 0.0), world, count)
         moved = [
-            worlds.repeat(partial(one, make, shift), f"{world} {shift}", count) for shift in SHIFTS
+            worlds.repeat(partial(follow_once, make, shift), f"{world} {shift}", count)
+            for shift in SHIFTS
         ]
         for name in DETECTORS:
-            false = sum(len(each[name]) for each in quiet) / (count * QUIET) * 10_000
-            told = [delays(found, name) for found in moved]
-            print(ROW.format(f"{name}, {world}", f"{false:.1f}", *told))
+            false_alarms = sum(len(changes[name]) for changes in quiet)
+            rate = false_alarms / (count * QUIET) * 10_000
+            median_delays = [delays(changes, name) for changes in moved]
+            print(ROW.format(f"{name}, {world}", f"{rate:.1f}", *median_delays))
     print(f"a value: adwin {cost(Adwin())}, page_hinkley {cost(PageHinkley())}")
 
 

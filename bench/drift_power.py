@@ -23,11 +23,12 @@ ROW = "| {:44} | {:>5} | {:>8} | {:>16} | {:>9} | {:>15} |"
 
 
 class Change(NamedTuple):
-    """What is there before and after; the functions return values, and their sources if they have any."""
+    """A change between two worlds, which are functions that return values, and their sources if they have any."""
 
     n: int
-    before: Callable[[np.random.Generator, int], Any]
-    after: Callable[[np.random.Generator, int], Any]
+    """Rows of the current window."""
+    baseline: Callable[[np.random.Generator, int], Any]
+    current: Callable[[np.random.Generator, int], Any]
 
 
 def moved_labels(rng: np.random.Generator, n: int) -> Any:
@@ -39,29 +40,31 @@ def moved_labels(rng: np.random.Generator, n: int) -> Any:
 
 def new_label(rng: np.random.Generator, n: int) -> Any:
     """Return labels of which a tenth became one that there was not."""
-    made = worlds.labels(rng, n)
-    made[rng.random(n) < 0.1] = "new"
-    return made
+    values = worlds.labels(rng, n)
+    values[rng.random(n) < 0.1] = "new"
+    return values
 
 
 def outliers(distance: float, rng: np.random.Generator, n: int) -> Any:
     """Return embeddings of which a tenth is that many times as far from the middle, in any direction."""
-    made = worlds.embeddings(rng, n)
-    made[: n // 10] *= distance
-    return made
+    values = worlds.embeddings(rng, n)
+    values[: n // 10] *= distance
+    return values
 
 
 def cluster(distance: float, rng: np.random.Generator, n: int) -> Any:
     """Return embeddings of which a tenth is shifted by that many deviations in one direction."""
-    made = worlds.embeddings(rng, n)
-    made[: n // 10, 0] += distance
-    return made
+    values = worlds.embeddings(rng, n)
+    values[: n // 10, 0] += distance
+    return values
 
 
 def shifted(world: Callable[..., Any], shift: float, rng: np.random.Generator, n: int) -> Any:
     """Return values, and sources if there are any, moved up."""
-    made = world(rng, n)
-    return (made[0] + shift, made[1]) if isinstance(made, tuple) else made + np.float32(shift)
+    values = world(rng, n)
+    return (
+        (values[0] + shift, values[1]) if isinstance(values, tuple) else values + np.float32(shift)
+    )
 
 
 def wider(rng: np.random.Generator, n: int) -> Any:
@@ -103,28 +106,28 @@ CHANGES = {
 }
 
 
-def one(change: Change, baseline: int, seed: int) -> tuple[bool, bool, bool, bool]:
-    """Tell who sees it: alone, among many, evidently, and evidently with a baseline of 1,000."""
+def detect_once(change: Change, baseline_n: int, seed: int) -> tuple[bool, bool, bool, bool]:
+    """Return whether a change is detected: alone, among ten signals, by evidently, and with a baseline of 1,000."""
     rng = np.random.default_rng(seed)
-    made = [change.before(rng, baseline), change.after(rng, change.n)]
-    made = [side if isinstance(side, tuple) else (side, None) for side in made]
+    drawn = [change.baseline(rng, baseline_n), change.current(rng, change.n)]
+    drawn = [side if isinstance(side, tuple) else (side, None) for side in drawn]
     sides = [
         build_sample({"x": values} | worlds.quiet(rng, len(values), 9), sources=sources)
-        for values, sources in made
+        for values, sources in drawn
     ]
     settings = ComparisonSettings(windows=24, seed=seed)
-    found = compare(sides[0], sides[1], settings).signals[0]
+    signal = compare(sides[0], sides[1], settings).signals[0]
     alone = (
-        found.status != "insufficient"
-        and (found.p or 0.0) < settings.alpha
-        and (found.effect.value or 0.0) >= found.effect.minimum
+        signal.status != "insufficient"
+        and (signal.p or 0.0) < settings.alpha
+        and (signal.effect.value or 0.0) >= signal.effect.minimum
     )
-    before, now = (np.asarray(values) for values, _ in made)
+    baseline, current = (np.asarray(values) for values, _ in drawn)
     return (
         alone,
-        found.alarm,
-        worlds.evidently(before, now),
-        worlds.evidently(before[:1000], now),
+        signal.alarm,
+        worlds.evidently(baseline, current),
+        worlds.evidently(baseline[:1000], current),
     )
 
 
@@ -134,11 +137,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=500)
     parser.add_argument("--baseline", type=int, default=2000)
     parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(ROW.format("change", "n", "alarm", "one of 24 x 10", "evidently", "evidently, 1,000"))
     for name, change in CHANGES.items():
-        if given.only in name:
-            seen = worlds.repeat(partial(one, change, given.baseline), name, given.repeats)
+        if arguments.only in name:
+            seen = worlds.repeat(
+                partial(detect_once, change, arguments.baseline), name, arguments.repeats
+            )
             shares = [worlds.share(list(flags)) for flags in zip(*seen, strict=True)]
             print(ROW.format(name, change.n, *shares), flush=True)
 

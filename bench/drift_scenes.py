@@ -111,16 +111,16 @@ class Study:
     def baseline(self, window: dict[str, str]) -> dict[str, Any]:
         """Make the baseline, and wait for it."""
         path = f"/api/models/{MODEL}/baseline"
-        made = self._client.request_json("PUT", path, window)
-        job = self._ended(str(made["job"]))
+        response = self._client.request_json("PUT", path, window)
+        job = self._ended(str(response["job"]))
         if job["state"] != "succeeded":
             raise SystemExit(f"expected a baseline, got {job}")
         return job
 
     def compare(self, window: dict[str, str]) -> dict[str, Any]:
         """Compare a window with it; gives the report."""
-        asked = {"model": MODEL, "ignore": LEFT_OUT, **window}
-        job = self._ended(str(self._client.request_json("POST", "/api/drift", asked)["id"]))
+        parameters = {"model": MODEL, "ignore": LEFT_OUT, **window}
+        job = self._ended(str(self._client.request_json("POST", "/api/drift", parameters)["id"]))
         if job["state"] != "succeeded":
             raise SystemExit(f"expected a report, got {job}")
         report: dict[str, Any] = self._client.request_json("GET", f"/api/reports/{job['id']}")
@@ -135,10 +135,10 @@ class Study:
 
 
 def moved(report: dict[str, Any]) -> Iterator[str]:
-    """Give the signals in alarm, by how many times the least effect that matters they moved."""
-    alarms = [one for one in report["signals"] if one["alarm"]]
-    alarms.sort(key=lambda one: -one["effect"]["value"] / one["effect"]["minimum"])
-    return (one["name"] for one in alarms)
+    """Return the names of the signals in alarm, by effect over minimum effect, largest first."""
+    alarms = [signal for signal in report["signals"] if signal["alarm"]]
+    alarms.sort(key=lambda signal: -signal["effect"]["value"] / signal["effect"]["minimum"])
+    return (signal["name"] for signal in alarms)
 
 
 def main() -> None:

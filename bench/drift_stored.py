@@ -32,26 +32,28 @@ EARLY, MIDDLE = "2026-01-06T00:00:00Z", "2026-01-18T00:00:00Z"
 
 
 def prepare(url: str, kind: str, arguments: argparse.Namespace) -> None:
-    """Make the store, if it was not made before."""
-    made = arguments.folder / f"{kind}-{arguments.records}"
-    if made.exists():
+    """Fill the store, unless an earlier run did."""
+    folder = arguments.folder / f"{kind}-{arguments.records}"
+    if folder.exists():
         return
-    begun = time.perf_counter()
-    of_one = (msgspec.structs.replace(one, model=MODEL) for one in records(arguments.records))
-    build(url, arguments.folder / f"{kind}-writer", of_one)
-    print(f"{kind}: {arguments.records} records stored in {time.perf_counter() - begun:.0f} s")
-    made.touch()
+    started_s = time.perf_counter()
+    renamed = (
+        msgspec.structs.replace(record, model=MODEL) for record in records(arguments.records)
+    )
+    build(url, arguments.folder / f"{kind}-writer", renamed)
+    print(f"{kind}: {arguments.records} records stored in {time.perf_counter() - started_s:.0f} s")
+    folder.touch()
 
 
 def frozen(inferences: InferenceReader, folder: Path) -> WindowSummary:
-    """Freeze the first days, and read what was frozen."""
+    """Save a baseline of the first days, and read its summary."""
     window = StoredWindow(end=EARLY)
-    asked = current_window_query(inferences, DriftParameters(MODEL.name))
-    asked = msgspec.structs.replace(asked, window=window, max_rows=BASELINE_ROWS)
-    found = read_window(inferences, asked, lambda *_: None, LocalExecutor(inferences))
+    query = current_window_query(inferences, DriftParameters(MODEL.name))
+    query = msgspec.structs.replace(query, window=window, max_rows=BASELINE_ROWS)
+    summary = read_window(inferences, query, lambda *_: None, LocalExecutor(inferences))
     baselines = BaselineStore(folder / "baselines")
     name = BaselineRequest().name
-    baselines.save_ready(Baseline(name, MODEL.name, "building", ""), found)
+    baselines.save_ready(Baseline(name, MODEL.name, "building", created=""), summary)
     return baselines.read_summary(MODEL.name, name)
 
 
@@ -67,7 +69,7 @@ def timed(
     size = len(msgspec.json.encode(report))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     counts = report.data.current.n, report.data.baseline.n if report.data.baseline else 0
-    alarms = sum(one.alarm for one in report.signals)
+    alarms = sum(signal.alarm for signal in report.signals)
     print(
         f"  {name:20}{counts[0]:10,}{counts[1]:10,}{len(report.signals):9}{alarms:8}"
         f"{wall:9.2f}{cpu:9.2f}{size:10,}",

@@ -79,10 +79,10 @@ INDEPENDENT: dict[str, Callable[[np.random.Generator, int], Any]] = {
 
 
 def quiet(rng: np.random.Generator, n: int, signals: int) -> dict[str, Any]:
-    """Return signals of which nothing changes, ten at most."""
-    made = [world(rng, n) for world in INDEPENDENT.values()]
-    made += [normal(rng, n), lognormal(rng, n), counts(rng, n)]
-    return {f"signal{at}": values for at, values in enumerate(made[:signals])}
+    """Return up to ten signals in which nothing changes."""
+    columns = [world(rng, n) for world in INDEPENDENT.values()]
+    columns += [normal(rng, n), lognormal(rng, n), counts(rng, n)]
+    return {f"signal{at}": values for at, values in enumerate(columns[:signals])}
 
 
 def chain(rng: np.random.Generator, n: int, memory: float = 0.9) -> Any:
@@ -138,12 +138,12 @@ def video_embeddings(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
 
 
 def unkeyed(rng: np.random.Generator, n: int) -> tuple[Any, None]:
-    """Return an autoregressive series of which nothing says that it is one."""
+    """Return an autoregressive series without a source key."""
     return chain(rng, n), None
 
 
 def evidently(baseline: Any, current: Any) -> bool:
-    """Tell whether evidently's default rule sees drift."""
+    """Return whether evidently's default rule detects drift."""
     if baseline.ndim == 2:
         return _classifier(baseline, current)
     small = len(baseline) <= 1000
@@ -156,14 +156,15 @@ def evidently(baseline: Any, current: Any) -> bool:
             >= 0.1
         )
     values = np.unique(np.concatenate([baseline, current]))
-    before, now = (
-        np.array([(one == value).sum() for value in values]) for one in (baseline, current)
+    baseline_counts, current_counts = (
+        np.array([(side == value).sum() for value in values]) for side in (baseline, current)
     )
     if not small:
-        return bool(jensenshannon(before, now) >= 0.1)
+        return bool(jensenshannon(baseline_counts, current_counts) >= 0.1)
+    expected = baseline_counts * (current_counts.sum() / baseline_counts.sum())
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = stats.chisquare(now, before * (now.sum() / before.sum())).pvalue
-    return bool(found < 0.05)
+        p = stats.chisquare(current_counts, expected).pvalue
+    return bool(p < 0.05)
 
 
 def _classifier(baseline: Any, current: Any) -> bool:
@@ -173,13 +174,15 @@ def _classifier(baseline: Any, current: Any) -> bool:
 
     rows = np.concatenate([baseline, current])
     side = np.repeat([1, 0], [len(baseline), len(current)])
-    seen, unseen, known, asked = train_test_split(rows, side, test_size=0.5, random_state=42)
-    model = SGDClassifier(loss="log_loss", random_state=42).fit(seen, known)
-    return bool(roc_auc_score(asked, model.predict_proba(unseen)[:, 1]) > 0.55)
+    train_rows, test_rows, train_side, test_side = train_test_split(
+        rows, side, test_size=0.5, random_state=42
+    )
+    model = SGDClassifier(loss="log_loss", random_state=42).fit(train_rows, train_side)
+    return bool(roc_auc_score(test_side, model.predict_proba(test_rows)[:, 1]) > 0.55)
 
 
 def repeat(work: Callable[[int], Any], name: str, count: int) -> list[Any]:
-    """Do something for each of that many seeds, in two processes that give way to others."""
+    """Call `work` for each of `count` seeds, in two processes of low priority."""
     first = zlib.crc32(name.encode())
     with Pool(2, os.nice, (10,)) as pool:
         return pool.map(work, range(first, first + count), chunksize=max(count // 20, 1))

@@ -1,4 +1,4 @@
-"""What the embedding costs: CPU of an answer with it beside one without, in one run.
+"""The cost of the embedding: CPU of a request with it and without, in one run.
 
 An answer is what the server does of an image that is decoded: prepare, run, read. The models are the samples, a
 residual network of 18 layers with random weights that is made here, and folders that are named. Answers with and
@@ -69,7 +69,9 @@ def residual(folder: Path, size: int) -> Path:
     nodes.append(helper.make_node("MatMul", [pooled, "last"], ["logits"]))
     shape = ["batch", 3, size, size]
     outputs = [value("logits", ["batch", LABELS])]
-    save(folder / "model.onnx", nodes, [value("image", shape)], outputs, weights)
+    save(
+        folder / "model.onnx", nodes, [value("image", shape)], outputs=outputs, initializers=weights
+    )
     labels = [f"label {number}" for number in range(LABELS)]
     (folder / "model.toml").write_text(f'family = "torchvision-classifier"\nlabels = {labels}\n')
     return folder
@@ -105,7 +107,7 @@ def compare(folder: Path, answers: int, most_s: float) -> str:
 
 
 def main() -> None:
-    """Print a row a model."""
+    """Print one row per model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, help="further models")
     parser.add_argument("--answers", type=int, default=3000)

@@ -1,4 +1,4 @@
-"""Evaluation of instance masks beside pycocotools: from files of run lengths, and from contours of the wire.
+"""Evaluation of instance masks compared with pycocotools: from run-length files, and from contours.
 
 CPU seconds of one process, the least of rounds that take turns; read the ratios. Both sides read the same
 files, and their twelve numbers are compared.
@@ -35,7 +35,7 @@ Files = tuple[Path, Path, Path]
 
 
 def outline(pick: np.random.Generator, place: Doubles) -> Doubles:
-    """Draw a ragged outline (N, 2) around a place: x, y, size, aspect, turn."""
+    """Draw a ragged outline (N, 2) from position, size, aspect and rotation: x, y, size, aspect, turn."""
     x, y, size, aspect, turn = place
     angle = np.linspace(0, 2 * np.pi, CORNERS, endpoint=False)
     radius = size / 2 * pick.uniform(0.85, 1.15, CORNERS)
@@ -46,7 +46,7 @@ def outline(pick: np.random.Generator, place: Doubles) -> Doubles:
 
 
 def anywhere(pick: np.random.Generator) -> Doubles:
-    """Choose a place, of 5 to 200 pixels."""
+    """Choose position and shape of an outline, of 5 to 200 pixels."""
     size = 10 ** pick.uniform(0.7, 2.3)
     return np.array([*pick.uniform(0, (WIDTH, HEIGHT)), size, pick.uniform(0.4, 1), pick.random()])
 
@@ -78,13 +78,13 @@ def mask_of(item: dict[str, Any]) -> Mask:
 
 
 def written(mask: Mask) -> dict[str, Any]:
-    """Write a mask as results have it."""
+    """Encode a mask as in a results file."""
     runs = coco_mask.encode(np.asfortranarray(mask))
     return {"size": runs["size"], "counts": runs["counts"].decode()}
 
 
 def segment(item: dict[str, Any], mask: Mask) -> dict[str, Any]:
-    """Write an object as the wire has it."""
+    """Return an object in wire form."""
     contour = [[{"x": x, "y": y} for x, y in ring.tolist()] for ring in rings(mask)]
     more = {key: item[key] for key in ("score", "crowd") if key in item}
     return {"label": f"label {item['label']:02}", **more, "contour": contour}

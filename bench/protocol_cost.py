@@ -1,4 +1,4 @@
-"""What each way to send an image costs: server CPU per request of the sample classifier, in one run.
+"""The cost of each way to send an image: server CPU per request of the sample classifier, in one run.
 
 Ways differ in what the server must read: JSON with base64, the image's bytes behind JSON, the image alone,
 the graph's own tensor instead of an image (no decoding, no resize), and gRPC where the server has it.
@@ -45,7 +45,7 @@ def _behind_json(tensor: dict[str, Any], raw: bytes) -> Request:
 
 
 def binary_image(image: bytes) -> Request:
-    """Put the image behind the JSON, as a BYTES tensor."""
+    """Put the image after the JSON, as a BYTES tensor."""
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES"}
     return _behind_json(tensor, struct.pack("<I", len(image)) + image)
 
@@ -86,7 +86,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def grpc_message(image: bytes) -> bytes:
-    """Make a ModelInferRequest with the image in raw_input_contents."""
+    """Return a ModelInferRequest with the image in raw_input_contents."""
     tensor = _field(1, b"image") + _field(2, b"BYTES") + _field(3, b"\x01")
     raw = struct.pack("<I", len(image)) + image
     return _field(1, MODEL.encode()) + _field(5, tensor) + _field(7, raw)
@@ -108,7 +108,7 @@ class GrpcSender:
 def measured(
     server: ServerProcess, pool: ThreadPoolExecutor, send: Callable[[int], None], requests: int
 ) -> float:
-    """Send requests; gives server CPU milliseconds a request."""
+    """Send requests; return server CPU milliseconds per request."""
     pids = server.child_pids()
     begun = cpu_s(pids)
     list(pool.map(send, range(requests)))

@@ -1,4 +1,4 @@
-"""What a request costs: server CPU beside the bare loop, with and without store and signals, in one run.
+"""The cost of a request: server CPU against the bare loop, with and without store and signals, in one run.
 
 The bare loop decodes, preprocesses, runs and postprocesses the same images in one process, with the
 same code of `tasks` and the same session. CPU of a server is that of all its processes, from /proc.
@@ -46,7 +46,7 @@ class BareLoop:
         self._images = images
 
     def __call__(self, requests: int) -> float:
-        """Answer images in a row; gives CPU milliseconds an image."""
+        """Run images one after the other; return CPU milliseconds per image."""
         graph = self._model.image_predictor
         assert graph is not None
         options = graph.read_options({})
@@ -65,7 +65,7 @@ class Request(NamedTuple):
 
 
 class HttpSender:
-    """A closed loop's way to send over HTTP, a connection each thread."""
+    """Sender over HTTP for a closed loop, with one connection per thread."""
 
     def __init__(self, host: str, requests: list[Request]) -> None:
         self._host = host
@@ -101,7 +101,7 @@ class Load:
         self._pool = ThreadPoolExecutor(clients)
 
     def __call__(self, requests: int) -> tuple[float, float]:
-        """Send requests; gives server CPU milliseconds a request, and requests a second."""
+        """Send requests; return server CPU milliseconds per request, and requests per second."""
         pids = self._server.child_pids()
         begun, begun_cpu = time.perf_counter(), cpu_s(pids)
         list(self._pool.map(self._send, range(requests)))

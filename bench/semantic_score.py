@@ -57,7 +57,7 @@ def model_of(name: str) -> Model:
 
 
 def baseline(folder: Path, model: Model, embeddings: npt.NDArray[np.floating]) -> Path:
-    """Write references where a server looks for them."""
+    """Write references to the location that a server reads."""
     path = folder / "baselines" / model.name / "default.similarity"
     path.parent.mkdir(parents=True)
     write_references(path, embeddings, np.arange(len(embeddings)), model.embedding_space or "")
@@ -88,7 +88,7 @@ def score() -> None:
 
 
 def scenes(name: str, count: int) -> None:
-    """Score scenes that are like the baseline's, and scenes that are not."""
+    """Score scenes that resemble the baseline, and scenes that do not."""
     model = model_of(name)
     drawn = (scene for scene, _ in DRAWN[name](SEED))
 
@@ -117,7 +117,7 @@ def _rates(name: str, scores: list[float]) -> str:
 
 
 def requests(name: str, count: int, rounds: int) -> None:
-    """Ask a server with a baseline and one without, in turn."""
+    """Send requests to a server with a baseline and to one without, in turn."""
     model = model_of(name)
     images = [path.read_bytes() for path in sorted((IMAGES / MODELS[name]).glob("*.jpg"))]
     size = len(model.embed(Image(np.zeros((64, 64, 3), np.uint8))))

@@ -1,4 +1,4 @@
-"""What signals cost: the thread that answers, the one that makes them, and the writer that stores them.
+"""The cost of signals: to the request's thread, to the thread that computes them, and to the writer.
 
 CPU of the thread concerned, all of it in one run; ratios are what can be compared between machines.
 """
@@ -28,10 +28,10 @@ from tests.server_process import SAMPLE_MODELS
 
 SIZES_WH = ((640, 480), (1920, 1080), (4000, 3000))
 LONG = 512
-"""Numbers of an embedding."""
+"""Length of an embedding."""
 
 AT_ONCE = 50
-"""Requests in a row: their pixels fit the queue."""
+"""Requests in a row, whose pixels fit into the queue."""
 
 MADE = next(records(1))
 PIXELS = Image(np.zeros((480, 640, 3), np.uint8))
@@ -79,25 +79,35 @@ def _recorder(place: Path, per_s: float) -> Recorder:
         IdSource(0),
         Journal(place / "journal", 0),
         FileBlobs(place / "blobs"),
-        Settings(signals_per_s=per_s),
-        "0",
+        settings=Settings(signals_per_s=per_s),
+        engine_version="0",
     )
 
 
 def _recorded_us(recorder: Recorder, model: Model) -> float:
     begun = time.thread_time_ns()
-    chosen = recorder.choose(model, 1)
-    answered = ImageResult(
-        "image", "predict", MADE.predictions, MADE.metadata, bytes(20_000), 640, 480, "image/png",
-        embedding=VECTOR, decoded_image=PIXELS if chosen else None,
-    )  # fmt: skip
-    handled = RequestSummary(model, MADE.request_id, "v2_rest", 4.2, {"run": 7.93})
-    recorder.record(handled, [answered])
+    chosen = recorder.choose_for_signals(model, 1)
+    result = ImageResult(
+        "image",
+        "predict",
+        MADE.predictions,
+        metadata=MADE.metadata,
+        image=bytes(20_000),
+        width=640,
+        height=480,
+        mime="image/png",
+        embedding=VECTOR,
+        decoded_image=PIXELS if chosen else None,
+    )
+    summary = RequestSummary(
+        model, MADE.request_id, "v2_rest", latency_ms=4.2, stages_ms={"run": 7.93}
+    )
+    recorder.record(summary, [result])
     return (time.thread_time_ns() - begun) / 1000
 
 
 def frames(ids: IdSource, seqs: Iterator[int]) -> Iterator[JournaledChange]:
-    """Make the changes that bring signals, of 16 images each."""
+    """Yield changes with the signals of 16 images each."""
     embedding = np.random.default_rng(1).normal(size=LONG).astype("<f2").tobytes()
     while chunk := list(islice(seqs, 16)):
         signals = [ImageSignals(seq, bytes(32), embedding, "ab" * 8) for seq in chunk]

@@ -92,8 +92,8 @@ class Application:
             self.repository,
             recorder,
             settings,
-            self._control,
-            SemanticScores(settings, self._served),
+            control=self._control,
+            scores=SemanticScores(settings, self._served),
         )
         self._settings = settings
         options = WireOptions(
@@ -182,7 +182,7 @@ def _open_store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder
     number = settings.first_worker + worker
     ids = IdSource(number, latest_id(inferences, directory))
     journal = Journal(directory, number)
-    recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
+    recorder = Recorder(ids, journal, blobs, settings=settings, engine_version=VERSION, embed=embed)
     changes = ChangeService(inferences, journal, ids, parse_metadata_value)
     jobs = Jobs(settings.jobs_directory)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))

@@ -80,7 +80,9 @@ def load_session(
         _log.warning("%s: no embedding of the tensor %r: %s", name, source.tensor, reason)
         return unmodified, EmbeddingSource(reason=f"tensor {source.tensor!r}: {reason}")
     pooling = _POOLINGS.get(len(info.shape), source.pooling)
-    return loaded, EmbeddingSource(source.tensor, pooling, source.reason, _length(info), output)
+    return loaded, EmbeddingSource(
+        source.tensor, pooling, source.reason, length=_length(info), output=output
+    )
 
 
 def encoder_embedding(toml: ModelToml, tensor: str) -> EmbeddingSource:

@@ -43,8 +43,10 @@ def read_explain_options(task: str, request: InferRequest) -> list[tuple[int, in
     for number, tensor in enumerate(request.inputs):
         parameters = {**request.parameters, **tensor.parameters}
         try:
-            cells = read.whole_number(parameters, "grid", 1, _MAX_CELLS, _DEFAULT_CELLS)
-            target = read.whole_number(parameters, "target", 0, 10_000, 0)
+            cells = read.whole_number(
+                parameters, "grid", 1, high=_MAX_CELLS, default=_DEFAULT_CELLS
+            )
+            target = read.whole_number(parameters, "target", 0, high=10_000, default=0)
         except ParameterError as error:
             raise InvalidRequest(f"inputs[{number}] ({tensor.name!r:.60}): {error}") from error
         options.extend([(cells, target)] * len(tensor.data))
@@ -82,7 +84,9 @@ def explain_images(
             )
         grid = min(cells, image.height), min(cells, image.width)
         prediction: Any = predictions[target] if predictions else None
-        drops = prediction and _saliency(predictor, image, parameters, prediction, grid)
+        drops = prediction and _saliency(
+            predictor, image, parameters, prediction=prediction, grid=grid
+        )
         explanations.append(
             {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": drops}
         )

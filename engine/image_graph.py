@@ -37,7 +37,7 @@ class ImageOptions(msgspec.Struct, frozen=True):
     """Options as the task read them."""
     tiling: Tiling | None
     legacy_format: bool = False
-    """Whether predictions are wanted in the format before chariot-v2-kserve."""
+    """Whether to write predictions in the format before chariot-v2-kserve."""
 
 
 class ImageGraph:
@@ -84,7 +84,7 @@ class ImageGraph:
         if (value := parameters.get("tiling")) is not None:
             tiling = None if value is False else _parse_tiling(value)
         if tiling is not None and self._tiled_task is None:
-            raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
+            raise ParameterError(f"parameters.tiling cannot be used for {self._spec.task}")
         legacy_format = wants_legacy(parameters, self._spec.task)
         return ImageOptions(options.action, options, tiling, legacy_format)
 
@@ -123,7 +123,7 @@ class ImageGraph:
         """
         if not options.legacy_format:
             return predictions
-        return legacy(predictions, options.action, self._spec, width, height)
+        return legacy(predictions, options.action, self._spec, width=width, height=height)
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image, whatever it shows; None where the model has none."""

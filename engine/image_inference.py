@@ -83,7 +83,9 @@ def infer_images(
         echoed = {
             name: parameters[name] for name in ECHOED_PARAMETERS if parameters.get(name) is not None
         }
-        outputs.append(Tensor(tensor.name, "BYTES", (len(predictions),), predictions, echoed))
+        outputs.append(
+            Tensor(tensor.name, "BYTES", (len(predictions),), data=predictions, parameters=echoed)
+        )
     return outputs, results
 
 
@@ -139,7 +141,7 @@ def failed_image_results(images: ImageModel, request: InferRequest) -> list[Imag
 
 
 def wants_raw_tensors(request: InferRequest) -> bool:
-    """Tell whether a request brings an image model the tensors of its graph, and wants them back."""
+    """Check whether a request sends an image model the tensors of its graph, and expects tensors back."""
     if all(tensor.datatype == "BYTES" for tensor in request.inputs):
         return False
     content_types = [tensor.parameters.get("content_type") for tensor in request.inputs]
@@ -176,7 +178,11 @@ def _read_images(images: ImageModel, request: InferRequest) -> list[_ImageReques
         checked.append((image_input, options, result))
     return [
         _ImageRequest(
-            f"{image_input.location}: data[{index}]", data, image_input.parameters, options, result
+            f"{image_input.location}: data[{index}]",
+            data,
+            image_input.parameters,
+            options=options,
+            result=result,
         )
         for image_input, options, result in checked
         for index, data in enumerate(image_input.images)

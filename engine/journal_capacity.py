@@ -1,4 +1,4 @@
-"""Whether the journal has room for a request, and what happens to a request for which it has none.
+"""Admission of requests by the room in the journal, and handling of requests without room.
 
 The database may be unreachable or slow, or the disk full. A request that cannot be stored is refused before the model
 runs, no inference is acknowledged that is not stored, and every other outcome is counted.
@@ -71,7 +71,7 @@ class JournalCapacity:
         )
 
     def is_behind(self) -> bool:
-        """Tell whether the journal lag is beyond its soft limit."""
+        """Check whether the journal lag is beyond its soft limit."""
         return self.lag_bytes() > self._soft_bytes
 
     def admit(self, policy: FullPolicy | None) -> Admission:

@@ -158,7 +158,9 @@ class ModelControl:
     def _exclusive(self, deadline_s: float) -> Iterator[None]:
         """Prevent other changes by any worker."""
         if not self._allowed:
-            raise Unsupported("expected a server with the setting model_control, got one without")
+            raise Unsupported(
+                "this server neither loads nor unloads models: its setting model_control is off"
+            )
         if self._directory is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""What a response adds to the model's outputs: ids of the stored inferences, semantic scores, the choice of outputs."""
+"""Additions to a model's outputs in a response: inference ids and semantic scores; and the selection of outputs."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -168,7 +168,14 @@ class Pipeline:
                     stored = self._record(trace.summary(), results, admission)
                     trace.count_success(1)
                 ids = [inference_id for inference_id in stored.ids if inference_id]
-                yield InferChunk(model.name, model.version, request.id, text, ids, stored.stored)
+                yield InferChunk(
+                    model.name,
+                    model.version,
+                    request.id,
+                    text=text,
+                    inference_ids=ids,
+                    stored=stored.stored,
+                )
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and explain a prediction of each image; only the response is recorded.
@@ -244,7 +251,7 @@ class Pipeline:
         return recorder.record(summary, results, shed=admission.shed)
 
     def unready_reason(self) -> str | None:
-        """Say why the server is not ready, or None when it is."""
+        """Return why the server is not ready, or None when it is."""
         if self.draining:
             return "the server is shutting down"
         statuses = [s for s in self._repository.statuses() if s.state != "UNLOADED"]
@@ -266,6 +273,6 @@ class Pipeline:
 
 
 def _opts_out(request: InferRequest) -> bool:
-    """Tell whether a request asks to store none of its inferences."""
+    """Check whether a request asks to store none of its inferences."""
     default = request.parameters.get("store") is not False
     return all(tensor.parameters.get("store", default) is False for tensor in request.inputs)

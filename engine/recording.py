@@ -101,7 +101,9 @@ class Recorder:
         self.capacity = JournalCapacity(journal.directory, settings)
         """Decides what is admitted, and counts what became of requests."""
         is_behind = self.capacity.is_behind
-        self._signals = SignalRecorder(ids, journal, settings.signals_per_s, is_behind, embed)
+        self._signals = SignalRecorder(
+            ids, journal, settings.signals_per_s, is_behind=is_behind, embed=embed
+        )
 
     def choose_for_signals(self, model: Model, count: int) -> Collection[int]:
         """Choose the positions of a request's images whose pixels are wanted for signals."""
@@ -158,7 +160,7 @@ class Recorder:
         self._journal.close()
 
     def _has_signals(self, model: Model) -> bool:
-        """Tell whether a model has signals; inferences that may be lost with the process have none."""
+        """Check whether a model has signals; inferences that may be lost with the process have none."""
         written = model.recognition.written
         survives = (written.store.durability or self._settings.durability) != "memory"
         return survives and written.monitor.signals and self._settings.signals_per_s > 0
@@ -170,7 +172,13 @@ class Recorder:
         space, other_model = model.embedding_space, model.embedding.other_model
         images = [(seq, results[n]) for n, seq in seqs.items() if results[n].image is not None]
         chosen = [
-            SignalTask(seq, result.decoded_image, result.embedding, space, other_model)
+            SignalTask(
+                seq,
+                result.decoded_image,
+                result.embedding,
+                embedding_space=space,
+                other_model=other_model,
+            )
             for seq, result in images
             if result.decoded_image is not None
         ]
@@ -247,14 +255,22 @@ class Recorder:
         """Store the image, if the options say so, and describe it."""
         image = result.image
         if image is None:
-            return InputReference(result.input_name, None, result.width, result.height, result.mime)
+            return InputReference(
+                result.input_name, None, result.width, height=result.height, mime=result.mime
+            )
         key, keep = None, result.storage.store_input and options.inputs != "none"
         if keep and options.inputs == "sampled":
             key = blob_key(image)
             keep = _is_sampled(key, options.sample_rate)
         key = self._blobs.put(image) if keep else key or blob_key(image)
         return InputReference(
-            result.input_name, key, result.width, result.height, result.mime, keep, len(image)
+            result.input_name,
+            key,
+            result.width,
+            height=result.height,
+            mime=result.mime,
+            kept=keep,
+            bytes=len(image),
         )
 
     def _standard_metadata(self, summary: RequestSummary, first: ImageResult) -> dict[str, Any]:
@@ -271,5 +287,5 @@ class Recorder:
 
 
 def _is_sampled(key: str, rate: float) -> bool:
-    """Tell whether an image is in the sample: always or never, for the same bytes."""
+    """Check whether an image is in the sample: always or never, for the same bytes."""
     return int(key.partition(":")[2][:8], 16) < rate * 2**32

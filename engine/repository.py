@@ -41,7 +41,13 @@ class _VersionEntry(msgspec.Struct, eq=False):
         """Load the version, and log the outcome; raises as `Model` does."""
         started = time.perf_counter()
         try:
-            self.model = Model(self.name, self.version, self.path, score_threshold, self.overrides)
+            self.model = Model(
+                self.name,
+                self.version,
+                self.path,
+                score_threshold=score_threshold,
+                overrides=self.overrides,
+            )
         except LoadError as error:
             _log.error("%s %s: failed to load: %s", self.name, self.version, error)
             raise
@@ -68,7 +74,7 @@ class ModelRepository:
         self._names = _by_lower_case(self._entries)
         if not self._entries:
             raise LoadError(
-                f"expected models in {root}, as <name>/model.onnx or <name>/<version>/model.onnx, got none"
+                f"no model found in {root}: expected <name>/model.onnx or <name>/<version>/model.onnx"
             )
         self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
         self.loaded = threading.Event()

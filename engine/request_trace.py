@@ -103,7 +103,12 @@ class RequestTrace:
         latency_ms = round((time.perf_counter() - self._started_s) * 1000, 3)
         stages = stages_ms(self._queue_ns, self._events)
         return RequestSummary(
-            self._model, self._request_id, self._protocol, latency_ms, stages, error
+            self._model,
+            self._request_id,
+            self._protocol,
+            latency_ms=latency_ms,
+            stages_ms=stages,
+            error=error,
         )
 
     def count_success(self, images: int) -> None:

@@ -54,12 +54,12 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         )
     if model.recognition.task == IMAGE_TEXT and not parameters.keys() & set(PROMPTS):
         raise InvalidRequest(
-            "expected prompts for an image-text model, got none: write "
+            "prompts are required for an image-text model: write "
             """--parameters '{"prompts": ["What is it?"]}'; for a captioner '{"prompts": [""]}'"""
         )
     data = image.read_bytes()
     images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
-    tensor = Tensor(image.name, "BYTES", (1,), [data], parameters)
+    tensor = Tensor(image.name, "BYTES", (1,), data=[data], parameters=parameters)
     (answered,), _ = infer_images(images, InferRequest(model.name, None, "", [tensor]))
     predictions: list[Prediction] = answered.data[0]
     spec = model.spec.input
@@ -69,7 +69,7 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         raise OSError(f"cannot write {output}: does its folder exist?")
     width, height = decoded.width, decoded.height
     checks = list(_checks(predictions, width, height))
-    return Validation(width, height, predictions, checks, str(output))
+    return Validation(width, height, predictions, checks=checks, picture=str(output))
 
 
 def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Iterator[Check]:

@@ -60,7 +60,7 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
                 f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
             )
         if not tensor.data:
-            raise InvalidRequest(f"{location}: expected data to hold at least one image, got none")
+            raise InvalidRequest(f"{location}: data is empty: at least one image is required")
         defaults = request.parameters
         if any(tensor.parameters.get(name) is not None for name in PROMPTS):
             defaults = {name: value for name, value in defaults.items() if name not in PROMPTS}

@@ -52,7 +52,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         post_endpoint(
             PATH,
             infer,
-            "Answer images, for Chariot",
+            "Predict on images, for Chariot",
             compress_response=True,
             request_type=ImageBody,
         )
@@ -65,7 +65,7 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
     if media_type == _LINES:
         lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
-            raise InvalidRequest("expected a body of at least one line, got none")
+            raise InvalidRequest("the body is empty: expected at least one line")
         return [
             _image(parse_object(line, location := f"line {number}"), location, number)
             for number, line in enumerate(lines)

@@ -82,7 +82,7 @@ def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None
     if not is_named and not {*_REQUIRED, *_ALSO_REQUIRED} <= members.keys():
         return None
     if not members:
-        raise InvalidRequest("expected a CloudEvent to be a JSON object, got none")
+        raise InvalidRequest("expected a CloudEvent to be a JSON object")
     data = _data(members)
     attributes = {
         name: parse_json(value, f"attribute {name!r:.60}", object)

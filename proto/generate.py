@@ -59,18 +59,15 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extension."""
     generate, generate_stream = partial(_generate, serving), partial(_generate_stream, serving)
-    summary, endpoint = (
-        "Answer a prompt about an image",
-        partial(post_endpoint, request_type=GenerateBody),
-    )
-    event_stream = "text/event-stream"
+    summary = "Answer a prompt about an image"
+    endpoint = partial(post_endpoint, request_type=GenerateBody)
     return [
         endpoint(f"{_MODEL}/generate", generate, summary, response_type=GenerateAnswer),
         endpoint(
             f"{_MODEL}/generate_stream",
             generate_stream,
             f"{summary}, as events",
-            response_media_type=event_stream,
+            response_media_type="text/event-stream",
         ),
     ]
 
@@ -87,7 +84,9 @@ def parse_generate(http_request: HttpRequest) -> InferRequest:
     parameters |= take_parameters(body)
     max_tokens = parameters.pop("max_tokens", None)
     if max_tokens is not None and parameters.setdefault("max_new_tokens", max_tokens) != max_tokens:
-        raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
+        raise InvalidRequest(
+            "expected either parameters.max_tokens or parameters.max_new_tokens, got both"
+        )
     return InferRequest(
         model=http_request.path_parameters["name"],
         version=http_request.path_parameters["version"],
@@ -139,9 +138,14 @@ def _events(first_chunk: InferChunk, chunks: Iterator[InferChunk]) -> Iterator[b
     """Encode each chunk as an event; an error is the last one."""
     try:
         for chunk in chain([first_chunk], chunks):
-            ids = ",".join(chunk.inference_ids)
-            answer = chunk.model, chunk.version, chunk.id, chunk.text, ids, chunk.stored
-            body = GenerateAnswer(*answer)
+            body = GenerateAnswer(
+                model_name=chunk.model,
+                model_version=chunk.version,
+                id=chunk.id,
+                text_output=chunk.text,
+                inference_id=",".join(chunk.inference_ids),
+                stored=chunk.stored,
+            )
             yield b"data: %b\n\n" % msgspec.json.encode(body)
     except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event
         yield b"data: %b\n\n" % error_response(error)[1]

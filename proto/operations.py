@@ -195,7 +195,11 @@ class Dispatcher:
             return
         if isinstance(response.body, bytes):
             await send_body(
-                send, response.status, response.body, response.headers, response.media_type
+                send,
+                response.status,
+                response.body,
+                headers=response.headers,
+                media_type=response.media_type,
             )
         else:
             await self._stream(response, response.body, receive, send)

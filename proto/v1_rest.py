@@ -42,10 +42,8 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         for verb in ("predict", "explain")
     )
     examples = partial(_read_examples, serving, options)
-    post_v1, state_v1 = (
-        partial(post_endpoint, ignore_case=True, compress_response=True),
-        partial(state_endpoint, ignore_case=True),
-    )
+    post_v1 = partial(post_endpoint, ignore_case=True, compress_response=True)
+    state_v1 = partial(state_endpoint, ignore_case=True)
 
     def models(_: HttpRequest) -> HttpResponse:
         return json_response({"models": model_names(serving)})

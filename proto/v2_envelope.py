@@ -90,7 +90,7 @@ def parse_infer(
     text = body if json_bytes is None else body[:json_bytes]
     decoded = _decode(text)
     if not decoded.inputs:
-        raise InvalidRequest("expected inputs to hold at least one input, got none")
+        raise InvalidRequest("inputs is empty: at least one input is required")
     raw = memoryview(body)[len(text) :]
     inputs = []
     for index, tensor in enumerate(decoded.inputs):

@@ -67,10 +67,8 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extensions, and those that refuse what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
     load, unload = partial(_load, serving), partial(_unload, serving)
-    post_own_thread, get_own_thread = (
-        partial(post_endpoint, own_thread=True),
-        partial(Operation, "GET", own_thread=True),
-    )
+    post_own_thread = partial(post_endpoint, own_thread=True)
+    get_own_thread = partial(Operation, "GET", own_thread=True)
     statistics = partial(_statistics, serving)
 
     def index(http_request: HttpRequest) -> HttpResponse:

@@ -44,7 +44,7 @@ _WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np
 def parse_infer(message: Any) -> InferRequest:
     """Parse an inference request, a `ModelInferRequest`."""
     if not message.inputs:
-        raise InvalidRequest("expected inputs to hold at least one input, got none")
+        raise InvalidRequest("inputs is empty: at least one input is required")
     for index, tensor in enumerate(message.inputs):
         if "shared_memory_region" in tensor.parameters:
             raise Unsupported(

@@ -101,8 +101,8 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
             "Check whether the server runs",
             ServerLive,
         ),
-        ("/v2/health/ready", ready, "Check whether it is ready", ServerReady),
-        ("/ready", ready, "Check whether it is ready, for Chariot", ServerReady),
+        ("/v2/health/ready", ready, "Check whether the server is ready", ServerReady),
+        ("/ready", ready, "Check whether the server is ready, for Chariot", ServerReady),
         ("/v2/models", models, "List the models", ModelNames),
         (_MODEL, metadata, "Describe a model", ModelMetadata),
         (f"{_MODEL}/ready", model_ready, "Check whether a model is ready", ModelReady),
@@ -128,7 +128,11 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
         )
     else:
         request = parse_infer(
-            http_request.body, http_request.path_parameters["name"], version, request_id, json_bytes
+            http_request.body,
+            model=http_request.path_parameters["name"],
+            version=version,
+            header_id=request_id,
+            json_bytes=json_bytes,
         )
     response = infer_and_classify(serving, mark_cloud_event(http_request, request))
     body, json_bytes = render_infer(request, response, options.not_finite)

@@ -1,4 +1,4 @@
-"""What `make demo` shows: real images to trained models over the wire, stored, and found again.
+"""The demo of `make demo`: real images to trained models over the wire, stored, and found again.
 
 It knows the server's address and nothing of its inside, save for the drawing of the pictures at the end.
 """
@@ -47,7 +47,7 @@ KINDS: dict[str, Any] = {
     "image-text": SpokenAnswer,
 }
 PARAMETERS: dict[str, dict[str, Any]] = {"segmentation": {"min_area": 100, "simplify": True}}
-"""What a request asks for beside the image."""
+"""Parameters of a request besides the image."""
 CLIENTS = 4
 SHOWN = 4
 
@@ -78,7 +78,7 @@ class Sample(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the server said of one sample."""
+    """Response of the server to one sample."""
 
     sample: Sample
     predictions: list[dict[str, Any]]
@@ -169,14 +169,14 @@ def print_predictions(console: Console, answers: list[Answer]) -> None:
 
 
 def in_words(prediction: dict[str, Any]) -> str:
-    """Say a prediction shortly."""
+    """Return a prediction as a short text."""
     if "answer" in prediction:
         return str(prediction["answer"])
     return f"{prediction['label']} {prediction['score']:.2f}"
 
 
 def truth_of(sample: Sample) -> list[str]:
-    """Give the labels of an image, or the answers to its questions."""
+    """Return the labels of an image, or the answers to its questions."""
     if sample.task == "image-text":
         return [annotation["generated_text"] for annotation in sample.truth]
     return sorted(annotation["class_label"] for annotation in sample.truth)

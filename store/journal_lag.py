@@ -1,6 +1,6 @@
-"""How far the database is behind the journal, in bytes, told without the database.
+"""Journal lag: the bytes of the journal that are not in the database, read without the database.
 
-The writer leaves its offsets in a file beside the journal after each commit; workers read it.
+The writer publishes its offsets in a file beside the journal after each commit; workers read it.
 """
 
 import shutil
@@ -22,26 +22,26 @@ _FILE = "journal.offsets"
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
-    """Leave the offset committed of each segment, by name, beside the journal; errors as `write_atomically`."""
+    """Publish the committed offset of each segment by name; errors as for `write_atomically`."""
     write_atomically(directory.parent / _FILE, msgspec.json.encode(offsets))
 
 
 def read_offsets(directory: Path) -> dict[str, int]:
-    """Read what `write_offsets` left; nothing where it is missing or no such file."""
+    """Return the published offsets, none if the file is missing or invalid."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((directory.parent / _FILE).read_bytes(), type=dict[str, int])
     return {}
 
 
 def default_limit_bytes(directory: Path) -> int:
-    """Return the bytes that may wait where no setting says: 1 GiB, or 10 % of the disk that is or becomes free."""
+    """Return the default limit of the lag in bytes: 1 GiB, or 10 % of the disk space without the journal."""
     waiting = journal.lag_bytes(directory, {})
     free = shutil.disk_usage(directory).free
     return max(SMALLEST_LIMIT_BYTES, min(LARGEST_LIMIT_BYTES, (free + waiting) // 10))
 
 
 class JournalLag:
-    """Bytes that wait in the journal, looked up at most every `SAMPLE_S`; safe from several threads."""
+    """Lag in bytes, sampled at most every `SAMPLE_INTERVAL_S`; safe to use from several threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -50,13 +50,13 @@ class JournalLag:
         self._lock = threading.Lock()
 
     def bytes(self) -> int:
-        """Return the bytes that waited when they were last looked up."""
-        now = time.monotonic()
-        if now >= self._until and self._lock.acquire(blocking=False):
+        """Return the last sampled lag."""
+        now_s = time.monotonic()
+        if now_s >= self._until and self._lock.acquire(blocking=False):
             try:
-                with suppress(OSError):  # then what was there last stands
+                with suppress(OSError):  # keeps the last sample
                     self._bytes = journal.lag_bytes(self._directory, read_offsets(self._directory))
-                self._until = now + SAMPLE_INTERVAL_S
+                self._until = now_s + SAMPLE_INTERVAL_S
             finally:
                 self._lock.release()
         return self._bytes

@@ -119,7 +119,5 @@ def delete_rows(
 
 def _with_driver(url: sa.URL) -> sa.URL:
     if find_spec("psycopg") is None:
-        raise StoreError(
-            "expected psycopg for a postgresql URL, got none: pip install quadriga[postgres]"
-        )
+        raise StoreError("a postgresql URL needs psycopg: pip install quadriga[postgres]")
     return url.set(drivername="postgresql+psycopg")

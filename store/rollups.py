@@ -1,7 +1,7 @@
-"""Counts per model and minute, kept by the writer in the transaction that stores what they count.
+"""Rollups: counts per model and minute, updated by the writer in the transaction that stores the rows.
 
-They outlive the rows that retention removes, and say what was served. Rows that a user deletes are taken
-off again.
+They outlive the rows that retention removes, because they count what was served. Rows that a user deletes
+are subtracted.
 """
 
 import math
@@ -18,31 +18,31 @@ from quadriga.store.schema import COLUMNS
 
 MINUTE_MS = 60_000
 BUCKET_GROWTH = 1.02
-"""Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
+"""Growth of the sketch's buckets: a latency is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
 FIRST_ERROR = 500  # the smallest status that counts as an error
 _LOG_GROWTH = math.log(BUCKET_GROWTH)
 _ZERO = -1
-"""The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
+"""Bucket of less than a microsecond; bucket `i` holds values above BUCKET_GROWTH^(i-1), up to BUCKET_GROWTH^i."""
 
 _counts = msgspec.json.Decoder(dict[int, int])
 
 
 class Tally(msgspec.Struct):
-    """What is counted of some inferences."""
+    """Counts of a set of inferences."""
 
     n: int = 0
-    errors: int = 0  # of these, with a status of `FIRST_ERROR` or more
-    latency: dict[int, int] = {}  # of each bucket of the sketch, the inferences that fall into it
-    labels: dict[int, int] = {}  # of each label, by id, the predictions that have it
-    kept_bytes: int = 0  # of inputs kept, see `size_kept`
+    errors: int = 0  # those with a status of `FIRST_ERROR` or more
+    latency: dict[int, int] = {}  # inferences by bucket of the sketch
+    labels: dict[int, int] = {}  # predictions by id of their label
+    kept_bytes: int = 0  # size of stored inputs, see `kept_size`
 
     def count(self, status: int, latency_us: int, kept: int = 0, size: int | None = None) -> None:
-        """Count one inference; whether its input is kept, and its bytes, as of `size_kept`."""
+        """Count one inference; `kept` and `size` of its input as for `kept_size`."""
         self.n += 1
         self.errors += status >= FIRST_ERROR
-        at = latency_bucket(latency_us)
-        self.latency[at] = self.latency.get(at, 0) + 1
+        bucket = latency_bucket(latency_us)
+        self.latency[bucket] = self.latency.get(bucket, 0) + 1
         self.kept_bytes += kept_size(kept, size)
 
     def count_label(self, label: int, n: int) -> None:
@@ -50,7 +50,7 @@ class Tally(msgspec.Struct):
         self.labels[label] = self.labels.get(label, 0) + n
 
     def add(self, other: "Tally", sign: int = 1) -> None:
-        """Add another tally, or take it off (sign -1); nothing falls below 0."""
+        """Add another tally, or subtract it (sign -1); nothing falls below 0."""
         self.n = max(self.n + sign * other.n, 0)
         self.errors = max(self.errors + sign * other.errors, 0)
         self.kept_bytes = max(self.kept_bytes + sign * other.kept_bytes, 0)
@@ -58,32 +58,32 @@ class Tally(msgspec.Struct):
         _add(self.labels, other.labels, sign)
 
     def latency_ms(self, quantile: float) -> float | None:
-        """Return the latency that so large a part of the inferences did not exceed, by nearest rank.
+        """Return the latency at a quantile, by nearest rank.
 
-        Within 1 % of the exact one; None where nothing was counted.
+        Within 1 % of the exact value; None if nothing was counted.
         """
-        left = max(math.ceil(quantile * sum(self.latency.values())), 1)
-        for at in sorted(self.latency):
-            left -= self.latency[at]
-            if left <= 0:
-                return _middle_us(at) / 1000
+        remaining = max(math.ceil(quantile * sum(self.latency.values())), 1)
+        for bucket in sorted(self.latency):
+            remaining -= self.latency[bucket]
+            if remaining <= 0:
+                return _middle_us(bucket) / 1000
         return None
 
 
 class RollupChanges:
-    """What one transaction adds to the counts, or takes off."""
+    """Changes of the rollups in one transaction."""
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
 
     def tally_of(self, model_id: int, seq: int) -> Tally:
-        """Return the tally that an inference belongs to."""
+        """Return the tally of the model and minute of an inference."""
         return self._tallies[model_id, minute_of(seq)]
 
     def apply(self, connection: sa.Connection, sign: int = 1) -> None:
-        """Add to what is stored, or take off (sign -1); the last thing that a transaction does.
+        """Add to the stored tallies, or subtract (sign -1); the last step of a transaction.
 
-        Where several servers count in one database, the rows are locked, in order, until the commit.
+        If several servers share a database, the rows are locked, in order, until the commit.
         """
         tallies = lock_tallies(connection, self._tallies)
         for key, change in self._tallies.items():
@@ -92,15 +92,15 @@ class RollupChanges:
 
 
 def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
-    """Take inferences off the counts that this transaction, which runs alone, is about to delete."""
+    """Subtract inferences that this transaction, which is exclusive, is about to delete."""
     counts, tallies = RollupChanges(), {}
     columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
-    text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
-    for seq, model_id, *counted in execute_in(connection, text, seqs):
+    statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
+    for seq, model_id, *values in execute_in(connection, statement, seqs):
         tallies[seq] = counts.tally_of(model_id, seq)
-        tallies[seq].count(*counted)
-    text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
-    for seq, label, n in execute_in(connection, text, seqs):
+        tallies[seq].count(*values)
+    statement = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
+    for seq, label, n in execute_in(connection, statement, seqs):
         if seq in tallies:
             tallies[seq].count_label(label, n)
     counts.apply(connection, -1)
@@ -109,9 +109,9 @@ def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
 def drop_input_sizes(
     connection: sa.Connection, rows: Iterable[tuple[int, int, int | None]]
 ) -> None:
-    """Take inputs that are kept no longer off `kept_bytes`, in the transaction that marks them, alone.
+    """Subtract inputs from `kept_bytes`, in the exclusive transaction that marks them as removed.
 
-    Of each there are its id, its model's id and its bytes.
+    Each row has the id of the inference, the id of its model and the size in bytes.
     """
     counts = RollupChanges()
     for seq, model_id, size in rows:
@@ -122,7 +122,7 @@ def drop_input_sizes(
 def lock_tallies(
     connection: sa.Connection, keys: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], Tally]:
-    """Return what is counted of models and minutes, new rows where need be, locked until the commit."""
+    """Return the tallies of models and minutes, creating missing rows, locked until the commit."""
     ordered = sorted(keys)
     if not ordered:
         return {}
@@ -131,41 +131,52 @@ def lock_tallies(
         tuple(number for key in ordered for number in key),
     )
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
-    text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
-    execute(connection, text, values)
+    statement = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
+    execute(connection, statement, values)
     for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
     pairs = ", ".join(["(?, ?)"] * len(ordered))
-    text = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
-    rows = execute(connection, f"{text} ORDER BY model_id, minute{for_update}", values)
+    statement = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
+    rows = execute(connection, f"{statement} ORDER BY model_id, minute{for_update}", values)
     return {
-        (row[0], row[1]): Tally(
-            row[2], row[3], decode_counts(row[4]), decode_counts(row[5]), row[6]
+        (model_id, minute): Tally(
+            n=n,
+            errors=errors,
+            latency=decode_counts(latency),
+            labels=decode_counts(labels),
+            kept_bytes=kept_bytes,
         )
-        for row in rows
+        for model_id, minute, n, errors, latency, labels, kept_bytes in rows
     }
 
 
 def write_tallies(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
-    """Write tallies to rows that `lock` returned."""
+    """Write tallies to the rows that `lock_tallies` returned."""
     rows = [
-        (*key, one.n, one.errors, json_text(one.latency), json_text(one.labels), one.kept_bytes)
-        for key, one in tallies.items()
+        (
+            *key,
+            tally.n,
+            tally.errors,
+            json_text(tally.latency),
+            json_text(tally.labels),
+            tally.kept_bytes,
+        )
+        for key, tally in tallies.items()
     ]
     upsert(connection, "rollup", rows)
 
 
 def decode_counts(text: str) -> dict[int, int]:
-    """Read what is counted by number."""
+    """Decode counts by id or bucket."""
     return _counts.decode(text)
 
 
 def minute_of(seq: int) -> int:
-    """Return the minute of an id, since 1970."""
+    """Return the minute of an id, in minutes since 1970."""
     return time_ms(seq) // MINUTE_MS
 
 
 def kept_size(kept: int | bool, size: int | None) -> int:  # noqa: FBT001 - a column
-    """Return what an input counts as kept: never 0, so that whatever is kept is found by it."""
+    """Return the counted size of an input: never 0 if it is stored, so that its minute is found by it."""
     return max(size or 0, 1) if kept else 0
 
 
@@ -174,9 +185,9 @@ def latency_bucket(latency_us: int) -> int:
     return math.ceil(math.log(latency_us) / _LOG_GROWTH) if latency_us >= 1 else _ZERO
 
 
-def _middle_us(at: int) -> float:
-    """Return the value from which none of a bucket differs by more than 1 %."""
-    return 2 * BUCKET_GROWTH**at / (1 + BUCKET_GROWTH) if at > _ZERO else 0.0
+def _middle_us(bucket: int) -> float:
+    """Return the value that differs by at most 1 % from all values of a bucket."""
+    return 2 * BUCKET_GROWTH**bucket / (1 + BUCKET_GROWTH) if bucket > _ZERO else 0.0
 
 
 def _add(counts: dict[int, int], others: dict[int, int], sign: int) -> None:

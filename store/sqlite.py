@@ -167,5 +167,5 @@ def _remove_beside(path: Path, *suffixes: str) -> None:
 
 def _path(url: sa.URL) -> Path:
     if not url.database or url.database == ":memory:":
-        raise StoreError("expected a sqlite URL with a file, as sqlite:////data/store.db, got none")
+        raise StoreError("a sqlite URL needs a file, as in sqlite:////data/store.db")
     return Path(url.database)

@@ -1,7 +1,7 @@
-"""Moves the journal into the database: the one process, or thread, that writes it.
+"""The writer: the one process, or thread, that commits the journal to the database.
 
-Rows and the journal's offset are committed together and rows are keyed by ids given before the journal
-was written, so a crash anywhere is repaired by doing the same again.
+Rows and the journal's offset are committed together, and rows are keyed by ids assigned before the record
+was journaled, so after a crash anywhere the same work is simply repeated.
 """
 
 import logging
@@ -29,11 +29,11 @@ from quadriga.store.records import JournaledChange, JournaledRecord, is_add_only
 from quadriga.store.rows import NameIds, RowBatch
 
 BATCH_RECORDS = 10_000
-"""Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
+"""Maximum records of a transaction: large ones, because neighbours in an index share pages."""
 
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
-TIDY_S = 1.0  # how often finished segments are looked for while nothing else comes
+CLEANUP_INTERVAL_S = 1.0  # how often finished segments are removed while nothing is journaled
 MAX_BACK_OFF_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -50,14 +50,14 @@ class _Frame(NamedTuple):
 
 
 class Writer:
-    """Moves what workers journal into a database.
+    """Commits the workers' journal to a database.
 
     Args:
-        journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
-            records that the database refused, and `dead/` with the damaged parts of segments.
+        journal_directory: Journal of the workers. Beside it are `writer.lock`, `dead.jsonl` with the
+            records that the database rejected, and `dead/` with the damaged parts of segments.
         url: The database.
-        retention: Removes what is kept no longer, between batches.
-        is_segment_needed: Tells whether something else has yet to read a segment that is moved.
+        retention: Removes expired data between batches.
+        is_segment_needed: Whether a committed segment has another reader that is not finished.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
@@ -73,33 +73,37 @@ class Writer:
         self._retention = retention
         self._directory = journal_directory
         self._is_segment_needed = is_segment_needed
-        self._beside = journal_directory.parent
+        self._data_directory = journal_directory.parent
         self._journal_id = journal.journal_id(journal_directory)
         self._engine = database.open_writer(url)
-        self._lock = _lock(self._beside / "writer.lock")
+        self._lock = _lock(self._data_directory / "writer.lock")
         self._offsets: dict[str, int] | None = None
-        self._published_offsets: dict[str, int] | None = None  # the offsets that workers know
+        self._published_offsets: dict[str, int] | None = None  # offsets that workers can read
         self._names: NameIds | None = None
         self.records_committed = 0
         self.records_rejected = 0
         self.damaged_parts = 0
         self.freed_blob_keys: set[str] = set()
-        """Keys of blobs that a record less refers to, since somebody took them from here."""
+        """Blob keys that lost a reference since last collected."""
 
     def run(self, stop: threading.Event) -> None:
-        """Move records as they come until `stop` is set, then those still there, and return.
+        """Commit records as they arrive until `stop` is set, then those that remain, and return.
 
-        A database that does not answer is asked again, ever more slowly; the journal keeps the rest.
+        If the database does not answer, this retries with growing pauses; records wait in the journal.
         """
         pause_s, failing, drained_at = POLL_S, False, 0.0
         while True:
             stopping = stop.is_set()
             try:
-                if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
+                if (
+                    stopping
+                    or self._has_uncommitted()
+                    or time.monotonic() - drained_at > CLEANUP_INTERVAL_S
+                ):
                     self.drain()
                     drained_at = time.monotonic()
                 if not stopping:
-                    self._keep_up()
+                    self._run_retention()
             except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
                 if isinstance(error, sa.exc.DBAPIError) and not database.is_unavailable(error):
                     raise
@@ -114,19 +118,19 @@ class Writer:
                 return
             stop.wait(pause_s)
 
-    def _keep_up(self) -> None:
-        """Do a step of the upkeep; its faults stop no inference."""
+    def _run_retention(self) -> None:
+        """Do a step of the retention; its failures do not stop the writer."""
         if self._retention is None or self._names is None:
             return
         try:
             self._retention.step(self._engine, self._names, self.freed_blob_keys)
         except Exception as error:
-            self._forget()
+            self._reset()
             if database.is_unavailable(error) or isinstance(error, NotReadyError):
                 raise
-            _log.exception("the upkeep failed, and is tried again later")
+            _log.exception("retention failed and is retried later")
 
-    def _has_news(self) -> bool:
+    def _has_uncommitted(self) -> bool:
         offsets = self._offsets or {}
         return any(
             size > offsets.get(name, 0)
@@ -134,65 +138,65 @@ class Writer:
         )
 
     def drain(self) -> int:
-        """Move everything that is in the journal now and return how many records that was."""
-        before = self.records_committed
+        """Commit everything in the journal and return the number of records."""
+        previous_count = self.records_committed
         try:
             try:
-                self._move()
+                self._commit_journal()
             except NotReadyError as error:
                 _log.warning("the journal is moved again from where it is: %s", error)
-                self._forget()
-                self._move()
+                self._reset()
+                self._commit_journal()
         except (sa.exc.DBAPIError, OSError, NotReadyError):
-            self._forget()
+            self._reset()
             raise
-        return self.records_committed - before
+        return self.records_committed - previous_count
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._offsets = self._names = None
         self._engine.dispose()
 
-    def _move(self) -> None:
+    def _commit_journal(self) -> None:
         if self._offsets is None:
             self._offsets = self._begin()
         while True:
-            self._tell(self._offsets)
+            self._publish(self._offsets)
             closed = [
                 path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
             ]
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
-                self._tell(self._offsets)
+                self._publish(self._offsets)
                 return
             self._commit(batch, self._offsets)
 
-    def _tell(self, offsets: dict[str, int]) -> None:
-        """Let workers know what is committed; on a full disk they hear of it later."""
+    def _publish(self, offsets: dict[str, int]) -> None:
+        """Publish the committed offsets to the workers; on a full disk this is repeated later."""
         if offsets != self._published_offsets:
             with suppress(OSError):
                 write_offsets(self._directory, offsets)
                 self._published_offsets = dict(offsets)
 
     def close(self) -> None:
-        """Close the database and let another writer begin."""
+        """Close the database and release the lock for another writer."""
         self._engine.dispose()
         self._lock.close()
 
     def _begin(self) -> dict[str, int]:
         database.upgrade(self._engine)
-        there = {path.name for path in journal.segment_paths(self._directory)}
+        existing = {path.name for path in journal.segment_paths(self._directory)}
         with self._engine.begin() as connection:
             self._names = NameIds(connection)
             offsets = database.journal_offsets(connection, self._journal_id)
             # A segment is removed before its offset, so these were finished when a writer died.
-            finished = [segment for segment in offsets if segment not in there]
+            finished = [segment for segment in offsets if segment not in existing]
             self._forget_offsets(connection, finished)
-        return {segment: offset for segment, offset in offsets.items() if segment in there}
+        return {segment: offset for segment, offset in offsets.items() if segment in existing}
 
     def _batch(self, offsets: dict[str, int]) -> list[_Frame]:
         batch: list[_Frame] = []
-        size = 0
+        size_bytes = 0
         for path in journal.segment_paths(self._directory):
             position = offsets.get(path.name, 0)
             for seq, payload, end in journal.read_frames(path, position):
@@ -201,19 +205,19 @@ class Writer:
                     self._set_aside(path, position, start)
                 position = end
                 batch.append(_Frame(path.name, seq, payload, end))
-                size += len(payload)
-                if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+                size_bytes += len(payload)
+                if len(batch) >= BATCH_RECORDS or size_bytes >= BATCH_BYTES:
                     return batch
         return batch
 
     def _commit(self, batch: list[_Frame], offsets: dict[str, int]) -> None:
         ends = {frame.segment: frame.end for frame in batch}
-        moved = len(batch)
+        committed = len(batch)
         try:
             self._insert(batch, ends)
         except (OSError, NotReadyError):
             raise
-        except Exception as error:  # whatever a record does, it may not stop the others
+        except Exception as error:  # a failing record must not stop the others
             if database.is_unavailable(error):
                 raise
             self._names = None
@@ -222,11 +226,11 @@ class Writer:
                 self._commit(batch[:middle], offsets)
                 self._commit(batch[middle:], offsets)
                 return
-            self._bury(batch[0], error)
+            self._reject(batch[0], error)
             self._insert([], ends)
-            moved = 0
+            committed = 0
         offsets.update(ends)
-        self.records_committed += moved
+        self.records_committed += committed
 
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
         if self._names is None:
@@ -250,7 +254,7 @@ class Writer:
 
     @staticmethod
     def _add(connection: sa.Connection, names: NameIds, payloads: dict[int, bytes]) -> None:
-        """Insert records, but for those that are there already, as when the journal is replayed."""
+        """Insert records except those that exist already, as when the journal is replayed."""
         for seq in database.stored_ids(connection, payloads):
             del payloads[seq]
         records = [_decoder.decode(payload) for payload in payloads.values()]
@@ -264,12 +268,12 @@ class Writer:
         keys = [self._key(segment) for segment in segments]
         database.execute_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
 
-    def _bury(self, frame: _Frame, error: Exception) -> None:
+    def _reject(self, frame: _Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
         line = {"id": str(frame.seq), "segment": frame.segment}
         line["error"] = f"{type(error).__name__}: {error}"
         line["record"] = frame.payload.decode(errors="backslashreplace")
-        with (self._beside / "dead.jsonl").open("ab") as file:
+        with (self._data_directory / "dead.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
         self.records_rejected += 1
 
@@ -290,20 +294,20 @@ class Writer:
                     self._forget_offsets(connection, [path.name])
 
     def _set_aside(self, path: Path, start: int, end: int) -> None:
-        """Keep a damaged part of a segment, once, however often it is read again."""
-        kept = self._beside / "dead" / f"{path.name}.{start}"
-        if kept.exists() and kept.stat().st_size == end - start:
+        """Save a damaged part of a segment to a file, once, however often it is read again."""
+        target = self._data_directory / "dead" / f"{path.name}.{start}"
+        if target.exists() and target.stat().st_size == end - start:
             return
         with path.open("rb") as file:
             file.seek(start)
             data = file.read(end - start)
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes(data)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(data)
         self.damaged_parts += 1
         seqs = [match.decode() for match in _SEQ_TEXT.findall(data)]
         _log.error(
             "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
-            path.name, start, end, len(seqs), ", ".join(seqs[:10]), kept,
+            path.name, start, end, len(seqs), ", ".join(seqs[:10]), target,
         )  # fmt: skip
 
 

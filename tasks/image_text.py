@@ -47,7 +47,7 @@ class ImageTextToText:
         if prompt is not None:
             if prompts:
                 raise ParameterError(
-                    "expected either parameters.prompts or parameters.prompt, got both"
+                    "parameters.prompts and parameters.prompt cannot be used together"
                 )
             prompts = read.texts({"prompt": [prompt]}, "prompt", 1, MAX_CHARACTERS)
         if not prompts:

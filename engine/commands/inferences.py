@@ -102,7 +102,7 @@ def export_command(
     )
     check_parameters(parameters)
     with closing(inferences):
-        count = export(inferences, blobs, parameters, output.absolute(), _print_count)
+        count = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
     print_progress("")
     click.echo(f"{count} inferences in {output}")
 
@@ -138,7 +138,9 @@ def import_command(file: Path, kind: Any, join: str | None, **store: Any) -> Non
         )
     settings = store_settings(**store)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
-    importer = Importer(settings.journal_directory, settings.database_url, blobs, kind, join)
+    importer = Importer(
+        settings.journal_directory, settings.database_url, blobs, what=kind, join=join
+    )
     imported = importer.run(read(file), _print_count)
     print_progress("")
     counts = msgspec.structs.asdict(imported).items()

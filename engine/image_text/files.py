@@ -167,7 +167,7 @@ class TextFiles:
                 f"  image_token = {json.dumps(text)}\n" for text in sorted(candidates, key=len)[:5]
             ]
             raise LoadError(
-                "expected image_token_id in config.json, or image_token in model.toml, got neither. Write one of "
+                "image_token_id in config.json, or image_token in model.toml, is required. Write one of "
                 f"these lines in model.toml, [text]:\n{''.join(lines)}"
                 '  image_token = ""  # the model has none: the image stands before the text'
             )
@@ -208,7 +208,7 @@ class TextFiles:
         )
         if token is None:
             raise LoadError(
-                "expected decoder_start_token_id in generation_config.json or config.json, got none"
+                "decoder_start_token_id is required in generation_config.json or config.json"
             )
         return token
 

@@ -69,7 +69,7 @@ class TextPackage:
     ) -> None:
         reason = describe_text_package(folder)
         if reason is None:
-            raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
+            raise LoadError(f"graphs of a text model not found in {folder.name}")
         stems = _LAYOUTS[reason]
         toml = _read_toml(folder, overrides)
         self.paths = _find_graphs(folder, stems)
@@ -97,7 +97,7 @@ class TextPackage:
         self.session = self._reader.decoder.first
         decisions.extend(self._files.decisions)
         spec = ModelSpec(task=TASK, input=self._spec)
-        self.recognition = Recognition(TASK, "", spec, tuple(decisions), toml)
+        self.recognition = Recognition(TASK, "", spec, decisions=tuple(decisions), written=toml)
 
     task = TASK
     batch_size = -1
@@ -148,7 +148,7 @@ class TextPackage:
         tokens: list[int] = []
         search = options.search
         for (tokens,) in generate_stepwise(
-            [read.tokens], decoding.logits, decoding.step, search, limits
+            [read.tokens], decoding.logits, decoding.step, config=search, limits=limits
         ):
             piece = text.append(tokens) if search.num_beams == 1 else ""
             if piece:
@@ -205,7 +205,7 @@ class TextPackage:
             max_new_tokens = [limits[index] for index in group]
             decoding = DecodingState(self._reader.decoder, sequences, features)
             generated = generate(
-                tokens, decoding.logits, decoding.step, options.search, max_new_tokens
+                tokens, decoding.logits, decoding.step, config=options.search, limits=max_new_tokens
             )
             answers |= zip(group, map(self._files.decode, generated), strict=True)
         predictions = [
@@ -237,7 +237,7 @@ def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
     toml = read_model_toml(folder, overrides)
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
-            raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")
+            raise LoadError(f"model.toml: {name} has no use for an image-text model: remove it")
     if toml.task is not None and full_name(toml.task) != TASK:
         raise LoadError(
             f"expected task in model.toml to be image-text, as the graphs are, got {toml.task!r}"

@@ -140,7 +140,9 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     grpc, grpc_address = None, ""
     if settings.grpc_port >= 0:
         hint = " (--grpc-port 0 takes a free one, -1 none)"
-        grpc = _open_socket(reserve, settings.host, settings.grpc_port, " for gRPC", hint)
+        grpc = _open_socket(
+            reserve, settings.host, settings.grpc_port, purpose=" for gRPC", hint=hint
+        )
         grpc_address = format_address(grpc)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -51,7 +51,14 @@ def _family(
 ) -> Family:
     """Make a family whose outputs a decoder reads; `output` has further fields of `OutputSpec`."""
     defaults = {"score_threshold": 0.0} if decoder in _CLASS_PER_PIXEL else {}
-    return Family(task, description, image, {"decoder": decoder, **output}, defaults, classes)
+    return Family(
+        task,
+        description,
+        image,
+        output={"decoder": decoder, **output},
+        defaults=defaults,
+        classes=classes,
+    )
 
 
 _detector = partial(_family, "OBJECT_DETECTION")
@@ -61,7 +68,9 @@ _segmenter = partial(_family, "IMAGE_SEGMENTATION")
 
 def _classifier(description: str, image: dict[str, Any], activation: str | None = None) -> Family:
     output = {} if activation is None else {"activation": activation}
-    return Family("IMAGE_CLASSIFICATION", description, image, output, {}, (0, 1, 0))
+    return Family(
+        "IMAGE_CLASSIFICATION", description, image, output=output, defaults={}, classes=(0, 1, 0)
+    )
 
 
 FAMILIES: dict[str, Family] = {

@@ -74,8 +74,8 @@ def recognise(
         check_use(written, task, "")
     else:
         family = FAMILIES.get(name, Family(task, ""))
-        spec = _spec(decisions, evidence, family, task, score_threshold)
-    return Recognition(task, name, spec, tuple(decisions), written)
+        spec = _spec(decisions, evidence, family, task=task, score_threshold=score_threshold)
+    return Recognition(task, name, spec, decisions=tuple(decisions), written=written)
 
 
 def _spec(

@@ -137,7 +137,7 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
     if request.rolling is not None:
         parse_span_s(request.rolling, "rolling")
         if (request.start, request.end, request.dataset) != (None, None, None):
-            raise QueryError("expected rolling without from, to and dataset, got one of them")
+            raise QueryError("rolling cannot be used with from, to or dataset")
     return replace(request, start=window.start, end=window.end)
 
 

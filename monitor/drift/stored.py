@@ -206,14 +206,14 @@ def _slices(
 
 
 def _unlike(reader: InferenceReader, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
-    """Return the images least like the baseline, with what is stored of them and of their neighbours."""
+    """Return the images least like the baseline, with the stored records of them and their neighbours."""
     images = least_similar(sides[0].sample, sides[1].sample, space)
     ids = {image.inference_id for image in images}
     ids |= {neighbour.inference_id for image in images for neighbour in image.nearest}
     records = {record.id: record for record in read_inferences(reader, sorted(map(int, ids)))}
 
     def with_record(image: _ShownImage) -> _ShownImage:
-        """Add what is stored of an inference; nothing if it was deleted since."""
+        """Add the image and the predictions of the stored record; nothing if it was deleted since."""
         record = records.get(image.inference_id)
         if record is None:
             return image

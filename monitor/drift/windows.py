@@ -39,7 +39,7 @@ MAX_KEYS = 100
 
 SINGLE_LABEL = "IMAGE_CLASSIFICATION"
 _SMALL_TEXTS = 50
-"""Number of distinct texts up to which a metadata key is a signal, however seldom each occurs."""
+"""Number of distinct texts up to which a metadata key is a signal, however rare each text is."""
 
 
 class WindowQuery(msgspec.Struct, frozen=True):

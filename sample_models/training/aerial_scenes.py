@@ -25,7 +25,7 @@ _GAP_PX = 2.0
 
 @dataclass(frozen=True)
 class AerialRecipe:
-    """What a family of scenes contains.
+    """Content of a family of scenes.
 
     Attributes:
         count: fewest and most objects of a scene, both inclusive; a crowded scene may get fewer.
@@ -83,7 +83,7 @@ def draw_aerial_scene(
 
 
 def aerial_boxes(scene: AerialScene) -> BoxSet:
-    """Give the ground truth of a scene: boxes (N, 5), angles in -pi/2..pi/2."""
+    """Return the ground truth of a scene: boxes (N, 5), angles in -pi/2..pi/2."""
     boxes = np.array([item.box for item in scene.objects], dtype=np.float64).reshape(-1, 5)
     boxes[:, 4] = (boxes[:, 4] + np.pi / 2) % np.pi - np.pi / 2
     indices = np.array([CRAFT.index(item.label) for item in scene.objects], dtype=np.int64)
@@ -112,7 +112,7 @@ class _Ground:
         """Above 0 is land; float32 (H, W)."""
 
     def is_water(self, points: Points) -> bool:
-        """Tell whether all of float64 (K, 2), x and y in pixels inside the frame, lie in water."""
+        """Check whether all of float64 (K, 2), x and y in pixels inside the frame, lie in water."""
         columns, rows = points.astype(int).T
         return bool((self._height[rows, columns] < 0).all())
 

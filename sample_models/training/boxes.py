@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Boxes = npt.NDArray[np.float64]
 Overlap = Callable[[Boxes, Boxes], npt.NDArray[np.float64]]
-"""Gives the overlap, 0..1, of each of N boxes with each of M: float64 (N, M)."""
+"""Returns the overlap, 0..1, of each of N boxes with each of M: float64 (N, M)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
 
 
 def pairwise_iou(left: Boxes, right: Boxes) -> npt.NDArray[np.float64]:
-    """Give intersection over union of float64 (N, 4) with (M, 4), xyxy: float64 (N, M)."""
+    """Return intersection over union of float64 (N, 4) with (M, 4), xyxy: float64 (N, M)."""
     corner_min = np.maximum(left[:, None, :2], right[None, :, :2])
     corner_max = np.minimum(left[:, None, 2:], right[None, :, 2:])
     shared = np.prod(np.clip(corner_max - corner_min, 0, None), axis=2)
@@ -105,7 +105,7 @@ def average_precision(
     iou_threshold: float,
     overlap: Overlap = pairwise_iou,
 ) -> float:
-    """Give the 101-point interpolated average precision of one class, as COCO defines it.
+    """Return the 101-point interpolated average precision of one class, as COCO defines it.
 
     Args:
         predictions: detections, one set for each image.

@@ -64,7 +64,7 @@ def detection_loss(
 
 
 def overlap(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Give IoU and generalised IoU, each (N,), of paired boxes (N, 4), xyxy."""
+    """Return IoU and generalised IoU, each (N,), of paired boxes (N, 4), xyxy."""
     area_left = (left[:, 2:] - left[:, :2]).prod(dim=1)
     area_right = (right[:, 2:] - right[:, :2]).prod(dim=1)
     corner_min = torch.maximum(left[:, :2], right[:, :2])

@@ -49,8 +49,8 @@ def export_onnx(network: nn.Module, signature: Signature, path: Path) -> float:
         network,
         path,
         {signature.input_name: dynamic},
-        {signature.output_name: dynamic},
-        (_noise(2, signature.input_wh),),
+        outputs={signature.output_name: dynamic},
+        example=(_noise(2, signature.input_wh),),
     )
     _declare_output_shape(path, network(_noise(1, signature.input_wh)).shape)
     return largest_difference(

@@ -61,7 +61,7 @@ def train_tokenizer(phrases: list[str]) -> Tokenizer:
 
 
 def token_id(tokenizer: Tokenizer, text: str) -> int:
-    """Give the id of a token of the vocabulary."""
+    """Return the id of a token of the vocabulary."""
     index = tokenizer.token_to_id(text)
     if index is None:
         raise ValueError(f"expected {text!r} to be a token")
@@ -131,22 +131,24 @@ def export_image_text(
             encoder,
             folder / "vision_encoder.onnx",
             {"pixel_values": {0: "batch"}},
-            {"image_features": {0: "batch"}},
-            [(torch.rand(batch, 3, *SIZE_WH[::-1]) * 2 - 1,) for batch in (2, 1, 5)],
+            outputs={"image_features": {0: "batch"}},
+            examples=[(torch.rand(batch, 3, *SIZE_WH[::-1]) * 2 - 1,) for batch in (2, 1, 5)],
         ),
         _export(
             embed,
             folder / "embed_tokens.onnx",
             {"input_ids": sequence},
-            {"inputs_embeds": sequence},
-            [(torch.randint(VOCABULARY // 2, (batch, 3 * batch)),) for batch in (2, 1, 5)],
+            outputs={"inputs_embeds": sequence},
+            examples=[(torch.randint(VOCABULARY // 2, (batch, 3 * batch)),) for batch in (2, 1, 5)],
         ),
         _export(
             decoder,
             folder / "decoder_model_merged.onnx",
             {**read, "position_ids": sequence, **past},
-            {"logits": sequence, **present},
-            [_decoder_example(*sizes) for sizes in ((2, 4, 3), (1, 9, 0), (1, 1, 9), (3, 5, 0))],
+            outputs={"logits": sequence, **present},
+            examples=[
+                _decoder_example(*sizes) for sizes in ((2, 4, 3), (1, 9, 0), (1, 1, 9), (3, 5, 0))
+            ],
         ),
     )
 
@@ -168,5 +170,5 @@ def _export(
     examples: list[tuple[Tensor, ...]],
 ) -> float:
     """Write one file and compare it with torch on all examples."""
-    write_onnx(network, path, inputs, outputs, examples[0])
+    write_onnx(network, path, inputs, outputs=outputs, example=examples[0])
     return largest_difference(network, path, examples)

@@ -145,7 +145,7 @@ class Decoder(nn.Module):
 
 
 def rotation_at(position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Give cosine and sine (B, 1, S, HEAD_DIM) of rotary position embedding (arXiv 2104.09864)."""
+    """Return cosine and sine (B, 1, S, HEAD_DIM) of rotary position embedding (arXiv 2104.09864)."""
     powers = torch.arange(0, HEAD_DIM, 2, dtype=torch.float32) / HEAD_DIM
     angles = position_ids[:, None, :, None].float() * ROPE_THETA**-powers
     doubled = torch.cat([angles, angles], dim=3)
@@ -159,5 +159,5 @@ def rotate(vectors: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def empty_cache(batch: int) -> list[Tensor]:
-    """Give keys and values of no positions."""
+    """Return keys and values of no positions."""
     return [torch.zeros(batch, HEADS, 0, HEAD_DIM) for _ in range(2 * LAYERS)]

@@ -210,7 +210,9 @@ def by_diameter(
 
 def unseen(seed: int, recipe: Recipe) -> Iterator[Scene]:
     """Draw unseen scenes of varied size."""
-    return draw_scenes(seed, Stream.EVALUATION, range(SCENES), LONG_SIDE_PX, recipe)
+    return draw_scenes(
+        seed, Stream.EVALUATION, range(SCENES), long_side_px=LONG_SIDE_PX, recipe=recipe
+    )
 
 
 def draw_clear_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:
@@ -227,7 +229,7 @@ def draw_aerial_scenes(seed: int, recipe: AerialRecipe) -> Iterator[AerialScene]
 
 
 def truth(scene: Scene) -> int:
-    """Give the class index of a scene's one shape."""
+    """Return the class index of a scene's one shape."""
     return SHAPES.index(scene.objects[0].shape)
 
 

@@ -49,7 +49,7 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
 
 def scene_boxes(scene: Scene, labels: tuple[str, ...]) -> BoxSet:
-    """Give the ground truth of a scene, its shapes as indices into `labels`."""
+    """Return the ground truth of a scene, its shapes as indices into `labels`."""
     boxes = np.array([item.box for item in scene.objects], dtype=np.float64).reshape(-1, 4)
     indices = np.array([labels.index(item.shape) for item in scene.objects], dtype=np.int64)
     return BoxSet(boxes, indices, np.ones(len(boxes)))
@@ -219,7 +219,10 @@ def _detection_figures(
 ) -> Figures:
     precision = {
         iou: np.array(
-            [average_precision(predictions, truth, k, iou, overlap) for k in range(len(labels))]
+            [
+                average_precision(predictions, truth, k, iou_threshold=iou, overlap=overlap)
+                for k in range(len(labels))
+            ]
         )
         for iou in np.linspace(0.5, 0.95, 10).round(2).tolist()
     }
@@ -237,7 +240,7 @@ def _detection_figures(
 def _hits(
     predictions: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
 ) -> Figures:
-    """Give precision and recall at the default score threshold, IoU 0.5."""
+    """Return precision and recall at the default score threshold, IoU 0.5."""
     right = shown = true_count = 0
     for predicted, true in zip(predictions, truth, strict=True):
         for label in range(len(labels)):

@@ -215,7 +215,7 @@ class Segmenter(nn.Module):
 
 
 def cell_centres(size_px: int) -> Tensor:
-    """Give float32 (2, A): x and y of the cell centres in network pixels, row by row."""
+    """Return float32 (2, A): x and y of the cell centres in network pixels, row by row."""
     steps = (torch.arange(size_px // STRIDE_PX, dtype=torch.float32) + 0.5) * STRIDE_PX
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     return torch.stack([x.flatten(), y.flatten()])

@@ -25,7 +25,7 @@ def oriented_to_corners(boxes: Boxes) -> npt.NDArray[np.float64]:
 
 
 def polygon_iou(left: Boxes, right: Boxes) -> npt.NDArray[np.float64]:
-    """Give intersection over union of float64 (N, 5) with (M, 5) as polygons: float64 (N, M)."""
+    """Return intersection over union of float64 (N, 5) with (M, 5) as polygons: float64 (N, M)."""
     iou = np.zeros((len(left), len(right)))
     left_corners = oriented_to_corners(left).astype(np.float32)
     right_corners = oriented_to_corners(right).astype(np.float32)
@@ -41,7 +41,7 @@ def polygon_iou(left: Boxes, right: Boxes) -> npt.NDArray[np.float64]:
 def axis_difference(
     left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Give the angle between two axes, 0..pi/2; half a turn makes no difference."""
+    """Return the angle between two axes, 0..pi/2; half a turn makes no difference."""
     difference: npt.NDArray[np.float64] = np.abs((left - right + np.pi / 2) % np.pi - np.pi / 2)
     return difference
 

@@ -70,7 +70,7 @@ def oriented_loss(
 
 
 def gaussian_iou(left: Tensor, left_axis: Tensor, right: Tensor, right_axis: Tensor) -> Tensor:
-    """Give the likeness, 0..1, of paired boxes as Gaussians: one minus their Hellinger distance.
+    """Return the likeness, 0..1, of paired boxes as Gaussians: one minus their Hellinger distance.
 
     Args:
         left: (N, 4), cx, cy, w, h.
@@ -94,7 +94,7 @@ def gaussian_iou(left: Tensor, left_axis: Tensor, right: Tensor, right_axis: Ten
 
 
 def _covariance(boxes: Tensor, axis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Give variance in x, in y, and covariance of boxes as Gaussians."""
+    """Return variance in x, in y, and covariance of boxes as Gaussians."""
     along, across = (boxes[:, 2:].square() / 12).unbind(dim=1)
     mean, half = (along + across) / 2, (along - across) / 2
     return mean + half * axis[:, 1], mean - half * axis[:, 1], half * axis[:, 0]

@@ -19,7 +19,7 @@ PAD_VALUE = 114
 
 @dataclass(frozen=True)
 class Letterbox:
-    """Where an image lies inside the network input.
+    """Position of an image inside the network input.
 
     Attributes:
         gain_xy: network pixels per image pixel, along x and y.

@@ -66,7 +66,7 @@ def draw_clear_scene(
 
 
 def answer(kind: str, scene: Scene) -> str:
-    """Give the true answer to a kind of question."""
+    """Return the true answer to a kind of question."""
     return _ANSWERS[kind](scene)
 
 

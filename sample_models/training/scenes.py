@@ -43,7 +43,7 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a family of scenes contains.
+    """Content of a family of scenes.
 
     Attributes:
         shapes: names in `OUTLINES`, drawn with equal chance.
@@ -96,7 +96,7 @@ class Scene:
 
 
 def scene_rng(seed: int, stream: Stream, index: int) -> np.random.Generator:
-    """Give the generator of one scene, independent of all other (seed, stream, index)."""
+    """Return the generator of one scene, independent of all other (seed, stream, index)."""
     return np.random.default_rng((seed, int(stream), index))
 
 
@@ -130,7 +130,9 @@ def draw_scene(rng: np.random.Generator, size_wh: tuple[int, int], recipe: Recip
     for centre, radius in _place_circles(rng, size_wh, recipe):
         shape = recipe.shapes[int(rng.integers(len(recipe.shapes)))]
         colour = tuple(COLOURS)[int(rng.integers(len(COLOURS)))]
-        drawn = _outline_object(shape, colour, centre, radius, float(rng.uniform(0, 2 * math.pi)))
+        drawn = _outline_object(
+            shape, colour, centre, radius=radius, rotation_rad=float(rng.uniform(0, 2 * math.pi))
+        )
         paint = np.clip(np.array(COLOURS[colour]) + rng.uniform(-14, 14, 3), 0, 255)
         fill_polygon(canvas, drawn.polygon, paint)
         objects.append(drawn)
@@ -206,7 +208,7 @@ def _outline_object(
     polygon = np.rint((turned * radius + centre) * steps) / steps
     (xmin, ymin), (xmax, ymax) = polygon.min(axis=0), polygon.max(axis=0)
     box = (float(xmin), float(ymin), float(xmax), float(ymax))
-    return SceneObject(shape, colour, polygon, box, rotation_rad)
+    return SceneObject(shape, colour, polygon, box=box, rotation_rad=rotation_rad)
 
 
 def fill_polygon(
@@ -245,7 +247,7 @@ def draw_class_map(
 
 
 def cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
-    """Give the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
+    """Return the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
 
     OpenCV's own antialiased fill is wider than the polygon by 0.6 px, so the polygon is filled on
     a finer grid and averaged: its edge then lies within about 0.1 px of the ground truth.
@@ -263,14 +265,14 @@ def cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.
 
 
 def _ring(radii: tuple[float, ...], count: int) -> Points:
-    """Give `count` points around the origin, the first on top; their radii repeat in order."""
+    """Return `count` points around the origin, the first on top; their radii repeat in order."""
     angles = np.arange(count) * (2 * math.pi / count) - math.pi / 2
     circle: Points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return circle * np.resize(np.array(radii), count)[:, None]
 
 
 def _cross() -> Points:
-    """Give a plus sign with arms of 0.3 half width, its corners on the unit circle."""
+    """Return a plus sign with arms of 0.3 half width, its corners on the unit circle."""
     arm, end = 0.3, math.sqrt(1 - 0.3**2)
     quarter = np.array([(arm, -end), (arm, -arm), (end, -arm)])
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])

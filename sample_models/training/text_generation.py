@@ -41,7 +41,7 @@ class Answerer:
         self._generation = json.loads((folder / "generation_config.json").read_text())
 
     def look(self, image: Image) -> npt.NDArray[np.float32]:
-        """Give the vectors of uint8 (H, W, 3) RGB: float32 (1, 64, hidden)."""
+        """Return the vectors of uint8 (H, W, 3) RGB: float32 (1, 64, hidden)."""
         pixels = to_pixel_values(shrink_smoothly(image, SIZE_WH)[None])
         return np.asarray(self._vision.run(None, {"pixel_values": pixels})[0], dtype=np.float32)
 

@@ -47,7 +47,11 @@ def main() -> None:
     unseen = draw_samples(run.seed, Stream.EVALUATION, EVALUATION_SCENES)
     signature = Signature("input", SIZE_WH, "logits")
     run.write_package(
-        network, signature, SHAPES, CONFIG, lambda path: measure_classifier(path, unseen, SHAPES)
+        network,
+        signature,
+        SHAPES,
+        config=CONFIG,
+        measure=lambda path: measure_classifier(path, unseen, SHAPES),
     )
 
 

@@ -69,7 +69,11 @@ def main() -> None:
     unseen = draw_samples(run.seed, Stream.EVALUATION, range(EVALUATION_SCENES), SEVERAL_SHAPES)
     signature = Signature("images", (SIZE_PX, SIZE_PX), "output0")
     run.write_package(
-        network, signature, SHAPES, CONFIG, lambda path: measure_detector(path, unseen, SHAPES)
+        network,
+        signature,
+        SHAPES,
+        config=CONFIG,
+        measure=lambda path: measure_detector(path, unseen, SHAPES),
     )
 
 

@@ -150,7 +150,7 @@ def collect(scenes: Iterator[Scene], tokenizer: Tokenizer) -> TrainingSet:
 
 
 def encode(tokenizer: Tokenizer, question: str, truth: str) -> tuple[list[int], list[int]]:
-    """Give the tokens after the image, and the token to be predicted at each of them."""
+    """Return the tokens after the image, and the token to be predicted at each of them."""
     prompt: list[int] = tokenizer.encode(f"{BOS}{question}{SEPARATOR}").ids
     answer_tokens: list[int] = tokenizer.encode(truth).ids
     end = token_id(tokenizer, EOS)

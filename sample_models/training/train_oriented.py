@@ -62,7 +62,11 @@ def main() -> None:
     unseen = draw_samples(run.seed, Stream.EVALUATION, EVALUATION_SCENES)
     signature = Signature("images", (SIZE_PX, SIZE_PX), "output0")
     run.write_package(
-        network, signature, CRAFT, CONFIG, lambda path: measure_oriented(path, unseen, CRAFT)
+        network,
+        signature,
+        CRAFT,
+        config=CONFIG,
+        measure=lambda path: measure_oriented(path, unseen, CRAFT),
     )
 
 

@@ -67,7 +67,11 @@ def main() -> None:
     )
     signature = Signature("input", SIZE_WH, "logits")
     run.write_package(
-        network, signature, LABELS, CONFIG, lambda path: measure_segmenter(path, unseen, LABELS)
+        network,
+        signature,
+        LABELS,
+        config=CONFIG,
+        measure=lambda path: measure_segmenter(path, unseen, LABELS),
     )
 
 

@@ -148,7 +148,7 @@ class TrainingRun:
 
 
 def rate_at(step: int, steps: int) -> float:
-    """Give the share of the peak rate: linear warm-up, then a cosine down to 0."""
+    """Return the share of the peak rate: linear warm-up, then a cosine down to 0."""
     warm = max(1, round(steps * _WARM_UP))
     if step < warm:
         return (step + 1) / warm

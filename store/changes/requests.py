@@ -108,7 +108,7 @@ def parse_metadata_change(
     if not isinstance(remove, list) or not all(isinstance(key, str) for key in remove):
         raise ChangeError(f"expected remove to be a list of keys, got {remove!r:.60}")
     if not updates and not remove:
-        raise ChangeError("expected keys to set or to remove, got none")
+        raise ChangeError("set or remove is required, with at least one key")
     if conflicts := updates.keys() & set(remove):
         raise ChangeError(
             f"expected each key to be set or removed, got {min(conflicts)!r:.80} in both"
@@ -169,7 +169,7 @@ def _lines(body: bytes) -> list[TruthStatement]:
         (key,) = keys
         source = _short(f"{location}: source", node.get("source", ""), MAX_SOURCE_CHARACTERS)
         if "annotations" not in node:
-            raise ChangeError(f"{location}: expected annotations, got none")
+            raise ChangeError(f"{location}: annotations is required")
         join = _LINE_KEYS[key]
         statements.append(
             _statement(join, node[key], node["annotations"], source=source, location=location)

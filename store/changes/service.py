@@ -183,7 +183,7 @@ class ChangeService:
         expected = "a JSON object with where, dry_run and all"
         request = change_requests.decode_change(body, change_requests.DeleteBody, expected)
         if not leaves(parse(request.where, time.time_ns() // 1000)) and not request.all:
-            raise ChangeError('expected where to name inferences, or "all": true, got neither')
+            raise ChangeError('a filter in where, or "all": true, is required')
         ids, has_more = self._find(request.where)
         if ids and not request.dry_run:
             seqs = [int(inference_id) for inference_id in ids]

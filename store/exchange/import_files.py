@@ -156,7 +156,7 @@ def _archive(archive: ZipFile) -> Iterator[Item]:
         yield from _coco(archive.read("annotations.json"), image)
     else:
         raise QueryError(
-            "expected a zip with inferences.jsonl, annotations.jsonl or annotations.json, got none"
+            "the zip holds neither inferences.jsonl nor annotations.jsonl nor annotations.json"
         )
 
 

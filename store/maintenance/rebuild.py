@@ -1,9 +1,9 @@
-"""Derives again what inferences are found by and counted in, from their rows, while servers serve.
+"""Rebuilds index tables and rollups from the rows of inferences, while servers are running.
 
-In small steps, with pauses in which the writers go on. A step that is done again does the same, so
-a rebuild that was interrupted goes on where it was. First rows get what they lack, then what no row
-has is removed, then inferences are counted again; counts of what retention removed stay as they
-are.
+Works in small steps, with pauses in which the writers proceed. Repeating a step has no further effect, so
+an interrupted rebuild continues where it stopped. First missing index rows are added, then index rows
+without an inference are removed, then the inferences are counted again; counts of inferences that
+retention removed stay unchanged.
 """
 
 import time
@@ -34,53 +34,52 @@ _FIRST: dict[str, list[Any]] = {
     "pred": [-1, -1, -1],
     "rollup": [-1, -1],
 }
-"""Tables in the order in which they are gone through, and where each begins."""
+"""Tables in the order of the rebuild, and the key before the first row of each."""
 
 
 class RebuildProgress(msgspec.Struct, frozen=True):
-    """How far a rebuild is."""
+    """Progress of a rebuild."""
 
     database: str
     table: str
-    after: list[Any]  # the key of the last row looked at
+    after: list[Any]  # key of the last processed row
 
 
-def rebuild(url: str, state: Path, show: Callable[[RebuildProgress], None]) -> None:
+def rebuild(url: str, state_path: Path, on_progress: Callable[[RebuildProgress], None]) -> None:
     """Rebuild the derived tables of a database, whose tables are up to date.
 
-    The file `state` holds the progress while there is some, and is removed at the end; `show` is
-    called after every step.
+    The file `state_path` holds the progress during the rebuild; `on_progress` is called after every step.
 
     Raises:
-        NotReadyError: The database is not there, or its tables are not up to date.
+        NotReadyError: The database does not exist, or its tables are not up to date.
     """
     with closing(database.ReaderPool(url, connections=1)) as readers, readers.snapshot():
-        pass  # it is there, and up to date
-    state.parent.mkdir(parents=True, exist_ok=True)
+        pass  # checks that it exists and is up to date
+    state_path.parent.mkdir(parents=True, exist_ok=True)
     name = sa.make_url(url).render_as_string(hide_password=True)
     tables = list(_FIRST)
-    progress = _read(state, name) or RebuildProgress(name, tables[0], _FIRST[tables[0]])
+    progress = _read(state_path, name) or RebuildProgress(name, tables[0], _FIRST[tables[0]])
     with database.writer_engine(url) as engine:
         with engine.begin() as connection:
             names = NameIds(connection)
         while True:
-            began = time.monotonic()
-            after = _step(engine, names, progress)
-            if after is None:
-                following = tables[tables.index(progress.table) + 1 :]
-                if not following:
+            started_s = time.monotonic()
+            next_key = _step(engine, names, progress)
+            if next_key is None:
+                remaining_tables = tables[tables.index(progress.table) + 1 :]
+                if not remaining_tables:
                     break
-                progress = RebuildProgress(name, following[0], _FIRST[following[0]])
+                progress = RebuildProgress(name, remaining_tables[0], _FIRST[remaining_tables[0]])
             else:
-                progress = RebuildProgress(name, progress.table, after)
-            write_atomically(state, msgspec.msgpack.encode(progress))
-            show(progress)
-            time.sleep(min(time.monotonic() - began, 1.0))  # in which the writers go on
-    state.unlink(missing_ok=True)
+                progress = RebuildProgress(name, progress.table, next_key)
+            write_atomically(state_path, msgspec.msgpack.encode(progress))
+            on_progress(progress)
+            time.sleep(min(time.monotonic() - started_s, 1.0))  # lets the writers proceed
+    state_path.unlink(missing_ok=True)
 
 
 def _step(engine: sa.Engine, names: NameIds, progress: RebuildProgress) -> list[Any] | None:
-    """Do one step and return where it ended; None at the end of the table."""
+    """Do one step and return the key of its last row, or None at the end of the table."""
     with names.transaction(engine, exclusive=True) as connection:
         if progress.table == "inference":
             return _add(connection, names, progress.after)
@@ -90,95 +89,95 @@ def _step(engine: sa.Engine, names: NameIds, progress: RebuildProgress) -> list[
 
 
 def _add(connection: sa.Connection, names: NameIds, after: list[Any]) -> list[Any] | None:
-    """Give the next rows what they are found by and lack."""
-    text = "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
-    found = execute(connection, text, (*after, STEP_ROWS)).all()
-    rows = derived_rows(names, found)
+    """Add the missing index rows of the next inferences."""
+    statement = "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
+    inferences = execute(connection, statement, (*after, STEP_ROWS)).all()
+    rows = derived_rows(names, inferences)
     for table in INDEX_TABLES:
         database.upsert(connection, table, sorted(rows[table]))
-    return [found[-1][0]] if found else None
+    return [inferences[-1][0]] if inferences else None
 
 
 def _remove(
     connection: sa.Connection, names: NameIds, table: str, after: list[Any]
 ) -> list[Any] | None:
-    """Remove those of the next rows of an index that no inference has."""
+    """Remove those of the next index rows that belong to no inference."""
     key = ", ".join(key_columns(table))
-    text = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
-    found = [(*row,) for row in execute(connection, text, (*after, 2 * STEP_ROWS))]
-    text = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
-    rows = derived_rows(names, execute_in(connection, text, {row[2] for row in found}))
-    right = {row[:3] for row in rows[table]}
-    database.delete(connection, table, [row for row in found if row not in right])
-    return list(found[-1]) if found else None
+    statement = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
+    index_rows = [(*row,) for row in execute(connection, statement, (*after, 2 * STEP_ROWS))]
+    statement = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
+    rows = derived_rows(names, execute_in(connection, statement, {row[2] for row in index_rows}))
+    expected = {row[:3] for row in rows[table]}
+    database.delete(connection, table, [row for row in index_rows if row not in expected])
+    return list(index_rows[-1]) if index_rows else None
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
     keys: list[tuple[int, int]] = []
-    counted = 0
+    count = 0
     for key in _minutes(connection, *after):
         keys.append(key)
         tally = _tally(connection, *key)
-        (there,) = rollups.lock_tallies(connection, [key]).values()
-        if there != tally:
+        (stored,) = rollups.lock_tallies(connection, [key]).values()
+        if stored != tally:
             rollups.write_tallies(connection, {key: tally})
-        counted += tally.n
-        if counted > STEP_ROWS or len(keys) >= MINUTES_AT_ONCE:
+        count += tally.n
+        if count > STEP_ROWS or len(keys) >= MINUTES_AT_ONCE:
             break
     return list(keys[-1]) if keys else None
 
 
 def _minutes(connection: sa.Connection, model_id: int, minute: int) -> Iterator[tuple[int, int]]:
-    """Yield models and minutes behind one, of which there is a row or a count to be replaced."""
+    """Yield the following models and minutes that have inferences, or a tally to replace."""
     limits = limits_of(connection, time.time_ns() // 1_000_000)
     cuts = {limit.model_id: limit.inferences for limit in limits}
     models = execute(connection, "SELECT id FROM model WHERE id >= ? ORDER BY id", (model_id,))
-    for number in models.scalars().all():
-        oldest = _minute_from(connection, number, 0)
+    for other_id in models.scalars().all():
+        oldest = _minute_from(connection, other_id, 0)
         if oldest is None:
             continue
-        at = minute + 1 if number == model_id else 0
-        at = max(at, oldest, cuts.get(number, 0))  # before, retention has removed rows
-        while (found := _next(connection, number, at)) is not None:
-            yield number, found
-            at = found + 1
+        start = minute + 1 if other_id == model_id else 0
+        start = max(start, oldest, cuts.get(other_id, 0))  # before, retention has removed rows
+        while (next_minute := _next(connection, other_id, start)) is not None:
+            yield other_id, next_minute
+            start = next_minute + 1
 
 
 def _next(connection: sa.Connection, model_id: int, minute: int) -> int | None:
-    text = "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?"
-    counted = execute(connection, text, (model_id, minute)).scalar()
-    found = (counted, _minute_from(connection, model_id, minute))
-    return min((one for one in found if one is not None), default=None)
+    statement = "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?"
+    counted_minute = execute(connection, statement, (model_id, minute)).scalar()
+    minutes = (counted_minute, _minute_from(connection, model_id, minute))
+    return min((candidate for candidate in minutes if candidate is not None), default=None)
 
 
 def _minute_from(connection: sa.Connection, model_id: int, minute: int) -> int | None:
-    """Return the first minute from one on of which there is an inference."""
-    text = "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1"
-    seq = execute(connection, text, (model_id, smallest_id_at(minute * MINUTE_MS))).scalar()
+    """Return the first minute at or after `minute` with an inference, or None."""
+    statement = "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1"
+    seq = execute(connection, statement, (model_id, smallest_id_at(minute * MINUTE_MS))).scalar()
     return None if seq is None else rollups.minute_of(seq)
 
 
 def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
-    first = smallest_id_at(minute * MINUTE_MS)
-    window = (model_id, first, min(smallest_id_at((minute + 1) * MINUTE_MS), LARGEST_ID))
+    start_id = smallest_id_at(minute * MINUTE_MS)
+    id_range = (model_id, start_id, min(smallest_id_at((minute + 1) * MINUTE_MS), LARGEST_ID))
     tally = Tally()
-    where = "WHERE model_id = ? AND seq >= ? AND seq < ?"
-    text = f"SELECT status, latency_us, input_kept, input_bytes FROM inference {where}"
-    for row in execute(connection, text, window):
+    condition = "WHERE model_id = ? AND seq >= ? AND seq < ?"
+    statement = f"SELECT status, latency_us, input_kept, input_bytes FROM inference {condition}"
+    for row in execute(connection, statement, id_range):
         tally.count(*row)
-    text = (
+    statement = (
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"
-        f" {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label"
+        f" {condition.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label"
     )
-    labels = execute(connection, text, (*window, *window[1:]))
+    labels = execute(connection, statement, (*id_range, *id_range[1:]))
     for label, n in labels:
         tally.count_label(label, int(n))
     return tally
 
 
-def _read(state: Path, name: str) -> RebuildProgress | None:
+def _read(state_path: Path, name: str) -> RebuildProgress | None:
     try:
-        progress = msgspec.msgpack.decode(state.read_bytes(), type=RebuildProgress)
+        progress = msgspec.msgpack.decode(state_path.read_bytes(), type=RebuildProgress)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
     return progress if progress.database == name and progress.table in _FIRST else None

@@ -156,5 +156,7 @@ def cursor_range(request: QueryRequest, query: str) -> IdRange:
         raise QueryError("expected cursor to be one that a page gave, got another text") from error
     seq, _, digest = text.partition(".")
     if digest != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
-        raise QueryError("expected cursor to be of the same filter and order, got one of another")
+        raise QueryError(
+            "the cursor belongs to another filter or order: begin again without a cursor"
+        )
     return IdRange(high=int(seq) - 1) if request.order == "-ts" else IdRange(low=int(seq) + 1)

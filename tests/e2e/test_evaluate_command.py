@@ -139,14 +139,14 @@ def test_a_run_that_was_ended_goes_on(server, unseen) -> None:
     count_before = len(server.query(filter_))
     assert 20 <= count_before < 200
     done = evaluate(*options, "--json")
-    assert f"{200 - count_before} images sent, {count_before} before" in done.stderr
+    assert f"{200 - count_before} images sent, {count_before} stored before" in done.stderr
     records = server.query(filter_)
     assert sorted(record["metadata"]["dataset_path"] for record in records) == [
         f"{at:04d}.png" for at in range(200)
     ]
     assert all(record["ground_truth"] for record in records)
     assert json.loads(done.stdout)["data"]["current"]["n"] == 200
-    assert "0 images sent, 200 before" in evaluate(*options, "--json").stderr
+    assert "0 images sent, 200 stored before" in evaluate(*options, "--json").stderr
 
 
 def test_a_folder_for_each_label_with_an_image_that_is_none(server, tmp_path) -> None:
@@ -190,7 +190,7 @@ def test_a_model_folder_is_served_for_as_long(tmp_path) -> None:
     assert "12 images sent" in done.stderr
     assert "meta.weather" in done.stdout
     again = evaluate(*options, "--split", "test", "--json")  # the dataset itself names none
-    assert "0 images sent, 12 before" in again.stderr
+    assert "0 images sent, 12 stored before" in again.stderr
     report = json.loads(again.stdout)
     assert (report["model"]["name"], value(report, "Accuracy")) == ("shapes-classifier", 1.0)
     with ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-classifier") as server:

@@ -19,7 +19,7 @@ def exporter_python() -> str:
 def exports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, exporter_python: str
 ) -> Path:
-    """What the script writes that the module names as its `EXPORTER`."""
+    """Folder with the models of the script that the test module names as its `EXPORTER`."""
     root = tmp_path_factory.mktemp("exports")
     script = Path(__file__).with_name(request.module.EXPORTER)
     subprocess.run([exporter_python, script, root], check=True, capture_output=True)

@@ -91,7 +91,7 @@ class Outputs(torch.nn.Module):
 
 
 def spread(model: torch.nn.Module) -> torch.nn.Module:
-    """Give answers that depend on the image: the usual weights at random give nearly none."""
+    """Make outputs depend on the image: with usual random weights they hardly do."""
     torch.manual_seed(5)
     for name, weight in model.named_parameters():
         if name.endswith(("tokens", "position_embeddings")):
@@ -197,7 +197,7 @@ def segmented(model, processor, image, tensor, folder):
 
 
 def instances(model, processor, image, tensor, folder):
-    """Give label, score and mask of each; masks are enlarged before they are cut, not after."""
+    """Return label, score and mask of each; masks are enlarged before they are cut, not after."""
     outputs = model(**tensor)
     size = [(image.height, image.width)]
     read = processor.post_process_instance_segmentation
@@ -240,7 +240,7 @@ def vit(**more):
 
 
 def transformers_models():
-    """Give name, model, processor and what reads the answer."""
+    """Yield name, model, processor and the function that reads the outputs."""
     square = {"height": 48, "width": 48}
     yield "vit", vit(), hf.ViTImageProcessor(size=square), classified
     several = vit(problem_type="multi_label_classification")

@@ -74,7 +74,7 @@ def drawn(name: str, task: str) -> Image.Image:
 
 
 def settle(network: torch.nn.Module, size_hw: tuple[int, int]) -> None:
-    """Give each layer's norm the mean and spread it meets, and each head answers of a wanted spread."""
+    """Return each layer's norm the mean and spread it meets, and each head answers of a wanted spread."""
     placed = LetterBox(size_hw, auto=False, scale_fill=size_hw == OPEN_HW)
     pixels = np.stack([placed(image=np.array(drawn(name, network.task))) for name in SIZES])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
@@ -104,7 +104,7 @@ def settle(network: torch.nn.Module, size_hw: tuple[int, int]) -> None:
 
 
 def read(result) -> dict:
-    """Give what one image was answered, as JSON, but for masks."""
+    """Return what one image was answered, as JSON, but for masks."""
     if result.probs is not None:
         scores = result.probs.data.tolist()
         return {"scores": dict(zip(LABELS.values(), scores, strict=True))}

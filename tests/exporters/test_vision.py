@@ -44,7 +44,7 @@ EXPORTER = "export_vision.py"
 
 
 def cases(folder):
-    """Give what the library answers to each image."""
+    """Return the library's predictions for each image."""
     expected = json.loads((folder / "expected.json").read_text())
     assert set(expected) == {f"{name}.png" for name in IMAGES}
     return expected.items()

@@ -35,7 +35,7 @@ EXPORTER = "export_yolo.py"
 
 
 def cases(folder):
-    """Give each image with what the library and the server answer to it."""
+    """Yield each image with the predictions of the library and of the server."""
     expected = json.loads((folder / "expected.json").read_text())
     assert set(expected["images"]) == {f"{name}.png" for name in IMAGES}
     model = open_model(folder)
@@ -51,12 +51,12 @@ def cases(folder):
 
 
 def flat(box):
-    """Tell whether an upright box has no area; four corners are no such box."""
+    """Check whether an upright box has no area; four corners are no such box."""
     return np.ndim(box) == 1 and (box[2] <= box[0] or box[3] <= box[1])
 
 
 def paired(rows, predictions):
-    """Give each row of the library with the answer of its label and the nearest score.
+    """Return each row of the library with the answer of its label and the nearest score.
 
     The library also answers boxes without area.
     """

@@ -96,7 +96,7 @@ def _check_header(header: list[str], name: str) -> None:
     if not header:
         raise DriftError(f"{name}:1: expected names of columns, got nothing")
     if "" in header:
-        raise DriftError(f"{name}:1: expected a name for column {header.index('') + 1}, got none")
+        raise DriftError(f"{name}:1: column {header.index('') + 1} has no name")
     duplicate = next((column for column in header if header.count(column) > 1), None)
     if duplicate is not None:
         raise DriftError(f"{name}:1: expected each column once, got {duplicate!r:.80} again")

@@ -14,7 +14,7 @@ SideMatrix = Float32Array
 """(B, K) matrix with 1 where a unit is current, 0 where it is of the baseline, in each of B permutations."""
 
 Statistic = Callable[[Float32Array], Float64Array]
-"""Computes (B,) from what is current in each permutation: units (B, K), or counts (B, C) of them."""
+"""Computes the statistics (B,) of B permutations from a `SideMatrix` of units, or from current counts (B, C)."""
 
 
 class PermutationBudget(NamedTuple):

@@ -58,7 +58,7 @@ class SignalSeries(msgspec.Struct):
 
     series: Series
     changes: dict[str, list[str]] = {}
-    """Ends of windows at which a detector said that the level changed, by its name; oldest first."""
+    """Ends of the windows at which a detector detected a change, by its name; oldest first."""
 
 
 class WatchState(msgspec.Struct):

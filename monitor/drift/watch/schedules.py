@@ -209,7 +209,7 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
     for position, url in enumerate(urls):
         _check_url(url, f"webhooks[{position}].url")
     if len(set(urls)) < len(urls):
-        raise QueryError("expected each URL of webhooks once, got one twice")
+        raise QueryError("webhooks lists a URL twice")
     resolve_times(schedule.parameters(model, 0), 0)
     return schedule
 

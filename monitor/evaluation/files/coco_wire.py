@@ -74,7 +74,7 @@ def annotated_images(
             if task != "IMAGE_CLASSIFICATION" or annotation not in annotations:
                 annotations += parse_annotations([annotation], location)
         if image.file_name is None:
-            raise EvaluationError(f"{name}: image {image.id!r}: file_name is required")
+            raise EvaluationError(f"{name}: file_name is required for image {image.id!r}")
         yield image.file_name, annotations
 
 

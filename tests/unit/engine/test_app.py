@@ -16,7 +16,7 @@ from tests.unit.store.place import fill, run_statements
 
 @pytest.fixture
 def inferences(tmp_path: Path) -> Iterator[InferenceReader]:
-    """What a restart finds: record 7 in the database, 5 in the journal."""
+    """A store at a restart: record 7 in the database, 5 in the journal."""
     directory, url = tmp_path / "journal", f"sqlite:///{tmp_path}/store.db"
     fill(url, directory, [make_record(7)])
     journal = Journal(directory, 0)

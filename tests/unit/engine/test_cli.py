@@ -1,4 +1,4 @@
-"""What the commands say to options that mean nothing."""
+"""Messages of the commands about invalid options."""
 
 import pytest
 from click.testing import CliRunner

@@ -41,7 +41,7 @@ def write(tmp_path):
     return to
 
 
-def test_no_drift_is_said_first(write) -> None:
+def test_verdict_without_drift_comes_first(write) -> None:
     output = run("--baseline", write("a.jsonl"), "--current", write("b.jsonl")).stdout
     assert output.startswith("No drift in 3 signals.\n")
     assert re.search(r"score +ok +ks +0\.\d+ +0\.\d+ \(0\.100\) +150 / 150 +150 / 150", output)
@@ -64,7 +64,7 @@ def test_too_few_are_insufficient(write) -> None:
     assert output.startswith("Insufficient: there are too few independent values")
 
 
-def test_status_tells_of_drift_where_asked(write) -> None:
+def test_fail_on_drift_sets_the_exit_status(write) -> None:
     same = ("--baseline", write("a.jsonl"), "--current", write("b.jsonl"))
     moved = ("--baseline", write("a.jsonl"), "--current", write("c.jsonl", shift=2))
     run(*same, "--fail-on-drift")
@@ -114,7 +114,7 @@ def test_reports_are_written(write, tmp_path) -> None:
     assert json.loads((tmp_path / "r.json").read_bytes())["kind"] == "drift"
 
 
-def test_what_is_wrong_is_named(write, tmp_path) -> None:
+def test_wrong_arguments_are_named(write, tmp_path) -> None:
     fine, bad = write("a.jsonl"), tmp_path / "bad.csv"
     bad.write_text("score,x\n1,2\n3\n")
     cases = [
@@ -151,7 +151,7 @@ def test_options_are_described() -> None:
         assert f"`{option}`" in section or f"`{option} NAME[@VERSION]`" in section, option
 
 
-def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
+def test_documented_example_matches_the_output(tmp_path, monkeypatch) -> None:
     section = GUIDE.read_text("utf-8").partition("## Compare two files\n")[2]
     assert "quadriga drift --baseline march.csv --current april.csv" in section
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
     assert "Left out, file: " not in output
 
 
-def test_what_is_stored_is_compared_here(tmp_path) -> None:
+def test_stored_windows_are_compared_locally(tmp_path) -> None:
     place = Place(tmp_path, f"sqlite:///{tmp_path}/store.db")
     draw = np.random.default_rng(3)
     for start, shift in ((0, 0.0), (1000, 0.4)):

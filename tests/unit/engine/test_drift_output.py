@@ -1,4 +1,4 @@
-"""What the command line says of a drift report."""
+"""Output of a drift report on the command line."""
 
 import io
 
@@ -17,7 +17,7 @@ def said(report):
     return console.file.getvalue()
 
 
-def test_where_signals_moved_and_what_is_estimated_is_said_in_short():
+def test_moved_signals_and_estimates_are_summarised():
     text = said(watched())
     assert (
         "Moved: signal 3, where meta.camera_id is camera è (n = 40): 1.250, elsewhere 0.040" in text
@@ -38,14 +38,16 @@ def test_many_parts_are_counted():
 def test_signals_that_lack_the_same_are_named_together():
     nothing = Effect("wasserstein_iqr", None, 0.1)
     signals = [
-        Signal(name, "numeric", "ks", nothing, (9, 9), status="insufficient", reason=reason)
+        Signal(
+            name, "numeric", "ks", effect=nothing, n=(9, 9), status="insufficient", reason=reason
+        )
         for name, reason in (("a", "few"), ("b", "none"), ("c", "few"))
     ]
     text = said(msgspec.structs.replace(watched(), signals=signals))
     assert "Insufficient, a, c: few\nInsufficient, b: none\n" in text
 
 
-def test_what_did_not_count_is_said_and_that_another_model_answered():
+def test_excluded_rows_and_other_models_are_reported():
     report = watched()
     data = msgspec.structs.replace(report.data, excluded={"other_space": 7, "baseline_failed": 2})
     parameters = report.parameters | {"baseline_sha256": "aa" * 32}

@@ -43,12 +43,12 @@ def copied(folder, name, monitor=""):
 def answered(model, paths, **parameters):
     images = ImageModel(model.image_predictor, 10**7, 10)
     data = [path.read_bytes() for path in paths]
-    tensor = Tensor("a", "BYTES", (len(data),), data, parameters)
+    tensor = Tensor("a", "BYTES", (len(data),), data=data, parameters=parameters)
     return infer_images(images, InferRequest(model.name, None, "", [tensor]))[1]
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_each_sample_model_has_one(name):
+def test_each_sample_model_has_an_embedding(name):
     model = open_model(SAMPLE_MODELS / name)
     source = model.embedding
     assert (source.tensor, source.pooling, source.length) == (*SAMPLES[name], 64)
@@ -83,7 +83,7 @@ def test_answers_are_those_of_the_file_to_the_bit(name):
         np.testing.assert_array_equal(with_it[output], array)
 
 
-def test_it_is_what_the_tensor_holds(tmp_path):
+def test_embedding_holds_the_values_of_the_tensor(tmp_path):
     """The onnx package makes the same tensor an output; numpy averages it."""
     name, tensor = "shapes-segmenter", SAMPLES["shapes-segmenter"][0]
     proto = onnx.load(SAMPLE_MODELS / name / "model.onnx")
@@ -111,7 +111,7 @@ def test_an_answer_in_pieces_has_it():
     model = open_model(SAMPLE_MODELS / "shapes-image-text")
     images = ImageModel(model.image_predictor, 10**7, 10)
     parameters = {"prompt": "How many circles?"}
-    tensor = Tensor("a", "BYTES", (1,), [SCENES[0].read_bytes()], parameters)
+    tensor = Tensor("a", "BYTES", (1,), data=[SCENES[0].read_bytes()], parameters=parameters)
     *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))
     (complete,) = answered(model, SCENES[:1], **parameters)
     np.testing.assert_array_equal(last.embedding, complete.embedding)
@@ -144,7 +144,7 @@ def test_model_toml_names_a_tensor(tmp_path, tensor, length):
         ("shapes-image-text", "model:shapes-detector", "shapes-detector"),
     ],
 )
-def test_model_toml_says_none_or_another_model_s(tmp_path, name, written, other_model):
+def test_model_toml_names_no_embedding_or_another_model(tmp_path, name, written, other_model):
     model = open_model(copied(tmp_path, name, f'embedding = "{written}"'))
     assert (model.embedding.tensor, model.embedding.other_model) == (None, other_model)
     assert model.embedding_space is None
@@ -185,8 +185,8 @@ def small(folder, monitor=""):
         folder / "model.onnx",
         CONVOLUTIONS,
         [value("image", ["batch", 3, 16, 16])],
-        [value("logits", ["batch", 3])],
-        {"w": weights},
+        outputs=[value("logits", ["batch", 3])],
+        initializers={"w": weights},
     )
     (folder / "model.toml").write_text(
         'family = "plain-classifier"\nlabels = ["a", "b", "c"]\n[monitor]\n' + monitor
@@ -202,7 +202,7 @@ def small(folder, monitor=""):
         ("sizes", "expected floating numbers, got INT64"),
     ],
 )
-def test_a_model_answers_without_where_the_tensor_is_none(tmp_path, caplog, tensor, expected):
+def test_model_without_usable_tensor_has_no_embedding(tmp_path, caplog, tensor, expected):
     with caplog.at_level(logging.WARNING, "quadriga.models"):
         model = open_model(small(tmp_path, f'embedding = "{tensor}"'))
     assert model.embedding.tensor is None
@@ -269,13 +269,13 @@ def test_inspect_names_it(tmp_path):
         "flat",
     ],
 )
-def test_one_vector_an_image(array, expected):
+def test_pooling_gives_one_vector_per_image(array, expected):
     vectors = pool_vectors(array, 2)
     assert [None if vector is None else vector.tolist() for vector in vectors] == expected
     assert all(vector is None or vector.dtype == np.float32 for vector in vectors)
 
 
-def test_the_mean_of_parts_needs_each():
+def test_mean_of_tiles_needs_every_embedding():
     ones_vector = np.ones(2, np.float32)
     assert mean_vector([ones_vector, 3 * ones_vector]).tolist() == [2, 2]
     assert mean_vector([ones_vector, None]) is None

@@ -22,7 +22,9 @@ def graph(text, outputs):
         numbers = {"strides": (stride, stride)} if stride > 1 else {}
         output_names = targets.strip().split(",")
         nodes.append(Node(operator.rstrip("23"), tuple(inputs), tuple(output_names), numbers))
-    return Graph(tuple(nodes), {"image": (1, 3, 64, 64)}, outputs, WEIGHTS, {"by2": (2,)})
+    return Graph(
+        tuple(nodes), {"image": (1, 3, 64, 64)}, outputs, weights=WEIGHTS, constants={"by2": (2,)}
+    )
 
 
 STEM = """a = Conv2 image w3
@@ -167,7 +169,7 @@ def test_a_graph_that_goes_round_in_circles_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["y", "longer" * 50])
-def test_a_further_output_is_what_the_onnx_package_reads(tmp_path, name):
+def test_added_output_is_read_by_the_onnx_package(tmp_path, name):
     original = onnx.load(doubling(tmp_path / "model.onnx"))
     model = onnx.ModelProto.FromString(add_output(original.SerializeToString(), "x", name))
     assert [output.name for output in model.graph.output] == ["y", name]

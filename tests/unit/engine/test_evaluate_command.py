@@ -52,7 +52,7 @@ def test_json_is_all_that_is_printed(records) -> None:
     assert piped["metrics"][0]["ci95"] is None
 
 
-def test_times_are_shown_in_order_and_what_is_cut_is_said(tmp_path) -> None:
+def test_times_are_ordered_and_cut_rows_are_counted(tmp_path) -> None:
     lines = [record(at, created_at=f"2026-01-01T{23 - at % 24:02d}:00:00Z", metadata={"a": at}) for at in range(30)]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     options = ("--task", "detection", "--records", tmp_path / "a.jsonl", "--resamples", 0)
@@ -127,7 +127,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_what_is_stored_is_evaluated_and_compared(data) -> None:
+def test_stored_inferences_are_evaluated_and_compared(data) -> None:
     options = ("--model", "ships@1", "--compare", "other", "--slice", "first=meta.at=0")
     output = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
     assert "ships 1" in output
@@ -206,7 +206,7 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
     ],
 )
-def test_what_means_nothing_is_said(tmp_path, monkeypatch, arguments, message: str) -> None:
+def test_invalid_arguments_are_reported(tmp_path, monkeypatch, arguments, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("bad.jsonl", "bad.parquet"):
         (tmp_path / name).write_text("no")

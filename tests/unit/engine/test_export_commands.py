@@ -17,7 +17,7 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def test_what_is_imported_is_exported(tmp_path: Path) -> None:
+def test_imported_inferences_are_exported(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps(LINE))
     data = ("--data", tmp_path / "data")
     for _ in range(2):
@@ -54,7 +54,9 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
         (["import", "bad.jsonl"], "line 1: expected a JSON object"),
     ],
 )
-def test_what_means_nothing_is_said(tmp_path: Path, monkeypatch, arguments, message: str) -> None:
+def test_invalid_arguments_are_reported(
+    tmp_path: Path, monkeypatch, arguments, message: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.jsonl").write_text(json.dumps(LINE))
     (tmp_path / "bad.jsonl").write_text("no")

@@ -25,7 +25,7 @@ from tests.text_models import (
     words,
     write_json,
 )
-from tests.unit.engine.serving_place import pipeline_of, small
+from tests.unit.engine.harness import load_pipeline, small_settings
 
 WHITE = Image(np.full((7, 5, 3), 255, np.uint8))
 BLACK = Image(np.zeros((7, 5, 3), np.uint8))
@@ -137,7 +137,7 @@ def test_an_image_is_encoded_once_for_all_its_prompts(tmp_path):
     assert counting.rows == [1, 1, 1]
 
 
-def test_prompts_of_any_length_are_one_batch_where_the_decoder_pads(tmp_path):
+def test_prompts_of_any_length_are_one_batch_if_the_decoder_pads(tmp_path):
     package = TextPackage(vision_language(tmp_path))
     embedding = package._reader._embed.args[0]
     counting = Counting(copy.copy(embedding))
@@ -256,13 +256,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("toml", "message"), WRONG)
-def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, message):
+def test_errors_in_model_toml_are_named(tmp_path, toml, message):
     with pytest.raises(LoadError) as caught:
         TextPackage(vision_language(tmp_path, toml=toml))
     assert message in str(caught.value)
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_files_are_named(tmp_path):
     def load(name, change):
         folder = vision_language(tmp_path / name)
         change(folder)
@@ -346,7 +346,7 @@ NEUTRAL = {
     ("name", "value"),
     [("bad_words_ids", [[7]]), ("num_beam_groups", 2), ("encoder_repetition_penalty", 1.5)],
 )
-def test_what_the_search_does_not_follow_is_refused_where_it_matters(tmp_path, name, value):
+def test_unsupported_generation_settings_are_refused(tmp_path, name, value):
     folder = vision_language(tmp_path)
     write_json(folder, generation_config={"eos_token_id": EOS, **NEUTRAL})
     TextPackage(folder)
@@ -393,7 +393,7 @@ def test_a_repository_serves_a_package_and_says_why(tmp_path):
 @pytest.fixture
 def pipeline(tmp_path):
     vision_language(tmp_path / "talker")
-    pipeline = pipeline_of(tmp_path, None, small())
+    pipeline = load_pipeline(tmp_path, None, small_settings())
     yield pipeline
     pipeline.close()
 
@@ -405,9 +405,13 @@ PNG = (
 
 def test_a_request_answers_each_image_with_each_prompt(pipeline):
     tensors = [
-        Tensor("a", "BYTES", (2,), [PNG, PNG], {"prompts": ["one", "two three"]}),
+        Tensor("a", "BYTES", (2,), data=[PNG, PNG], parameters={"prompts": ["one", "two three"]}),
         Tensor(
-            "b", "BYTES", (1,), [PNG], {"prompt": "", "action": "generate", "max_new_tokens": 2}
+            "b",
+            "BYTES",
+            (1,),
+            data=[PNG],
+            parameters={"prompt": "", "action": "generate", "max_new_tokens": 2},
         ),
     ]
     response = pipeline.infer(InferRequest("talker", None, "1", tensors))
@@ -434,7 +438,7 @@ def test_a_request_answers_each_image_with_each_prompt(pipeline):
     ],
 )
 def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared, own, expected):
-    tensor = Tensor("a", "BYTES", (1,), [PNG], own)
+    tensor = Tensor("a", "BYTES", (1,), data=[PNG], parameters=own)
     (output,) = pipeline.infer(
         InferRequest("talker", None, "1", [tensor], parameters=shared)
     ).outputs
@@ -455,8 +459,10 @@ def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared,
         ({"prompt": "<image>"}, "inputs[0] ('a'): data[0]: expected parameters.prompts without"),
     ],
 )
-def test_what_is_wrong_in_a_request_names_the_input(pipeline, parameters, message):
-    request = InferRequest("talker", None, "1", [Tensor("a", "BYTES", (1,), [PNG], parameters)])
+def test_request_errors_name_the_input(pipeline, parameters, message):
+    request = InferRequest(
+        "talker", None, "1", [Tensor("a", "BYTES", (1,), data=[PNG], parameters=parameters)]
+    )
     with pytest.raises(InvalidRequest) as caught:
         pipeline.infer(request)
     assert str(caught.value).startswith(message)

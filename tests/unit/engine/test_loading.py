@@ -1,4 +1,4 @@
-"""What each process of a server has in memory from its start: it costs each start, and each worker."""
+"""Modules that each process of a server loads at its start: they cost each start, and each worker."""
 
 import subprocess
 import sys

@@ -43,7 +43,7 @@ def repository(root):
 
 
 def answer(repository, name="double", version=None):
-    """What a model makes of 1."""
+    """Return the output of a model for 1."""
     model = repository.get(name, version)
     return model.session.run({"x": np.ones((1, 3), np.float32)})["y"][0, 0]
 
@@ -76,7 +76,7 @@ def test_a_folder_that_appeared_can_be_loaded(root, repository):
     assert answer(repository, "m-new") == 3
 
 
-def test_a_load_that_fails_keeps_what_was_served(root, repository):
+def test_failed_load_keeps_the_served_version(root, repository):
     (root / "double" / "model.onnx").write_bytes(b"broken")
     (root / "new").mkdir()
     (root / "new" / "model.onnx").write_bytes(b"broken")
@@ -124,7 +124,7 @@ def test_a_model_that_is_not_served_any_more_is_freed_at_once(root, name):
             gc.enable()
 
 
-def test_what_is_asked_before_the_first_load_stands(root):
+def test_changes_before_the_first_load_are_applied(root):
     repository = ModelRepository(root)
     repository.unload("versions")
     tripling(root / "double" / "model.onnx")
@@ -156,7 +156,7 @@ def test_a_config_stands_for_model_toml_until_the_next_load(repository):
         ({"runtime": {"providers": ["NoProvider"]}}, "NoProvider"),
     ],
 )
-def test_what_a_config_may_not_say_is_named(repository, config, message):
+def test_disallowed_config_values_are_named(repository, config, message):
     with pytest.raises(LoadError, match=message):
         repository.load("double", Override(config))
     assert answer(repository) == 2

@@ -9,13 +9,13 @@ from quadriga.engine.onnx_file import OnnxFileError, check_external_data, read_o
 from tests.onnx_models import doubling, save, value
 
 
-def test_a_header_says_what_the_onnx_package_says(tmp_path):
+def test_header_agrees_with_the_onnx_package(tmp_path):
     path = save(
         tmp_path / "model.onnx",
         [helper.make_node("Add", ["x", "w"], ["y"])],
         [value("x", [1])],
-        [value("y", [1])],
-        {"w": np.ones(1, np.float32)},
+        outputs=[value("y", [1])],
+        initializers={"w": np.ones(1, np.float32)},
         metadata={"names": "{0: 'ä'}", "stride": "32"},
     )
     header, _ = read_onnx(path)
@@ -75,7 +75,7 @@ def test_external_weights_stay_inside_the_folder(tmp_path, location):
         bytes(64),
     ],
 )
-def test_what_is_no_onnx_model_is_refused(tmp_path, content):
+def test_files_other_than_onnx_are_refused(tmp_path, content):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     with pytest.raises(OnnxFileError, match="expected"):

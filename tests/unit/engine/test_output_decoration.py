@@ -1,4 +1,4 @@
-"""What a response adds to outputs: ids, that there was no room, semantic scores; and which outputs it has."""
+"""Additions of a response to outputs: ids, missing storage, semantic scores; and the selection of outputs."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def image(score: float | None = None, *, requested: bool | None = None) -> Image
 
 
 def output(name: str, images: int, **parameters) -> Tensor:
-    return Tensor(name, "BYTES", (images,), [[]] * images, parameters)
+    return Tensor(name, "BYTES", (images,), data=[[]] * images, parameters=parameters)
 
 
 def added(outputs, results, stored, *, per_image: bool = True, with_scores: bool = False):
@@ -70,7 +70,7 @@ def test_outputs_of_a_graph_have_no_ids():
     ],
     ids=["not-wanted", "by-the-setting", "by-the-request", "declined", "several", "none-scored"],
 )
-def test_scores_are_in_the_parameters_where_wanted(results, with_scores, expected):
+def test_requested_scores_are_in_the_parameters(results, with_scores, expected):
     outputs = [output("a", len(results))]
     assert added(outputs, results, StoreResult(), with_scores=with_scores) == [expected]
 

@@ -1,4 +1,4 @@
-"""What a client may send along with a load, and what it may not reach with it."""
+"""Overrides that a client may send with a load, and their limits."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_versions_that_are_not_there_are_refused(versions):
         ({"labels": "/etc/passwd"}, "relative path"),
     ],
 )
-def test_what_a_config_may_not_say_is_named(config, message):
+def test_disallowed_config_values_are_named(config, message):
     with pytest.raises(LoadError, match=message) as caught:
         read_config(config)
     assert str(caught.value).startswith(("config: ", "expected a relative path"))

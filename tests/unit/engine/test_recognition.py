@@ -1,4 +1,4 @@
-"""What a model is, and why: each field by the first source that has it."""
+"""Recognition of a model: each field comes from the first source that has it."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
     assert recognition.written.runtime.max_batch == 2
 
 
-def test_the_server_s_threshold_stands_where_the_model_says_nothing(tmp_path):
+def test_server_threshold_applies_without_a_model_threshold(tmp_path):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
     assert recognised(path, 0.9).spec.defaults.score_threshold == 0.9
     assert recognised(path).spec.defaults.score_threshold == 0.5
@@ -115,7 +115,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ),
     ],
 )
-def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, message):
+def test_errors_in_model_toml_are_named(tmp_path, toml, message):
     path = classifier(tmp_path / "model.onnx")
     (tmp_path / "model.toml").write_text(toml)
     with pytest.raises(LoadError) as caught:
@@ -166,7 +166,7 @@ def test_a_std_of_zero_is_refused(tmp_path):
         ("labels = []", r"class names in model.toml, labels, .* got \[\]"),
     ],
 )  # fmt: skip
-def test_a_key_that_nothing_reads_is_refused_with_what_it_is_for(tmp_path, toml, message):
+def test_unused_key_is_refused_with_its_purpose(tmp_path, toml, message):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
     (tmp_path / "model.toml").write_text(toml)
     with pytest.raises(LoadError, match=message):

@@ -1,4 +1,4 @@
-"""What is kept of requests: how safely, with which standard metadata, and what where there is no room."""
+"""Storing of requests: durability, standard metadata, and handling of a full journal."""
 
 import shutil
 import threading
@@ -25,7 +25,7 @@ from quadriga.store.writer import Writer
 from tests.background import at_once, in_background
 from tests.band_images import png
 from tests.onnx_models import COLOURS_TOML, classifier, doubling, save, value
-from tests.unit.engine.serving_place import journaled, pipeline_of, small
+from tests.unit.engine.harness import journal_payloads, load_pipeline, small_settings
 
 
 def gray(level: int) -> bytes:
@@ -45,13 +45,13 @@ def breaking(path: Path) -> Path:
             helper.make_node("Gather", ["rows", "row"], ["logits"]),
         ],
         [value("image", ["batch", 3, 8, 8])],
-        [value("logits", ["batch", 3])],
-        {"rows": np.eye(1, 3, dtype=np.float32)},
+        outputs=[value("logits", ["batch", 3])],
+        initializers={"rows": np.eye(1, 3, dtype=np.float32)},
     )
 
 
-class Place:
-    """A server's inside: models, the pipeline, and what is in its data folder."""
+class RecordingHarness:
+    """Models, their pipeline, and the content of its data folder."""
 
     def __init__(self, root: Path) -> None:
         self.models = root / "models"
@@ -69,7 +69,7 @@ class Place:
         (self.models / name / "model.toml").write_text(f"{COLOURS_TOML}[store]\n{store}\n")
 
     def pipeline(self, soft: int = 1 << 30, hard: int = 1 << 30, **options) -> Pipeline:
-        settings = small(
+        settings = small_settings(
             journal_soft_bytes=soft, journal_hard_bytes=hard,
             journal_full=options.pop("full", "fail"),
             journal_block_ms=1000 * options.pop("block_s", 0.05),
@@ -77,15 +77,17 @@ class Place:
         )  # fmt: skip
         journal = Journal(self.directory, 0)
         blobs = FileBlobs(self.blobs)
-        self.recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
-        pipeline = pipeline_of(self.models, self.recorder, settings)
+        self.recorder = Recorder(
+            IdSource(0), journal, blobs, settings=settings, engine_version="1.2.3"
+        )
+        pipeline = load_pipeline(self.models, self.recorder, settings)
         self.opened.append(pipeline)
         return pipeline
 
     def records(self) -> list[InferenceRecord]:
         return [
             msgspec.json.decode(payload, type=InferenceRecord)
-            for payload in journaled(self.directory)
+            for payload in journal_payloads(self.directory)
             if not is_change(payload)
         ]
 
@@ -94,7 +96,7 @@ class Place:
         self.opened.pop().close()
         changes = [
             msgspec.json.decode(payload, type=JournaledChange).change
-            for payload in journaled(self.directory)
+            for payload in journal_payloads(self.directory)
             if is_change(payload)
         ]
         return [signals.seq for change in changes for signals in change.of]
@@ -104,10 +106,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    for pipeline in place.opened:
+def harness(tmp_path: Path) -> Iterator[RecordingHarness]:
+    harness = RecordingHarness(tmp_path)
+    yield harness
+    for pipeline in harness.opened:
         pipeline.close()
 
 
@@ -115,13 +117,13 @@ def ask(
     model: str, *images: bytes, protocol: str = "v2", shared=None, **parameters
 ) -> InferRequest:
     data = list(images or [GRAY])
-    tensor = Tensor("image", "BYTES", (len(data),), data, parameters)
+    tensor = Tensor("image", "BYTES", (len(data),), data=data, parameters=parameters)
     return InferRequest(model, None, "r", [tensor], parameters=shared or {}, protocol=protocol)
 
 
-def test_a_record_says_what_the_engine_knows(place: Place) -> None:
-    response = place.pipeline().infer(ask("plain", GRAY, WHITE, metadata={"camera": "north"}))
-    first, second = place.records()
+def test_record_has_model_input_and_standard_metadata(harness: RecordingHarness) -> None:
+    response = harness.pipeline().infer(ask("plain", GRAY, WHITE, metadata={"camera": "north"}))
+    first, second = harness.records()
     assert [str(first.seq), str(second.seq)] == list(response.inference_ids)
     assert response.outputs[0].parameters["inference_id"] == ",".join(response.inference_ids)
     assert (first.status, first.input.bytes, first.input.kept) == (200, len(GRAY), True)
@@ -136,46 +138,48 @@ def test_a_record_says_what_the_engine_knows(place: Place) -> None:
     assert second.standard == first.standard
 
 
-def test_models_that_prepare_images_alike_have_one_hash(place: Place) -> None:
-    place.model("twin", "")
-    place.model("other", "")
-    toml = place.models / "other" / "model.toml"
+def test_models_that_prepare_images_alike_have_one_hash(harness: RecordingHarness) -> None:
+    harness.model("twin", "")
+    harness.model("other", "")
+    toml = harness.models / "other" / "model.toml"
     toml.write_text(toml.read_text().replace('"stretch"', '"letterbox"'))
-    pipeline = place.pipeline()
+    pipeline = harness.pipeline()
     for name in ("plain", "twin", "other"):
         pipeline.infer(ask(name))
-    plain, twin, different = [record.standard["preprocessing"] for record in place.records()]
+    plain, twin, different = [record.standard["preprocessing"] for record in harness.records()]
     assert plain == twin != different
 
 
-def test_a_protocol_is_stored_as_it_names_itself(place: Place) -> None:
-    pipeline = place.pipeline()
+def test_a_protocol_is_stored_as_it_names_itself(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline()
     pipeline.infer(ask("plain", protocol="v2-grpc"))
     rows = Tensor("x", "FP32", (1, 3), np.ones((1, 3), np.float32))
     pipeline.infer(InferRequest("double", None, "r", [rows]))
-    grpc, tensors = place.records()
+    grpc, tensors = harness.records()
     assert grpc.standard["protocol"] == "v2-grpc"
     assert tensors.standard["protocol"] == "v2"
     assert "preprocessing" not in tensors.standard
 
 
 @pytest.mark.parametrize("durability", ["memory", "process", "power"])
-def test_each_durability_keeps_all_that_is_acknowledged(place: Place, durability) -> None:
-    place.model("own", f'durability = "{durability}"')
-    pipeline = place.pipeline(durability="database")
+def test_each_durability_keeps_all_that_is_acknowledged(
+    harness: RecordingHarness, durability
+) -> None:
+    harness.model("own", f'durability = "{durability}"')
+    pipeline = harness.pipeline(durability="database")
     ids = [pipeline.infer(ask("own", gray(level))).inference_ids[0] for level in range(20)]
     pipeline.close()
-    assert [str(record.seq) for record in place.records()] == ids
-    assert place.images() == 20
-    assert place.recorder.counters()["stored_total"] == 20
-    assert place.recorder.counters()["lost_total"] == 0
+    assert [str(record.seq) for record in harness.records()] == ids
+    assert harness.images() == 20
+    assert harness.recorder.counters()["stored_total"] == 20
+    assert harness.recorder.counters()["lost_total"] == 0
 
 
 def test_with_the_durability_database_an_answer_waits_for_the_commit(
-    place: Place, tmp_path: Path, monkeypatch
+    harness: RecordingHarness, tmp_path: Path, monkeypatch
 ) -> None:
-    pipeline = place.pipeline(durability="database")
-    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db")
+    pipeline = harness.pipeline(durability="database")
+    writer = Writer(harness.directory, f"sqlite:///{tmp_path}/store.db")
     with in_background(writer.run):
         (seq,) = pipeline.infer(ask("plain")).inference_ids
     assert writer.records_committed == 1
@@ -183,15 +187,15 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
     monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0.01)
     with pytest.raises(Overloaded, match=r"has not committed.*may still be stored"):
         pipeline.infer(ask("plain"))
-    assert str(place.records()[0].seq) == seq
-    assert len(place.records()) == 2
-    assert place.recorder.counters()["refused_total"] == 1
+    assert str(harness.records()[0].seq) == seq
+    assert len(harness.records()) == 2
+    assert harness.recorder.counters()["refused_total"] == 1
 
 
-def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
-    pipeline = place.pipeline()
+def test_ids_follow_the_journal_also_between_threads(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline()
     at_once([lambda: [pipeline.infer(ask("plain")) for _ in range(10)]] * 3)
-    seqs = [record.seq for record in place.records()]
+    seqs = [record.seq for record in harness.records()]
     assert len(set(seqs)) == 30
     assert sum(later < earlier for earlier, later in pairwise(seqs)) < 15
 
@@ -210,137 +214,143 @@ def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
         ("enabled = false", {"store": True}, 0, 0),
     ],
 )
-def test_what_is_kept_is_what_the_model_and_the_request_allow(
-    place: Place, store, parameters, has_blob, images
+def test_model_and_request_decide_what_is_stored(
+    harness: RecordingHarness, store, parameters, has_blob, images
 ) -> None:
-    place.model("own", store)
-    response = place.pipeline().infer(ask("own", GRAY, WHITE, **parameters))
-    assert (len(place.records()), place.images()) == (has_blob, images)
+    harness.model("own", store)
+    response = harness.pipeline().infer(ask("own", GRAY, WHITE, **parameters))
+    assert (len(harness.records()), harness.images()) == (has_blob, images)
     assert len(response.inference_ids) == has_blob
     assert ("inference_id" in response.outputs[0].parameters) == bool(has_blob)
     assert "stored" not in response.outputs[0].parameters
-    assert all(record.input.kept == bool(images) for record in place.records())
-    assert all(record.input.hash for record in place.records())
+    assert all(record.input.kept == bool(images) for record in harness.records())
+    assert all(record.input.hash for record in harness.records())
 
 
 @pytest.mark.parametrize("durability", ["memory", "process", "power"])
-def test_an_input_may_opt_out_beside_others(place: Place, durability) -> None:
+def test_an_input_may_opt_out_beside_others(harness: RecordingHarness, durability) -> None:
     inputs = [
-        Tensor("a", "BYTES", (1,), [GRAY], {"store": False}),
-        Tensor("b", "BYTES", (1,), [WHITE], {}),
+        Tensor("a", "BYTES", (1,), data=[GRAY], parameters={"store": False}),
+        Tensor("b", "BYTES", (1,), data=[WHITE], parameters={}),
     ]
-    pipeline = place.pipeline(durability=durability)
+    pipeline = harness.pipeline(durability=durability)
     response = pipeline.infer(InferRequest("plain", None, "r", inputs))
     alone = pipeline.infer(InferRequest("plain", None, "r", inputs[:1]))
     pipeline.close()
-    (record,) = place.records()
+    (record,) = harness.records()
     assert (record.input.name, record.image_no) == ("b", 1)
     assert "inference_id" not in response.outputs[0].parameters
     assert response.outputs[1].parameters["inference_id"] == str(record.seq)
     assert (alone.inference_ids, alone.stored) == ([], True)
-    assert place.images() == 1
+    assert harness.images() == 1
 
 
-def test_sampling_takes_its_share_and_the_same_images_each_time(place: Place) -> None:
-    place.model("own", 'inputs = "sampled"\nsample_rate = 0.5')
-    pipeline = place.pipeline()
+def test_sampling_takes_its_share_and_the_same_images_each_time(harness: RecordingHarness) -> None:
+    harness.model("own", 'inputs = "sampled"\nsample_rate = 0.5')
+    pipeline = harness.pipeline()
     levels = range(60)
     for _ in range(2):
         for level in levels:
             pipeline.infer(ask("own", gray(level)))
-    sampled = [record.input.kept for record in place.records()]
+    sampled = [record.input.kept for record in harness.records()]
     assert sampled[:60] == sampled[60:]
     assert 15 < sum(sampled[:60]) < 45
-    assert place.images() == sum(sampled[:60])
+    assert harness.images() == sum(sampled[:60])
 
 
 @pytest.mark.parametrize("name", ["store", "store_input"])
-def test_an_opt_out_is_true_or_false(place: Place, name) -> None:
+def test_an_opt_out_is_true_or_false(harness: RecordingHarness, name) -> None:
     with pytest.raises(InvalidRequest, match=f"inputs.0.*parameters.{name} to be true or false"):
-        place.pipeline().infer(ask("plain", **{name: "no"}))
-    assert place.records() == []
+        harness.pipeline().infer(ask("plain", **{name: "no"}))
+    assert harness.records() == []
 
 
-def test_what_the_model_fails_on_is_kept_without_an_id(place: Place) -> None:
-    pipeline = place.pipeline(durability="database")
+def test_failed_request_is_stored_without_an_id(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline(durability="database")
     with pytest.raises(InternalError) as caught:
         pipeline.infer(ask("breaking", GRAY, WHITE, metadata={"camera": "north"}))
-    first, second = place.records()
+    first, second = harness.records()
     assert (first.status, first.predictions) == (500, [])
     assert first.standard["error"] == str(caught.value)[:2000]
     assert (second.image_no, second.metadata) == (1, {"camera": "north"})
-    assert place.images() == 2
-    numbers = place.recorder.counters()
+    assert harness.images() == 2
+    numbers = harness.recorder.counters()
     assert (numbers["failed_total"], numbers["stored_total"]) == (2, 0)
     with pytest.raises(InternalError):
         pipeline.infer(ask("breaking", WHITE, store=False))
-    assert len(place.records()) == 2
+    assert len(harness.records()) == 2
 
 
 @pytest.mark.parametrize("image", [b"no image", b""])
-def test_what_a_client_did_wrong_is_not_kept(place: Place, image) -> None:
+def test_client_errors_are_not_stored(harness: RecordingHarness, image) -> None:
     with pytest.raises(InvalidRequest):
-        place.pipeline().infer(ask("plain", image))
-    assert place.records() == []
+        harness.pipeline().infer(ask("plain", image))
+    assert harness.records() == []
 
 
-def test_beyond_the_soft_limit_answers_say_how_far_the_store_is(place: Place) -> None:
-    pipeline = place.pipeline(soft=1)
+def test_beyond_the_soft_limit_answers_say_how_far_the_store_is(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline(soft=1)
     assert pipeline.infer(ask("plain")).lag_bytes == 0
-    place.pipeline(soft=1)  # looks anew
-    response = place.opened[-1].infer(ask("plain"))
+    harness.pipeline(soft=1)  # looks anew
+    response = harness.opened[-1].infer(ask("plain"))
     assert response.lag_bytes > 100
     assert response.stored
-    assert place.recorder.counters()["behind_total"] == 1
+    assert harness.recorder.counters()["behind_total"] == 1
 
 
-def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(place: Place) -> None:
-    place.pipeline().infer(ask("plain"))
-    pipeline = place.pipeline(soft=1, hard=1)
+def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(
+    harness: RecordingHarness,
+) -> None:
+    harness.pipeline().infer(ask("plain"))
+    pipeline = harness.pipeline(soft=1, hard=1)
     with pytest.raises(Overloaded, match="expected at most 1 bytes of the journal to wait"):
         pipeline.infer(ask("plain", b"no image: nobody looks"))
     (statistics,) = pipeline.statistics("plain", None)
     assert (statistics.execution_count, statistics.fail.count) == (0, 1)
-    assert len(place.records()) == 1
-    assert place.recorder.counters()["refused_total"] == 1
+    assert len(harness.records()) == 1
+    assert harness.recorder.counters()["refused_total"] == 1
     assert pipeline.infer(ask("plain", store=False)).inference_ids == []
     assert pipeline.infer(ask("plain", shared={"store": False})).stored
 
 
-def test_beyond_the_hard_limit_fail_refuses_a_stream_too(place: Place) -> None:
-    place.pipeline().infer(ask("plain"))
-    pipeline = place.pipeline(soft=1, hard=1)
+def test_beyond_the_hard_limit_fail_refuses_a_stream_too(harness: RecordingHarness) -> None:
+    harness.pipeline().infer(ask("plain"))
+    pipeline = harness.pipeline(soft=1, hard=1)
     with pytest.raises(Overloaded, match="expected at most 1 bytes of the journal to wait"):
         next(pipeline.stream(ask("plain")))
     (statistics,) = pipeline.statistics("plain", None)
     assert statistics.fail.count == 1
 
 
-def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(place: Place) -> None:
-    place.model("own", 'journal_full = "shed"')
-    place.pipeline().infer(ask("plain"))
-    response = place.pipeline(soft=1, hard=1).infer(ask("own", GRAY, WHITE))
+def test_shedding_beyond_the_hard_limit_answers_without_storing(
+    harness: RecordingHarness,
+) -> None:
+    harness.model("own", 'journal_full = "shed"')
+    harness.pipeline().infer(ask("plain"))
+    response = harness.pipeline(soft=1, hard=1).infer(ask("own", GRAY, WHITE))
     assert (response.inference_ids, response.stored) == ([], False)
     assert response.lag_bytes > 1
     assert response.outputs[0].parameters == {"stored": False}
     assert len(response.outputs[0].data) == 2
-    assert len(place.records()) == 1
-    assert place.recorder.counters()["shed_total"] == 2
+    assert len(harness.records()) == 1
+    assert harness.recorder.counters()["shed_total"] == 2
 
 
-def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(place: Place, monkeypatch) -> None:
+def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(
+    harness: RecordingHarness, monkeypatch
+) -> None:
     monkeypatch.setattr("quadriga.store.journal_lag.SAMPLE_INTERVAL_S", 0)
-    place.pipeline().infer(ask("plain"))
-    pipeline = place.pipeline(soft=1, hard=1, full="block")
+    harness.pipeline().infer(ask("plain"))
+    pipeline = harness.pipeline(soft=1, hard=1, full="block")
     with pytest.raises(Overloaded, match="expected at most 1 bytes"):
         pipeline.infer(ask("plain"))
-    patient = place.pipeline(soft=1, hard=1, full="block", block_s=30)
-    (segment,) = segment_paths(place.directory)
+    patient = harness.pipeline(soft=1, hard=1, full="block", block_s=30)
+    (segment,) = segment_paths(harness.directory)
     moved = {segment.name: segment.stat().st_size}
-    moving = threading.Timer(0.1, write_offsets, (place.directory, moved))
+    moving = threading.Timer(0.1, write_offsets, (harness.directory, moved))
     moving.start()
     assert patient.infer(ask("plain")).inference_ids
-    assert place.recorder.counters()["blocked_total"] == 1
+    assert harness.recorder.counters()["blocked_total"] == 1
 
 
 class FullDisk:
@@ -359,12 +369,12 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("durability", ["process", "power", "database"])
-def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
-    place: Place, durability, monkeypatch
+def test_failed_write_is_refused_and_later_requests_succeed(
+    harness: RecordingHarness, durability, monkeypatch
 ) -> None:
     monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0)
-    pipeline = place.pipeline(durability=durability)
-    full = FullDisk(place.directory)
+    pipeline = harness.pipeline(durability=durability)
+    full = FullDisk(harness.directory)
     with pytest.raises(Overloaded, match="cannot append"):
         pipeline.infer(ask("plain"))
     full.end()
@@ -373,50 +383,50 @@ def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
             pipeline.infer(ask("plain"))
     else:
         assert pipeline.infer(ask("plain")).inference_ids
-    assert len(place.records()) == 1
+    assert len(harness.records()) == 1
 
 
 @pytest.mark.parametrize("broken", ["journal", "blobs"])
-def test_what_cannot_be_written_is_shed_where_that_is_the_policy(place: Place, broken) -> None:
-    pipeline = place.pipeline(full="shed")
+def test_failed_write_is_shed_by_policy(harness: RecordingHarness, broken) -> None:
+    pipeline = harness.pipeline(full="shed")
     pipeline.infer(ask("plain"))
     if broken == "journal":
-        full = FullDisk(place.directory)
+        full = FullDisk(harness.directory)
     else:
-        shutil.rmtree(place.blobs)
-        full = FullDisk(place.blobs) if place.blobs.mkdir() is None else None
+        shutil.rmtree(harness.blobs)
+        full = FullDisk(harness.blobs) if harness.blobs.mkdir() is None else None
     response = pipeline.infer(ask("plain", WHITE))
     assert not response.stored
     assert response.outputs[0].parameters == {"stored": False}
     full.end()
     assert pipeline.infer(ask("plain", WHITE)).inference_ids
-    assert place.recorder.counters()["shed_total"] == 1
+    assert harness.recorder.counters()["shed_total"] == 1
 
 
-def test_what_cannot_be_written_waits_where_that_is_the_policy(place: Place) -> None:
-    pipeline = place.pipeline(full="block", block_s=30)
-    full = FullDisk(place.directory)
+def test_failed_write_waits_by_policy(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline(full="block", block_s=30)
+    full = FullDisk(harness.directory)
     ending = threading.Timer(0.1, full.end)
     ending.start()
     assert pipeline.infer(ask("plain")).inference_ids
-    assert len(place.records()) == 1
-    assert place.recorder.counters()["blocked_total"] == 1
+    assert len(harness.records()) == 1
+    assert harness.recorder.counters()["blocked_total"] == 1
 
 
-def test_memory_takes_inferences_while_nothing_can_be_written(place: Place) -> None:
-    pipeline = place.pipeline(durability="memory")
-    full = FullDisk(place.directory)
+def test_memory_takes_inferences_while_nothing_can_be_written(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline(durability="memory")
+    full = FullDisk(harness.directory)
     ids = [pipeline.infer(ask("plain")).inference_ids[0] for _ in range(5)]
     full.end()
     pipeline.close()
-    assert [str(record.seq) for record in place.records()] == ids
+    assert [str(record.seq) for record in harness.records()] == ids
 
 
-def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> None:
+def test_memory_that_is_full_follows_the_policy(harness: RecordingHarness, monkeypatch) -> None:
     monkeypatch.setattr(recording, "MAX_BACKLOG_BYTES", 3000)
-    place.model("own", 'journal_full = "shed"')
-    pipeline = place.pipeline(durability="memory")
-    full = FullDisk(place.directory)
+    harness.model("own", 'journal_full = "shed"')
+    pipeline = harness.pipeline(durability="memory")
+    full = FullDisk(harness.directory)
     stored = [pipeline.infer(ask("own")).stored for _ in range(5)]
     assert stored[0]
     assert not stored[-1]
@@ -424,11 +434,11 @@ def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> No
         pipeline.infer(ask("plain"))
     full.end()
     pipeline.close()
-    assert len(place.records()) == sum(stored)
+    assert len(harness.records()) == sum(stored)
 
 
-def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
-    pipeline = place.pipeline(signals_per_s=1e6)
+def test_signals_are_of_images_that_are_recorded(harness: RecordingHarness) -> None:
+    pipeline = harness.pipeline(signals_per_s=1e6)
     pipeline.infer(ask("plain", GRAY, WHITE))
     pipeline.infer(ask("plain", store_input=False))
     pipeline.infer(ask("plain", store=False))
@@ -436,10 +446,10 @@ def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
         pipeline.infer(ask("breaking", WHITE))
     tensor = Tensor("x", "FP32", (1, 3), np.zeros((1, 3), np.float32))
     pipeline.infer(InferRequest("double", None, "r", [tensor]))
-    assert place.signalled() == [record.seq for record in place.records()[:3]]
-    numbers = place.recorder.counters()
+    assert harness.signalled() == [record.seq for record in harness.records()[:3]]
+    numbers = harness.recorder.counters()
     assert (numbers["signals_total"], numbers["signals_skipped_total"]) == (3, 0)
-    assert len(place.records()) == 5
+    assert len(harness.records()) == 5
 
 
 @pytest.mark.parametrize(
@@ -452,15 +462,15 @@ def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
     ],
     ids=["rate", "model", "memory", "nothing"],
 )
-def test_models_may_have_no_signals(place: Place, options, toml) -> None:
-    place.model("own", toml)
-    place.pipeline(**options).infer(ask("own"))
-    assert place.signalled() == []
+def test_models_may_have_no_signals(harness: RecordingHarness, options, toml) -> None:
+    harness.model("own", toml)
+    harness.pipeline(**options).infer(ask("own"))
+    assert harness.signalled() == []
 
 
-def test_pixels_of_one_request_are_bounded(place: Place, monkeypatch) -> None:
+def test_pixels_of_one_request_are_bounded(harness: RecordingHarness, monkeypatch) -> None:
     monkeypatch.setattr(image_inference, "MAX_SIGNAL_PIXEL_BYTES", 2 * 4 * 6 * 3)
-    pipeline = place.pipeline(signals_per_s=1e6)
+    pipeline = harness.pipeline(signals_per_s=1e6)
     pipeline.infer(ask("plain", *[GRAY] * 5))
-    assert place.signalled() == [record.seq for record in place.records()[:2]]
-    assert place.recorder.counters()["signals_skipped_total"] == 3
+    assert harness.signalled() == [record.seq for record in harness.records()[:2]]
+    assert harness.recorder.counters()["signals_skipped_total"] == 3

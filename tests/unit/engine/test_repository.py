@@ -111,7 +111,7 @@ def test_a_stray_file_beside_model_folders_hides_none(root, caplog):
     assert "as stray/stray.onnx" in caplog.text
 
 
-def test_a_folder_with_several_files_says_why_it_is_passed_over(root, caplog):
+def test_folder_with_several_files_is_ignored_with_a_reason(root, caplog):
     doubling(root / "several" / "a.onnx")
     doubling(root / "several" / "b.onnx")
     assert "several" not in {status.name for status in ModelRepository(root).statuses()}

@@ -47,7 +47,7 @@ def test_a_summary_has_the_fields_of_the_request_and_its_stages(model):
     assert summary.error == ""
 
 
-def test_a_success_is_counted_once_it_is_said(model):
+def test_success_is_counted_when_reported(model):
     previous = statistics(model)
     with trace_of(model) as trace:
         trace.stop()

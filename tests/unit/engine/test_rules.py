@@ -166,7 +166,7 @@ def test_prototypes_tell_instance_segmentation_in_either_order(outputs, image, f
         (floats(1, 10), (IMAGES, SMALL)),
     ],
 )
-def test_what_no_rule_sees_is_tensors(output, inputs):
+def test_unrecognised_model_takes_tensors(output, inputs):
     assert match_families(evidence({"out": output}, inputs)) is None
 
 

@@ -13,7 +13,7 @@ from tests.background import listening
 
 @pytest.fixture
 def server():
-    """What answers as it was told and remembers what it heard, and its client."""
+    """A server that sends prepared responses and records requests, and its client."""
     state = SimpleNamespace(answers=[], heard=[])
 
     class Handler(BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ def server():
         state.client.close()
 
 
-def test_an_image_is_sent_as_it_is(server) -> None:
+def test_image_is_sent_unchanged(server) -> None:
     server.answers = [(200, {}, b'{"a": 1}')]
     assert server.client.infer("m/versions/1", b"\xff\x00", "x.jpg", {"metadata": "{}"}) == {"a": 1}
     ((path, headers, body),) = server.heard
@@ -50,14 +50,14 @@ def test_an_image_is_sent_as_it_is(server) -> None:
     assert (tensor["name"], tensor["shape"], tensor["datatype"]) == ("x.jpg", [1], "BYTES")
 
 
-def test_a_busy_server_is_waited_for(server) -> None:
+def test_busy_server_is_retried(server) -> None:
     busy = {"Retry-After": "0"}
     server.answers = [(503, busy, b"{}"), (429, busy, b"{}"), (200, {}, b"{}")]
     assert server.client.request_json("POST", "/a", {"b": 1}) == {}
     assert [body for _, _, body in server.heard] == [b'{"b": 1}'] * 3
 
 
-def test_patience_ends(server, monkeypatch) -> None:
+def test_busy_server_times_out(server, monkeypatch) -> None:
     monkeypatch.setattr(server_client, "BUSY_TIMEOUT_S", 0.0)
     server.answers = [(503, {"Retry-After": "1"}, b'{"error": "expected room"}')]
     with pytest.raises(ServerRefused, match=r"^expected room \(503\)$"):
@@ -67,7 +67,7 @@ def test_patience_ends(server, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"), [(b'{"error": "expected x"}', "expected x"), (b"<p>", "b'<p>'")]
 )
-def test_errors_are_said_at_once(server, answer, message) -> None:
+def test_errors_are_raised_without_waiting(server, answer, message) -> None:
     server.answers = [(400, {}, answer)]
     with pytest.raises(ServerRefused, match=message) as caught:
         server.client.infer("m", b"", "x", {})
@@ -75,11 +75,11 @@ def test_errors_are_said_at_once(server, answer, message) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "https:///a"])
-def test_urls_that_are_none_are_refused(url) -> None:
+def test_invalid_urls_are_refused(url) -> None:
     with pytest.raises(ServerError, match="expected a URL such as"):
         ServerClient(url)
 
 
-def test_a_server_that_is_away_is_said() -> None:
+def test_unreachable_server_is_reported() -> None:
     with pytest.raises(ServerError, match=r"expected a server at 127\.0\.0\.1:1, got"):
         ServerClient("127.0.0.1:1").request_json("GET", "/")

@@ -70,7 +70,7 @@ def test_a_wrong_input_is_a_run_error(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["", "cpu"], ids=["arrays", "binding"])
-def test_kept_outputs_feed_the_next_run(tmp_path, device):
+def test_device_outputs_feed_the_next_run(tmp_path, device):
     """A sum that grows by what is given, in its own memory, with its rows chosen between runs."""
     path = save(
         tmp_path / "model.onnx",

@@ -76,7 +76,7 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
         ({}, {"QUADRIGA_CONFIG": "missing.toml"}, "", "missing.toml"),
     ],
 )
-def test_what_does_not_fit_names_its_origin(flags, environment, toml, message):
+def test_wrong_value_names_its_origin(flags, environment, toml, message):
     if toml:
         Path("quadriga.toml").write_text(toml)
     with pytest.raises(SettingsError) as caught:

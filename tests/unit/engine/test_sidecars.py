@@ -246,7 +246,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "config"), REFUSED)
-def test_what_cannot_be_expressed_is_refused_by_name(name, config):
+def test_unsupported_preprocessing_is_refused_by_name(name, config):
     with pytest.raises(LoadError, match=rf"^expected {name} in preprocessor_config\.json to be "):
         input_from_preprocessor(config)
 
@@ -255,6 +255,6 @@ def test_what_cannot_be_expressed_is_refused_by_name(name, config):
     ("name", "value"),
     [("mean", ["half"]), ("std", [None]), ("crop_pct", "most"), ("crop_pct", {"a": 1})],
 )
-def test_what_is_no_number_of_timm_is_refused_by_name(name, value):
+def test_wrong_timm_number_is_refused_by_name(name, value):
     with pytest.raises(LoadError, match=rf"^expected {name} in config\.json of timm to be "):
         input_from_timm({"pretrained_cfg": {name: value}})

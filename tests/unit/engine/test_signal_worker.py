@@ -17,22 +17,22 @@ from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
 from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
 from quadriga.tasks.image import Image
-from tests.unit.engine.serving_place import journaled
+from tests.unit.engine.harness import journal_payloads
 
 WHITE = Image(np.full((20, 30, 3), 255, np.uint8))
 VECTOR = np.array([1.0, -0.5, 3.25], np.float32)
 
 
-class Place:
-    """A journal and what makes signals for it."""
+class SignalHarness:
+    """A journal and the recorder of its signals."""
 
     def __init__(self, root: Path) -> None:
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0)
         self.behind = False
-        self.recorder = self.made(1e6)
+        self.recorder = self.recorder_with_rate(1e6)
 
-    def made(self, per_s: float) -> SignalRecorder:
+    def recorder_with_rate(self, per_s: float) -> SignalRecorder:
         return SignalRecorder(IdSource(0), self.journal, per_s, lambda: self.behind)
 
     def journaled(self) -> list[list[ImageSignals]]:
@@ -40,7 +40,7 @@ class Place:
         self.recorder.close()
         decoded = [
             msgspec.json.decode(payload, type=JournaledChange).change
-            for payload in journaled(self.directory)
+            for payload in journal_payloads(self.directory)
         ]
         assert all(isinstance(change, SignalsOfImages) for change in decoded)
         return [change.of for change in decoded]
@@ -52,20 +52,22 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    place.recorder.close()
-    place.journal.close()
+def harness(tmp_path: Path) -> Iterator[SignalHarness]:
+    harness = SignalHarness(tmp_path)
+    yield harness
+    harness.recorder.close()
+    harness.journal.close()
 
 
-def test_images_are_journaled_together_with_their_embedding(place: Place, monkeypatch) -> None:
+def test_images_are_journaled_together_with_their_embedding(
+    harness: SignalHarness, monkeypatch
+) -> None:
     monkeypatch.setattr(
         signal_worker, "BATCH_INTERVAL_S", 60.0
     )  # so many images end a frame, on any machine
     images = [SignalTask(seq, WHITE) for seq in range(1, 70)]
-    place.recorder.put([SignalTask(70, WHITE, VECTOR, "ab" * 8), *images], skipped=3)
-    journaled = place.journaled()
+    harness.recorder.put([SignalTask(70, WHITE, VECTOR, "ab" * 8), *images], skipped=3)
+    journaled = harness.journaled()
     assert [len(frame) for frame in journaled] == [64, 6]
     assert [signals.seq for frame in journaled for signals in frame] == [70, *range(1, 70)]
     first, second = journaled[0][:2]
@@ -73,36 +75,36 @@ def test_images_are_journaled_together_with_their_embedding(place: Place, monkey
     assert np.frombuffer(first.embedding, "<f2").tolist() == VECTOR.tolist()
     numbers = dict(zip(IMAGE_STATISTICS, np.frombuffer(first.picture, "<f4").tolist(), strict=True))
     assert (numbers["brightness"], numbers["burnt"]) == pytest.approx((100, 1))
-    assert place.counts() == (70, 3, 0)
+    assert harness.counts() == (70, 3, 0)
 
 
-def test_pixels_beyond_the_queue_are_dropped(place: Place, monkeypatch) -> None:
+def test_pixels_beyond_the_queue_are_dropped(harness: SignalHarness, monkeypatch) -> None:
     size_bytes = WHITE.pixels.nbytes
     monkeypatch.setattr(signal_worker, "MAX_QUEUE_BYTES", 2 * size_bytes)
     large = Image(np.zeros((200, 300, 3), np.uint8))
-    place.recorder.put([SignalTask(1, large), SignalTask(2, WHITE)], skipped=0)
-    assert [[signals.seq for signals in frame] for frame in place.journaled()] == [[1]]
-    assert place.counts() == (1, 0, 1)
+    harness.recorder.put([SignalTask(1, large), SignalTask(2, WHITE)], skipped=0)
+    assert [[signals.seq for signals in frame] for frame in harness.journaled()] == [[1]]
+    assert harness.counts() == (1, 0, 1)
 
 
-def test_a_fault_costs_the_signals_of_one_image(place: Place, caplog) -> None:
+def test_a_fault_costs_the_signals_of_one_image(harness: SignalHarness, caplog) -> None:
     broken = Image(np.full((4, 4, 3), None))
     images = [SignalTask(1, broken), SignalTask(2, WHITE), SignalTask(3, broken)]
-    place.recorder.put(images, skipped=0)
-    assert [[signals.seq for signals in frame] for frame in place.journaled()] == [[2]]
-    assert place.counts() == (1, 0, 2)
+    harness.recorder.put(images, skipped=0)
+    assert [[signals.seq for signals in frame] for frame in harness.journaled()] == [[2]]
+    assert harness.counts() == (1, 0, 2)
     assert len(caplog.records) == 1
 
 
-def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
-    place: Place, caplog
+def test_embedding_of_another_model_is_requested_if_configured(
+    harness: SignalHarness, caplog
 ) -> None:
     def embed(name: str, image: Image):
         if image is not WHITE:
             raise ValueError("expected three bands")
         return (VECTOR, f"space of {name}") if name == "b" else (None, None)
 
-    place.recorder = SignalRecorder(IdSource(0), place.journal, 1, embed=embed)
+    harness.recorder = SignalRecorder(IdSource(0), harness.journal, 1, embed=embed)
     multiband = Image(np.zeros((4, 4, 5), np.uint8))
     images = [
         SignalTask(1, WHITE, other_model="b"),
@@ -110,8 +112,8 @@ def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
         SignalTask(3, WHITE),
     ]
     images += [SignalTask(4, multiband, other_model="b"), SignalTask(5, WHITE, other_model="c")]
-    place.recorder.put(images, skipped=0)
-    (frame,) = place.journaled()
+    harness.recorder.put(images, skipped=0)
+    (frame,) = harness.journaled()
     assert [signals.space for signals in frame] == ["space of b", "", "", "", ""]
     assert all(signals.picture for signals in frame)
     assert len(caplog.records) == 2
@@ -119,30 +121,30 @@ def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
     assert "model 'c' has no embedding of its own" in caplog.text
 
 
-def test_a_journal_that_is_full_or_behind_is_spared(place: Place, monkeypatch) -> None:
-    place.behind = True
-    place.recorder.put([SignalTask(1, WHITE)], skipped=0)
-    assert place.journaled() == []
-    assert place.counts() == (0, 0, 1)
-    place.behind = False
-    place.recorder = place.made(1)
+def test_a_journal_that_is_full_or_behind_is_spared(harness: SignalHarness, monkeypatch) -> None:
+    harness.behind = True
+    harness.recorder.put([SignalTask(1, WHITE)], skipped=0)
+    assert harness.journaled() == []
+    assert harness.counts() == (0, 0, 1)
+    harness.behind = False
+    harness.recorder = harness.recorder_with_rate(1)
 
     def refuse(_) -> None:
         raise JournalError("expected room, got none")
 
-    monkeypatch.setattr(place.journal, "append", refuse)
-    place.recorder.put([SignalTask(1, WHITE)], skipped=0)
-    place.recorder.close()
-    assert place.counts() == (0, 0, 1)
+    monkeypatch.setattr(harness.journal, "append", refuse)
+    harness.recorder.put([SignalTask(1, WHITE)], skipped=0)
+    harness.recorder.close()
+    assert harness.counts() == (0, 0, 1)
 
 
 def test_images_that_come_too_fast_are_chosen_at_random_and_as_often_as_wanted(
-    place: Place, monkeypatch
+    harness: SignalHarness, monkeypatch
 ) -> None:
     random.seed(5)
     now_s = [0.0]
     monkeypatch.setattr(signal_worker.time, "monotonic", lambda: now_s[0])
-    recorder = place.made(10)
+    recorder = harness.recorder_with_rate(10)
     chosen: list[int] = []
     for number in range(40_000):  # of four cameras in turn, 40 images a second
         now_s[0] = number / 40
@@ -157,11 +159,13 @@ def test_images_that_come_too_fast_are_chosen_at_random_and_as_often_as_wanted(
 
 
 @pytest.mark.parametrize(("per_s", "expected"), [(0, 0), (1e6, 1000), (10, 1000), (0.5, 500)])
-def test_all_are_chosen_up_to_the_rate(place: Place, monkeypatch, per_s, expected) -> None:
+def test_all_are_chosen_up_to_the_rate(
+    harness: SignalHarness, monkeypatch, per_s, expected
+) -> None:
     random.seed(5)
     now_s = [0.0]
     monkeypatch.setattr(signal_worker.time, "monotonic", lambda: now_s[0])
-    recorder = place.made(per_s)
+    recorder = harness.recorder_with_rate(per_s)
     count = 0
     for number in range(1000):
         now_s[0] = float(number)
@@ -169,9 +173,9 @@ def test_all_are_chosen_up_to_the_rate(place: Place, monkeypatch, per_s, expecte
     assert count == pytest.approx(expected, rel=0.08)
 
 
-def test_models_have_rates_of_their_own(place: Place, monkeypatch) -> None:
+def test_models_have_rates_of_their_own(harness: SignalHarness, monkeypatch) -> None:
     monkeypatch.setattr(signal_worker.time, "monotonic", lambda: 0.0)
-    recorder = place.made(0.1)
+    recorder = harness.recorder_with_rate(0.1)
     assert [list(recorder.choose(name, 1)) for name in ("a", "b")] == [[0], [0]]
     assert [sum(len(recorder.choose(name, 1)) for _ in range(99)) < 9 for name in "ab"] == [
         True, True

@@ -39,7 +39,7 @@ def marks(*events):
     ],
     ids=["no-run", "one", "two-chunks", "two-runs", "prepares-twice", "steps-with-a-pause"],
 )
-def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches):
+def test_time_before_a_run_is_input_and_time_after_it_output(events, batches):
     counters = ModelCounters()
     counters.count_success(3, 7, events)
     statistics = counters.statistics("m", "1")
@@ -65,7 +65,7 @@ def test_a_failure_counts_no_inference():
     assert statistics == ModelStatistics(name="m", version="1", fail=Duration(1, 35), batches=[])
 
 
-def test_runs_outside_of_a_request_are_not_kept_and_threads_keep_their_own():
+def test_runs_outside_of_a_request_are_not_counted_and_threads_are_separate():
     watch = Stopwatch()
     watch.record_run(1, 1)
     watch.record_preparation()

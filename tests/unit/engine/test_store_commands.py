@@ -45,7 +45,7 @@ def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
         ("postgresql://nobody@127.0.0.1:1/none", "quadriga: "),
     ],
 )
-def test_a_database_that_is_not_there_is_said(data: Path, url: str, reason: str) -> None:
+def test_missing_database_is_reported(data: Path, url: str, reason: str) -> None:
     for command in (("migrate",), ("store", "rebuild")):
         result = call(*command, "--data", data, "--database", url)
         assert result.exit_code == 2
@@ -53,7 +53,7 @@ def test_a_database_that_is_not_there_is_said(data: Path, url: str, reason: str)
         assert "Traceback" not in result.output
 
 
-def test_a_file_that_is_no_database_is_said(data: Path) -> None:
+def test_file_other_than_a_database_is_reported(data: Path) -> None:
     data.mkdir()
     (data / "store.db").write_bytes(b"none" * 1000)
     assert call("migrate", "--data", data).exit_code == 2

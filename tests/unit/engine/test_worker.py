@@ -33,7 +33,7 @@ class Writer:
         raise RuntimeError("a fault")
 
 
-def test_a_writer_that_fails_takes_the_sink_along(tmp_path, monkeypatch) -> None:
+def test_failed_writer_stops_the_sender(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_call_on_stop", lambda _: None)
     monkeypatch.setattr("quadriga.store.replication.clickhouse.ClickHouseSender", Sink)
     monkeypatch.setattr("quadriga.store.writer.Writer", Writer)
@@ -69,7 +69,7 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
     assert not waiting.is_alive()
 
 
-def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> None:
+def test_schedules_run_once_there_is_one(tmp_path, monkeypatch) -> None:
     stop_calls = []
     begun = threading.Event()
 

@@ -11,10 +11,10 @@ NOISE = RNG.integers(0, 256, (300, 400, 3), np.uint8)
 
 
 def measured(pixels, bit_depth=None) -> dict[str, float]:
-    values = measure_image(pixels, bit_depth)
-    assert values.dtype == np.float32
-    assert np.isfinite(values).all()
-    return dict(zip(IMAGE_STATISTICS, values.tolist(), strict=True))
+    statistics = measure_image(pixels, bit_depth)
+    assert statistics.dtype == np.float32
+    assert np.isfinite(statistics).all()
+    return dict(zip(IMAGE_STATISTICS, statistics.tolist(), strict=True))
 
 
 def flat(*rgb: int) -> np.ndarray:
@@ -32,21 +32,21 @@ def flat(*rgb: int) -> np.ndarray:
     ],
     ids=["black", "white", "gray", "red", "blue"],
 )  # fmt: skip
-def test_flat_images_have_the_numbers_of_their_colour(pixels, expected) -> None:
-    values = measured(pixels)
-    assert {name: values[name] for name in expected} == pytest.approx(expected, abs=0.3)
-    assert (values["contrast"], values["blur"]) == pytest.approx((0, 0), abs=1e-3)
+def test_flat_images_have_the_statistics_of_their_colour(pixels, expected) -> None:
+    statistics = measured(pixels)
+    assert {name: statistics[name] for name in expected} == pytest.approx(expected, abs=0.3)
+    assert (statistics["contrast"], statistics["blur"]) == pytest.approx((0, 0), abs=1e-3)
 
 
 def test_half_black_and_half_white_is_all_contrast() -> None:
     pixels = flat(0, 0, 0)
     pixels[:, 40:] = 255
-    values = measured(pixels)
+    statistics = measured(pixels)
     expected = {"brightness": 50, "contrast": 50, "dark": 0.5, "burnt": 0.5}
-    assert {name: values[name] for name in expected} == pytest.approx(expected, abs=0.01)
+    assert {name: statistics[name] for name in expected} == pytest.approx(expected, abs=0.01)
 
 
-def test_the_more_blurred_the_higher_and_night_is_darker() -> None:
+def test_blur_rises_with_blurring_and_night_is_darker() -> None:
     blurred = [measured(cv2.GaussianBlur(NOISE, (0, 0), sd))["blur"] for sd in (0.5, 1, 2, 4)]
     assert blurred == sorted(blurred)
     assert blurred[-1] - blurred[0] > 3
@@ -55,7 +55,7 @@ def test_the_more_blurred_the_higher_and_night_is_darker() -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 10, 16])
-def test_depth_changes_nothing(bits) -> None:
+def test_bit_depth_does_not_change_statistics(bits) -> None:
     values = RNG.integers(0, 200, (90, 120, 3))
     deep = (values * (2**bits - 1) / 255).astype(np.uint16)
     expected = measured(values.astype(np.uint8))
@@ -67,19 +67,19 @@ def test_depth_changes_nothing(bits) -> None:
 def test_bands_are_gray_or_the_first_three() -> None:
     gray = NOISE[..., 0]
     alike = [gray, gray[..., None], NOISE[..., [0, 2]], np.repeat(gray[..., None], 3, axis=2)]
-    assert all(measured(pixels) == pytest.approx(measured(gray), abs=1e-3) for pixels in alike)
+    assert all(measured(image) == pytest.approx(measured(gray), abs=1e-3) for image in alike)
     for more in (4, 7):
         extra = np.concatenate([NOISE, np.zeros((300, 400, more - 3), np.uint8)], axis=2)
         assert measured(extra) == measured(NOISE)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5000), (3000, 2), (37, 41)])
-def test_any_shape_has_numbers(shape) -> None:
-    values = measured(np.full((*shape, 3), 119, np.uint8))
-    assert values["brightness"] == pytest.approx(50, abs=0.5)
+def test_images_of_any_shape_have_statistics(shape) -> None:
+    statistics = measured(np.full((*shape, 3), 119, np.uint8))
+    assert statistics["brightness"] == pytest.approx(50, abs=0.5)
 
 
-def test_a_larger_image_of_a_scene_has_nearly_the_same_numbers() -> None:
+def test_image_size_hardly_changes_statistics() -> None:
     scene = cv2.GaussianBlur(RNG.integers(0, 256, (768, 1024, 3), np.uint8), (0, 0), 6)
     larger = cv2.resize(scene, (2560, 1920), interpolation=cv2.INTER_CUBIC)
     expected = measured(scene)

@@ -146,7 +146,7 @@ def test_error_of_bad_base64_names_its_location(element, parameters):
     ("data", "expected_text"),
     [
         (np.zeros(3, np.float32), "expected images in datatype BYTES"),
-        ([], "expected data to hold at least one image, got none"),
+        ([], "data is empty: at least one image is required"),
     ],
 )
 def test_an_input_without_images_is_refused(data, expected_text):

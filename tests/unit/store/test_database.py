@@ -80,8 +80,8 @@ def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
     [
         ("mysql://localhost/x", "expected a sqlite or postgresql URL, got one of 'mysql'"),
         ("store.db", "expected a sqlite or postgresql URL, got 'store.db'"),
-        ("sqlite://", "expected a sqlite URL with a file"),
-        ("sqlite:///:memory:", "expected a sqlite URL with a file"),
+        ("sqlite://", "a sqlite URL needs a file"),
+        ("sqlite:///:memory:", "a sqlite URL needs a file"),
     ],
 )
 def test_other_databases_are_refused(url: str, message: str) -> None:

@@ -274,7 +274,7 @@ def test_a_fault_of_the_upkeep_stops_no_inference(
             kept.journal.append([kept.record(0)])
             time.sleep(0.1)
     assert len(kept.inferences()) == 3
-    assert "the upkeep failed" in caplog.text
+    assert "retention failed" in caplog.text
 
 
 def names_of_months(engine: sa.Engine) -> list[str]:

@@ -103,8 +103,8 @@ def test_metadata_comes_in_chariots_forms(server: Server) -> None:
         (b"", "expected the body to be a JSON object, got: "),
         (b"\xff", "expected the body to be a JSON object, got: "),
         (b"[" * 100_000, "expected the body to be a JSON object, got: "),
-        ({}, "expected keys to set or to remove, got none"),
-        ({"set": {}}, "expected keys to set or to remove, got none"),
+        ({}, "set or remove is required, with at least one key"),
+        ({"set": {}}, "set or remove is required, with at least one key"),
         ({"set": 1}, "expected set to be an object, got 1"),
         ({"set": {}, "remove": "a"}, "expected remove to be a list of keys, got 'a'"),
         ({"remove": [1]}, "expected remove to be a list of keys, got [1]"),
@@ -188,7 +188,7 @@ def test_all_methods_of_a_path_are_named(server: Server) -> None:
     assert sorted(response.headers["allow"].split(", ")) == ["DELETE", "OPTIONS", "PUT"]
 
 
-def test_ground_truth_is_stated_in_bulk_for_what_is_there_and_what_comes(server: Server) -> None:
+def test_statements_apply_to_stored_and_later_inferences(server: Server) -> None:
     add(server, 1, 2, input=InputReference("image", HASH), metadata={"path": "a/1.png"})
     server.ok("POST", "inferences/1/metadata", {"frame": 7})
     statements = {"join": "meta.frame", "source": "amy",
@@ -259,7 +259,7 @@ ITEMS = [{"value": "x", "annotations": []}]
         ({"join": "request_id", "items": [{"value": "x", "annotations": [{}]}]},
          "items[0].annotations[0].label: expected a text, got none"),
         ({"join": "request_id", "items": [{"value": "x"}]}, "expected the body to be a JSON object"),
-        (b'{"path": "x", "annotations": []}\n{"path": "y"}', "line 2: expected annotations, got none"),
+        (b'{"path": "x", "annotations": []}\n{"path": "y"}', "line 2: annotations is required"),
         (b'{"path": "x", "annotations": []}\n{', "line 2: expected a JSON object, got: "),
         (b'{"path": "x", "datum_id": "y", "annotations": []}', "line 1: expected an object with"),
         (b'{"path": "x", "annotations": [{"class_label": "a", "bbox": {"xmin": 0}}]}',
@@ -267,7 +267,7 @@ ITEMS = [{"value": "x", "annotations": []}]
         (b'{"path": "x", "annotations": [], "source": 1}', "expected line 1: source to be a text of"),
     ],
 )  # fmt: skip
-def test_other_statements_are_refused_and_none_is_kept(server: Server, body, message) -> None:
+def test_invalid_statements_are_refused_and_none_is_stored(server: Server, body, message) -> None:
     status, answer = server.call("POST", "ground-truth", body)
     assert (status, answer["error"][: len(message)]) == (400, message)
     assert server.place.rows("SELECT * FROM truth") == []
@@ -316,7 +316,7 @@ def test_other_feedback_is_refused(server: Server, body, message) -> None:
     assert (status, answer["error"][: len(message)]) == (400, message)
 
 
-def test_what_a_filter_finds_is_deleted(server: Server) -> None:
+def test_matching_inferences_are_deleted(server: Server) -> None:
     add(server, *range(1, 11))
     server.ok("POST", "inferences/3/metadata", {"keep": False})
     add(server, 11, metadata={"keep": False})
@@ -346,11 +346,11 @@ def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monk
     ("body", "message"),
     [
         (b"", "expected the body to be a JSON object with where, dry_run and all"),
-        ({}, 'expected where to name inferences, or "all": true, got neither'),
-        ({"where": {}}, 'expected where to name inferences, or "all": true, got neither'),
+        ({}, 'a filter in where, or "all": true, is required'),
+        ({"where": {}}, 'a filter in where, or "all": true, is required'),
         (
             {"where": {"and": [{}]}},
-            'expected where to name inferences, or "all": true, got neither',
+            'a filter in where, or "all": true, is required',
         ),
         ({"where": {"colour": 1}}, "expected where.colour to name one of"),
         ({"where": {"id": "1"}, "limit": 1}, "expected the body to be a JSON object with where"),
@@ -374,7 +374,7 @@ CALLS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "subpath", "body"), CALLS)
-def test_what_is_not_there_is_not_changed(server: Server, method, subpath, body) -> None:
+def test_unknown_inference_is_not_changed(server: Server, method, subpath, body) -> None:
     assert server.call(method, f"inferences/9/{subpath}", body)[0] == 404
     assert server.call(method, f"inferences/{1 << 63}/{subpath}", body)[0] == 404
     assert server.call(method, f"inferences/abc/{subpath}", body)[0] == 400
@@ -382,7 +382,7 @@ def test_what_is_not_there_is_not_changed(server: Server, method, subpath, body)
 
 
 @pytest.mark.parametrize(("method", "subpath", "body"), CALLS)
-def test_what_is_only_journaled_is_waited_for(
+def test_change_waits_for_a_journaled_inference(
     idle: Server, monkeypatch, method, subpath, body
 ) -> None:
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 0.05)
@@ -395,7 +395,7 @@ def test_what_is_only_journaled_is_waited_for(
         idle.ok(method, f"inferences/1/{subpath}", body)
 
 
-def test_a_change_that_waits_for_the_writer_says_that_it_is_journaled(
+def test_change_that_waits_for_the_writer_is_reported_as_journaled(
     idle: Server, monkeypatch
 ) -> None:
     idle.place.move(make_record(1))

@@ -40,7 +40,7 @@ def jobs(tmp_path, monkeypatch):
 def place(place):
     """Seven answers, every third of which is wrong; the last one's truth is not known."""
     digest = FileBlobs(place.root / "blobs").put(PHOTO)
-    image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
+    image = InputReference("image", digest, 640, height=480, mime="image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
         predictions = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
@@ -179,7 +179,7 @@ def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkey
     assert client.get(f"/api/reports/{job_id}").status_code == 404
 
 
-def test_what_cannot_be_evaluated_fails_and_says_why(client, jobs, place):
+def test_failed_evaluation_has_a_reason(client, jobs, place):
     job = finished(jobs, place, submit(client, model="nobody"))
     assert job.state == "failed"
     assert job.error == "no inferences of 'nobody' match the filter"
@@ -216,14 +216,14 @@ def test_an_evaluation_that_means_nothing_is_refused(client, jobs, body, message
 
 @pytest.mark.parametrize("page", ["", "/page"])
 @pytest.mark.parametrize("report_id", ["5", "0" * 19 + "-abcd", "..%2F..%2Fetc"])
-def test_a_report_that_is_not_there_is_said(client, page, report_id):
+def test_unknown_report_is_not_found(client, page, report_id):
     answer = client.get(f"/api/reports/{report_id}{page}")
     assert answer.status_code == 404
 
 
 @pytest.mark.parametrize("page", ["", "/page"])
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_what_another_job_made_is_no_report(client, jobs, place, page):
+def test_result_of_another_job_is_not_a_report(client, jobs, place, page):
     job_id = jobs.submit("export", {}).id
     finished(jobs, place, job_id)
     answer = client.get(f"/api/reports/{job_id}{page}")
@@ -231,7 +231,7 @@ def test_what_another_job_made_is_no_report(client, jobs, place, page):
     assert answer.json()["error"] == f"report not found: {job_id} is the id of another job"
 
 
-def test_a_page_that_is_gone_is_said(client, jobs, place):
+def test_missing_page_is_not_found(client, jobs, place):
     job_id = submit(client)
     finished(jobs, place, job_id)
     (jobs.directory / job_id / "report.html").unlink()

@@ -21,9 +21,11 @@ from tests.unit.store.place import drain
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
     url = f"sqlite:///{tmp_path}/store.db"
-    reference = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
-    page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
-    gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
+    reference = InputReference(
+        "image", blobs.put(b"\x89PNG"), 1, height=1, mime="image/png", kept=True
+    )
+    page = InputReference("page", blobs.put(b"<p>"), None, height=None, mime="text/html", kept=True)
+    gone = InputReference("image", blob_key(b"gone"), 1, height=1, mime="image/png", kept=True)
     ms = smallest_id_at(1_769_860_800_123)
     journal.append([
         make_record(ms, input=reference, metadata={"camera_id": "north", "location": {"floor": 2}}),
@@ -125,7 +127,7 @@ BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
             "expected metadata_filter[0].value to be text of type int",
         ),
         (b'{"cursor": "?"}', "expected cursor to be one that a page gave"),
-        (b'{"cursor": "MTIuYWI"}', "expected cursor to be of the same filter and order"),
+        (b'{"cursor": "MTIuYWI"}', "the cursor belongs to another filter or order"),
     ],
 )
 def test_a_bad_query_is_refused_with_its_reason(client, body: bytes, message: str) -> None:
@@ -189,7 +191,7 @@ def test_matches_are_counted(client) -> None:
     assert response.status_code == 400
 
 
-def test_an_input_comes_back_as_it_was_sent(client) -> None:
+def test_input_is_returned_unchanged(client) -> None:
     response = client.get(f"/api/inferences/{ID}/input")
     assert (response.status_code, response.content) == (200, b"\x89PNG")
     assert response.headers["content-type"] == "image/png"
@@ -213,7 +215,7 @@ def test_an_input_comes_back_as_it_was_sent(client) -> None:
         ("5/input", 404, "inference not found: 5"),
     ],
 )
-def test_what_is_not_there_is_said(client, path: str, status: int, message: str) -> None:
+def test_unknown_inference_is_not_found(client, path: str, status: int, message: str) -> None:
     response = client.get(f"/api/inferences/{path}")
     assert response.status_code == status
     assert message in response.json()["error"]
@@ -248,7 +250,7 @@ def test_a_presigned_url_of_bytes_that_are_gone_answers_404(client) -> None:
     assert client.get(url).status_code == 404
 
 
-def test_an_input_that_was_not_kept_has_no_url(client) -> None:
+def test_input_that_was_not_stored_has_no_url(client) -> None:
     assert "url" not in client.get("/api/inferences/4?presign=1").json()["input"]
 
 

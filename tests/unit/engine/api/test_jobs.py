@@ -84,6 +84,6 @@ def test_an_export_that_means_nothing_is_refused(client, body: bytes, message: s
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("GET", "/result"), ("POST", "/cancel")])
 @pytest.mark.parametrize("job_id", ["5", "0" * 19 + "-abcd", "..%2F..%2Fetc"])
-def test_a_job_that_is_not_there_is_said(client, method: str, path: str, job_id: str) -> None:
+def test_unknown_job_is_not_found(client, method: str, path: str, job_id: str) -> None:
     answer = client.request(method, f"/api/jobs/{job_id}{path}")
     assert answer.status_code == 404

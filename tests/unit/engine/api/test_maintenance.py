@@ -51,7 +51,9 @@ def test_a_rule_is_replaced_as_a_whole(client: TestClient[Litestar]) -> None:
         (b"\xff", "a JSON object"),
     ],
 )
-def test_what_is_no_rule_is_refused(client: TestClient[Litestar], body: Any, reason: str) -> None:
+def test_invalid_retention_rule_is_refused(
+    client: TestClient[Litestar], body: Any, reason: str
+) -> None:
     status, answer = call(client, "PUT", RULE, body)
     assert (status, answer.keys()) == (400, {"error"})
     assert reason in answer["error"]

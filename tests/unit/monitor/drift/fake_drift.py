@@ -10,11 +10,11 @@ from tests.unit.monitor.drift.window_reports import report
 
 
 def run_drift(run: JobRun) -> str:
-    """Note a window as a real one does."""
-    asked = msgspec.convert(run.job.parameters, DriftParameters)
+    """Record a window as a real drift job does."""
+    parameters = msgspec.convert(run.job.parameters, DriftParameters)
     directory = run.directory.parent.parent / "drift"
-    made = msgspec.structs.replace(report(0, alarms="a"), id=run.job.id)
-    made = with_history(directory, made, asked)
-    (run.directory / REPORT_FILE).write_bytes(msgspec.json.encode(made))
-    record_window(directory, made, asked)
+    drift_report = msgspec.structs.replace(report(0, alarms="a"), id=run.job.id)
+    drift_report = with_history(directory, drift_report, parameters)
+    (run.directory / REPORT_FILE).write_bytes(msgspec.json.encode(drift_report))
+    record_window(directory, drift_report, parameters)
     return REPORT_FILE

@@ -29,8 +29,8 @@ PAGE = Path(__file__).parents[4] / "docs" / "drift-reference.md"
 
 @pytest.fixture
 def receiver():
-    with window_reports.receiver() as made:
-        yield made
+    with window_reports.receiver() as running:
+        yield running
 
 
 @pytest.fixture
@@ -60,16 +60,16 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
     assert not described["is_genuine"](SECRET, headers, body + b" ")
     assert headers["Content-Type"] == "application/json"
     signal = {"effect": 0.6, "least_effect": 0.1, "name": "b", "p_adjusted": 0.001}
-    told = json.loads(body)
-    assert told.pop("signals")[0] == signal
-    assert told == {
+    alert = json.loads(body)
+    assert alert.pop("signals")[0] == signal
+    assert alert == {
         "event": "drift",
         "model": MODEL,
         "window": {"from": "1970-01-01T01:00:00.000Z", "to": "1970-01-01T02:00:00.000Z", "n": 200},
         "report": f"/api/reports/{1:019d}-0000",
     }
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert json.loads(shown).keys() == {"signals", *told}
+    assert json.loads(shown).keys() == {"signals", *alert}
     assert json.loads(shown)["signals"][0].keys() == signal.keys()
     assert waiting(directory) == 0
     assert (
@@ -86,35 +86,35 @@ def test_without_a_secret_there_is_no_signature(directory, receiver):
     assert "Quadriga-Signature" not in headers
 
 
-def test_what_was_not_taken_is_tried_again_over_a_restart(directory, receiver, caplog):
+def test_failed_deliveries_are_retried_even_after_a_restart(directory, receiver, caplog):
     receiver.first = [503, 0, 302]
     schedule(directory, {"url": receiver.url, "secret": SECRET})
     record_window(directory, report(1, alarms="a"), parameters(1))
-    now, tries = 0.0, []
+    now_s, tries = 0.0, []
     while waiting(directory):
-        Outbox(directory).deliver(now)  # each time as after a restart
+        Outbox(directory).deliver(now_s)  # each time as after a restart
         if len(receiver.got) > len(tries):
-            tries.append(now)
-        now += 1
+            tries.append(now_s)
+        now_s += 1
     assert tries == [0, 5, 20, 65]
     assert len({headers["Quadriga-Delivery"] for headers, _ in receiver.got}) == 1
     assert len({headers["Quadriga-Signature"] for headers, _ in receiver.got}) == 4
     assert len(receiver.taken) == 1
-    told = Outbox(directory).delivery_status(MODEL)[receiver.url]
-    assert told.error == "expected a status of 200 to 299, got 302"
-    assert told.failed_at < told.delivered_at
+    status = Outbox(directory).delivery_status(MODEL)[receiver.url]
+    assert status.error == "expected a status of 200 to 299, got 302"
+    assert status.failed_at < status.delivered_at
     (line,) = [line for line in caplog.messages if "alert of" in line]
     assert line.startswith(f"alert of {MODEL} to {receiver.url[7:-5]} is tried again: expected a ")
 
 
-def test_a_receiver_that_is_away_is_given_up(directory):
+def test_deliveries_to_an_unreachable_receiver_are_given_up(directory):
     url = "http://127.0.0.1:9/token"
     schedule(directory, {"url": url})
     record_window(directory, report(1, alarms="a"), parameters(1))
-    outbox, now, tries = Outbox(directory), 0.0, 0
+    outbox, now_s, tries = Outbox(directory), 0.0, 0
     while waiting(directory):
-        outbox.deliver(now)
-        now += alerts.MAX_PAUSE_S
+        outbox.deliver(now_s)
+        now_s += alerts.MAX_PAUSE_S
         tries += 1
     assert tries == MAX_TRIES
     assert outbox.delivery_status(MODEL)[url].given_up == 1
@@ -123,21 +123,21 @@ def test_a_receiver_that_is_away_is_given_up(directory):
     )
 
 
-def test_one_that_fails_keeps_no_other_waiting(directory, receiver):
+def test_a_failing_webhook_does_not_delay_others(directory, receiver):
     receiver.first = [500]
-    with window_reports.receiver() as other:
-        schedule(directory, {"url": receiver.url}, {"url": other.url})
+    with window_reports.receiver() as second_receiver:
+        schedule(directory, {"url": receiver.url}, {"url": second_receiver.url})
         for hour, alarms in enumerate("abc"):
             record_window(directory, report(hour, alarms=alarms), parameters(hour))
         Outbox(directory).deliver(0)
         assert len(receiver.got) == 1
-        assert [one["signals"][0]["name"] for one in other.taken] == ["a", "b", "c"]
-    for now in (1, 2, 3, 9):
-        Outbox(directory).deliver(now)
-    assert sorted(one["signals"][0]["name"] for one in receiver.taken) == ["a", "b", "c"]
+        assert [alert["signals"][0]["name"] for alert in second_receiver.taken] == ["a", "b", "c"]
+    for now_s in (1, 2, 3, 9):
+        Outbox(directory).deliver(now_s)
+    assert sorted(alert["signals"][0]["name"] for alert in receiver.taken) == ["a", "b", "c"]
 
 
-def test_a_webhook_that_was_removed_is_told_no_more(directory, receiver):
+def test_a_removed_webhook_gets_no_more_deliveries(directory, receiver):
     schedule(directory, {"url": receiver.url})
     record_window(directory, report(1, alarms="a"), parameters(1))
     schedule(directory)
@@ -145,7 +145,7 @@ def test_a_webhook_that_was_removed_is_told_no_more(directory, receiver):
     assert (receiver.got, waiting(directory)) == ([], 0)
 
 
-def test_a_damaged_delivery_stops_no_other(directory, receiver):
+def test_a_damaged_delivery_does_not_stop_others(directory, receiver):
     schedule(directory, {"url": receiver.url})
     record_window(directory, report(1, alarms="a"), parameters(1))
     (directory / "outbox" / "0.json").write_bytes(b"{")
@@ -171,19 +171,23 @@ def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, rec
     monkeypatch.setattr(alerts, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(alerts, "MIN_PAUSE_S", 0.01)
     receiver.first = [500]
-    asked = {"every": "1d", "webhooks": [{"url": receiver.url}]}
-    ScheduleStore(directory).put(MODEL, json.dumps(asked).encode(), time.time() - 3 * 86_400 - 120)
+    parameters = {"every": "1d", "webhooks": [{"url": receiver.url}]}
+    ScheduleStore(directory).put(
+        MODEL, json.dumps(parameters).encode(), time.time() - 3 * 86_400 - 120
+    )
     with processes(directory) as jobs:
         until(lambda: receiver.taken)
         until(lambda: len(read_history(directory, MODEL).windows) >= 3)
         until(lambda: all(job.ended_at for job in jobs.all()))
     windows = read_history(directory, MODEL).windows
-    assert [one["event"] for one in receiver.taken] == ["drift"]
+    assert [alert["event"] for alert in receiver.taken] == ["drift"]
     assert receiver.taken[0]["report"] == f"/api/reports/{windows[0].report}"
-    assert len({one.start for one in windows}) == len(windows)
+    assert len({alert.start for alert in windows}) == len(windows)
     last = msgspec.json.decode(jobs.result(windows[-1].report).read_bytes(), type=Report)
     assert last.history == windows
-    ScheduleStore(directory).put(MODEL, json.dumps(asked | {"every": "5m", "delay": "0s"}).encode())
+    ScheduleStore(directory).put(
+        MODEL, json.dumps(parameters | {"every": "5m", "delay": "0s"}).encode()
+    )
     ScheduleStore(directory).mark_done(MODEL, (int(time.time()) // 300 - 1) * 300)
     with processes(directory) as jobs:
         until(lambda: len(read_history(directory, MODEL).windows) > len(windows))

@@ -23,23 +23,23 @@ def noise(n, seed=1):
 
 
 @DETECTORS
-def test_a_level_that_stays_is_no_change(detector):
+def test_a_constant_level_is_no_change(detector):
     followed = detector()
     assert not any(followed.update(value) for value in noise(1_000))
 
 
 @DETECTORS
 @pytest.mark.parametrize("shift", [-2.0, 2.0])
-def test_a_level_that_moved_is_told_once_either_way(detector, shift):
+def test_a_shift_of_the_level_is_detected_once_in_both_directions(detector, shift):
     followed = detector()
     values = noise(600)
     values[300:] += shift
-    told = [at for at, value in enumerate(values) if followed.update(value)]
-    assert 300 <= told[0] < 330
-    assert told[-1] < 400
+    changes = [at for at, value in enumerate(values) if followed.update(value)]
+    assert 300 <= changes[0] < 330
+    assert changes[-1] < 400
 
 
-def test_after_a_change_adwin_has_the_new_level_alone():
+def test_adwin_drops_the_old_level_after_a_change():
     followed = Adwin()
     for value in [*noise(300), *(noise(300, 2) + 3)]:
         followed.update(value)
@@ -51,7 +51,7 @@ def test_after_a_change_adwin_has_the_new_level_alone():
     assert squares / n < 1.5
 
 
-def test_buckets_say_what_their_values_do():
+def test_buckets_have_the_statistics_of_their_values():
     values = noise(1_000)
     followed = Adwin()
     for value in values:
@@ -60,25 +60,25 @@ def test_buckets_say_what_their_values_do():
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == 1_000
     assert max(sizes.count(size) for size in sizes) <= ADWIN_BUCKETS
-    whole = (0, 0.0, 0.0)
+    complete = (0, 0.0, 0.0)
     for bucket in followed.buckets:
-        whole = merge_buckets(whole, bucket)
-    assert whole[1:] == pytest.approx((values.mean(), values.var() * 1_000))
+        complete = merge_buckets(complete, bucket)
+    assert complete[1:] == pytest.approx((values.mean(), values.var() * 1_000))
 
 
-def test_a_series_learns_what_is_usual_first():
+def test_a_series_learns_its_level_before_it_detects_changes():
     series = Series()
     values = 5 + 0.01 * noise(WARM_UP + 100)
     values[WARM_UP + 50 :] += 0.03
-    told = {}
+    changes = {}
     for at, value in enumerate(values):
         for name in series.update(value):
-            told.setdefault(name, at)
-    assert told.keys() == {"adwin", "page_hinkley"}
-    assert min(told.values()) >= WARM_UP + 50
+            changes.setdefault(name, at)
+    assert changes.keys() == {"adwin", "page_hinkley"}
+    assert min(changes.values()) >= WARM_UP + 50
 
 
-def test_neighbours_that_are_alike_make_the_unit_larger():
+def test_autocorrelation_enlarges_the_unit():
     rng = np.random.default_rng(3)
     walk = [0.0]
     while len(walk) < WARM_UP:
@@ -92,26 +92,26 @@ def test_neighbours_that_are_alike_make_the_unit_larger():
     assert units[0] > 1.5 * units[1]
 
 
-def test_changes_below_the_least_unit_are_none():
+def test_changes_below_the_minimum_unit_are_ignored():
     small, large = Series(min_unit=1.0), Series(min_unit=1.0)
-    told = [
+    changes = [
         (small.update(0.0 if at < 100 else 0.2), large.update(0.0 if at < 100 else 9.0))
         for at in range(200)
     ]
-    assert not any(one for one, _ in told)
-    assert any(other for _, other in told)
+    assert not any(has_small_change for has_small_change, _ in changes)
+    assert any(has_large_change for _, has_large_change in changes)
 
 
-def test_a_series_goes_on_from_what_was_saved():
+def test_a_saved_series_continues_as_before():
     values = noise(300)
     values[200:] += 1.5
     values = values.tolist()
-    whole, told = Series(), []
-    parts = Series()
+    complete, changes = Series(), []
+    resumed = Series()
     for value in values:
-        told.append(whole.update(value))
-        kept = json.dumps(msgspec.to_builtins(parts))
-        parts = msgspec.json.decode(kept, type=Series)
-        assert parts.update(value) == told[-1]
-    assert any(told)
-    assert len(kept) < 3_000
+        changes.append(complete.update(value))
+        saved = json.dumps(msgspec.to_builtins(resumed))
+        resumed = msgspec.json.decode(saved, type=Series)
+        assert resumed.update(value) == changes[-1]
+    assert any(changes)
+    assert len(saved) < 3_000

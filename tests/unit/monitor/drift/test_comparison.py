@@ -15,8 +15,10 @@ from quadriga.monitor.report.schema import Effect, Report, Signal
 RNG = np.random.default_rng(3)
 
 
-def only(before, now, rule=None, **of):
-    report = compare(build_sample({"x": before}, **of), build_sample({"x": now}, **of), rule)
+def only(baseline, current, rule=None, **fields):
+    report = compare(
+        build_sample({"x": baseline}, **fields), build_sample({"x": current}, **fields), rule
+    )
     return report.signals[0]
 
 
@@ -41,29 +43,29 @@ def test_kinds_are_inferred(values, kind):
     assert infer_kind(values) == kind
 
 
-def test_numbers_at_the_end_of_what_there_is_are_compared():
-    before, now = np.random.default_rng(0).normal(size=(2, 80)) * 1e306
-    found = only(before, now)
-    assert np.isfinite([found.effect.value, *found.histogram.edges]).all()
+def test_numbers_near_the_limits_of_a_double_are_compared():
+    baseline, current = np.random.default_rng(0).normal(size=(2, 80)) * 1e306
+    signal = only(baseline, current)
+    assert np.isfinite([signal.effect.value, *signal.histogram.edges]).all()
     assert only([1.0, 2.0] * 40, [1e308, -1e308] * 40).alarm
 
 
-def test_what_is_not_finite_is_missing():
-    made = build_sample(
+def test_values_that_are_not_finite_are_missing():
+    sample = build_sample(
         {
             "x": [1.0, float("nan"), None, float("inf")],
             "e": [[1, 2], None, [0, float("nan")], [3, 4]],
         }
     )
-    assert [column.rows.tolist() for column in made.columns] == [[0], [0, 3]]
+    assert [column.rows.tolist() for column in sample.columns] == [[0], [0, 3]]
 
 
 def test_rows_are_put_in_time_order():
-    made = build_sample({"x": [1.5, None, 2.5]}, sources=["b", "a", "a"], order=[30, 10, 20])
-    assert made.order.tolist() == [10, 20, 30]
-    assert made.columns[0].rows.tolist() == [1, 2]
-    assert made.columns[0].values.tolist() == [2.5, 1.5]
-    assert [made.source_names[at] for at in made.sources] == ["a", "a", "b"]
+    sample = build_sample({"x": [1.5, None, 2.5]}, sources=["b", "a", "a"], order=[30, 10, 20])
+    assert sample.order.tolist() == [10, 20, 30]
+    assert sample.columns[0].rows.tolist() == [1, 2]
+    assert sample.columns[0].values.tolist() == [2.5, 1.5]
+    assert [sample.source_names[at] for at in sample.sources] == ["a", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -76,20 +78,25 @@ def test_rows_are_put_in_time_order():
         ({"x": [1.0]}, {"kinds": {"x": "embedding"}}, "expected x to hold embedding values"),
     ],
 )
-def test_values_that_are_not_of_a_kind_are_refused(columns, more, message):
+def test_values_of_the_wrong_kind_are_refused(columns, more, message):
     with pytest.raises(DriftError, match=message):
         build_sample(columns, **more)
 
 
 def test_a_shift_raises_an_alarm():
-    found = only(RNG.normal(size=1000), RNG.normal(1, 1, 200))
-    assert found.alarm
-    assert (found.test, found.kind, found.units, found.status) == ("ks", "numeric", "rows", "ok")
-    assert found.effect.name == "wasserstein_iqr"
-    assert found.n == (1000, 200)
-    assert sum(found.histogram.baseline) == 1000
-    assert len(found.histogram.edges) == len(found.histogram.current) + 1
-    assert found.psi.value > found.psi.expected
+    signal = only(RNG.normal(size=1000), RNG.normal(1, 1, 200))
+    assert signal.alarm
+    assert (signal.test, signal.kind, signal.units, signal.status) == (
+        "ks",
+        "numeric",
+        "rows",
+        "ok",
+    )
+    assert signal.effect.name == "wasserstein_iqr"
+    assert signal.n == (1000, 200)
+    assert sum(signal.histogram.baseline) == 1000
+    assert len(signal.histogram.edges) == len(signal.histogram.current) + 1
+    assert signal.psi.value > signal.psi.expected
 
 
 @pytest.mark.parametrize(
@@ -103,91 +110,96 @@ def test_a_shift_raises_an_alarm():
         (0.001, 0.2, "insufficient", False),
     ],
 )
-def test_an_alarm_takes_all_three_gates(p, effect, status, alarm):
-    one = Signal("x", "numeric", "ks", Effect("e", effect, 0.1), (200, 200), p=p, status=status)
-    assert decide([one], ComparisonSettings())[0].alarm is alarm
+def test_an_alarm_needs_significance_effect_and_power(p, effect, status, alarm):
+    signal = Signal(
+        "x", "numeric", "ks", effect=Effect("e", effect, 0.1), n=(200, 200), p=p, status=status
+    )
+    assert decide([signal], ComparisonSettings())[0].alarm is alarm
 
 
-def test_alpha_is_dealt_out_among_signals_and_windows():
+def test_signals_and_windows_share_alpha():
     effect = Effect("e", 1.0, 0.1)
     ps = [0.004, 0.9, 0.8, None]
-    signals = [Signal(str(at), "numeric", "ks", effect, (200, 200), p=p) for at, p in enumerate(ps)]
+    signals = [
+        Signal(str(at), "numeric", "ks", effect=effect, n=(200, 200), p=p)
+        for at, p in enumerate(ps)
+    ]
     signals[3] = msgspec.structs.replace(signals[3], status="insufficient")
     alone = decide(signals, ComparisonSettings())
     assert alone[0].p_adjusted == pytest.approx(0.012)
     assert alone[3].p_adjusted is None
-    assert [one.alarm for one in alone] == [True, False, False, False]
+    assert [signal.alarm for signal in alone] == [True, False, False, False]
     assert decide(signals, ComparisonSettings(windows=24))[0].p_adjusted == pytest.approx(0.288)
-    assert not any(one.alarm for one in decide(signals, ComparisonSettings(windows=24)))
+    assert not any(signal.alarm for signal in decide(signals, ComparisonSettings(windows=24)))
 
 
 @pytest.mark.parametrize(
     ("n", "status"),
     [(1, "insufficient"), (29, "insufficient"), (30, "low_power"), (99, "low_power"), (100, "ok")],
 )
-def test_few_rows_say_little(n, status):
+def test_few_rows_have_low_power(n, status):
     assert only(RNG.normal(size=500), RNG.normal(size=n)).status == status
 
 
 @pytest.mark.parametrize("values", [[None] * 50, []])
 @pytest.mark.parametrize(
-    "before", [RNG.normal(size=200), ["a", "b"] * 100, RNG.normal(size=(200, 4)), [1] * 200]
+    "baseline", [RNG.normal(size=200), ["a", "b"] * 100, RNG.normal(size=(200, 4)), [1] * 200]
 )
-def test_a_column_without_values_is_insufficient(before, values):
-    found = only(before, values)
-    assert found.status == "insufficient"
-    assert not found.alarm
-    assert found.effect.value is None
+def test_a_column_without_values_is_insufficient(baseline, values):
+    signal = only(baseline, values)
+    assert signal.status == "insufficient"
+    assert not signal.alarm
+    assert signal.effect.value is None
 
 
-def test_a_column_that_is_gone_is_insufficient():
+def test_a_missing_column_is_insufficient():
     report = compare(build_sample({"x": [0.5] * 100}), build_sample({"y": [0.5] * 100}))
     assert report.status == "insufficient"
-    assert [one.name for one in report.signals] == ["x"]
+    assert [signal.name for signal in report.signals] == ["x"]
 
 
 @pytest.mark.parametrize("value", [0.25, 7, "same"])
-def test_a_constant_stays_silent_and_a_change_of_it_does_not(value):
+def test_only_a_changed_constant_raises_an_alarm(value):
     still = only([value] * 200, [value] * 200)
     assert not still.alarm
     assert still.p == 1.0
-    other = value + 1 if value != "same" else "other"
-    assert only([value] * 200, [other] * 200).alarm
+    changed = value + 1 if value != "same" else "other"
+    assert only([value] * 200, [changed] * 200).alarm
 
 
 def test_counts_are_compared_by_their_cells():
-    found = only(RNG.poisson(3, 1000), RNG.poisson(5, 200))
-    assert (found.kind, found.test, found.alarm) == ("count", "chi_square", True)
+    signal = only(RNG.poisson(3, 1000), RNG.poisson(5, 200))
+    assert (signal.kind, signal.test, signal.alarm) == ("count", "chi_square", True)
 
 
-def test_counts_that_became_many_are_numbers():
-    found = only(RNG.integers(1, 5, 200), RNG.permutation(200))
-    assert (found.kind, found.alarm) == ("numeric", True)
+def test_counts_with_many_current_values_are_compared_as_numbers():
+    signal = only(RNG.integers(1, 5, 200), RNG.permutation(200))
+    assert (signal.kind, signal.alarm) == ("numeric", True)
 
 
 def test_new_labels_are_named():
-    now = RNG.permutation(["car"] * 90 + ["bus"] * 90 + ["tram"] * 20)
-    found = only(RNG.permutation(["car", "bus"] * 500), now)
-    assert found.new_labels == ["tram"]
-    assert found.alarm
-    assert found.effect.value == pytest.approx(0.1)
-    assert found.histogram.edges == ["bus", "car", "tram"]
-    assert found.histogram.current == [90, 90, 20]
+    current = RNG.permutation(["car"] * 90 + ["bus"] * 90 + ["tram"] * 20)
+    signal = only(RNG.permutation(["car", "bus"] * 500), current)
+    assert signal.new_labels == ["tram"]
+    assert signal.alarm
+    assert signal.effect.value == pytest.approx(0.1)
+    assert signal.histogram.edges == ["bus", "car", "tram"]
+    assert signal.histogram.current == [90, 90, 20]
 
 
-def test_a_label_that_was_there_but_not_drawn_is_not_new():
+def test_a_baseline_label_outside_the_sample_is_not_new():
     baseline = summarise(build_sample({"x": ["car"] * 999 + ["tram"]}), rows=100, run=1)
-    found = compare(baseline, build_sample({"x": ["car"] * 199 + ["tram"]})).signals[0]
-    assert found.new_labels == []
+    signal = compare(baseline, build_sample({"x": ["car"] * 199 + ["tram"]})).signals[0]
+    assert signal.new_labels == []
 
 
 @pytest.mark.parametrize("kernel", ["energy", "mmd"])
 def test_embeddings_are_compared(kernel):
     rng = np.random.default_rng(0)
-    before = rng.normal(size=(300, 16))
+    baseline = rng.normal(size=(300, 16))
     rule = ComparisonSettings(kernel=kernel)
-    assert not only(before, rng.normal(size=(200, 16)), rule).alarm
-    moved = only(before, rng.normal(0.5, 1, (200, 16)), rule)
+    assert not only(baseline, rng.normal(size=(200, 16)), rule).alarm
+    moved = only(baseline, rng.normal(0.5, 1, (200, 16)), rule)
     assert moved.alarm
     assert moved.test == kernel
     assert 0 < moved.effect.value < 1
@@ -204,7 +216,7 @@ def test_a_column_of_another_kind_is_refused():
         only(["a"] * 100, RNG.normal(size=100))
 
 
-def test_repeated_frames_of_sources_do_not_cry_wolf():
+def test_repeated_frames_of_sources_raise_no_false_alarm():
     alarms = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -233,33 +245,33 @@ def test_a_few_recordings_are_insufficient():
 def test_one_new_source_is_insufficient_however_much_it_differs():
     rng = np.random.default_rng(0)
     sources = [f"camera {at % 30}" for at in range(600)]
-    before, now = ({name: rng.normal(mean, 1, 600) for name in "xyz"} for mean in (0, 9))
+    baseline, current = ({name: rng.normal(mean, 1, 600) for name in "xyz"} for mean in (0, 9))
     report = compare(
-        build_sample(before, sources=sources), build_sample(now, sources=["new"] * 600)
+        build_sample(baseline, sources=sources), build_sample(current, sources=["new"] * 600)
     )
     assert report.status == "insufficient"
-    wanted = "expected more groups on each side, got 30 and 1: too few to deal out"
-    assert report.signals[0].reason == wanted
+    reason = "expected more groups on each side, got 30 and 1: too few to deal out"
+    assert report.signals[0].reason == reason
 
 
 def test_few_new_sources_have_an_alarm_together_and_low_power():
     rng = np.random.default_rng(0)
     sources = [f"camera {at % 18}" for at in range(540)]
-    before, now = ({name: rng.normal(mean, 1, 540) for name in "wxyz"} for mean in (0, 9))
+    baseline, current = ({name: rng.normal(mean, 1, 540) for name in "wxyz"} for mean in (0, 9))
     new = [f"new {at % 2}" for at in range(540)]
-    report = compare(build_sample(before, sources=sources), build_sample(now, sources=new))
-    assert {(one.alarm, one.status) for one in report.signals} == {(True, "ok")}
+    report = compare(build_sample(baseline, sources=sources), build_sample(current, sources=new))
+    assert {(signal.alarm, signal.status) for signal in report.signals} == {(True, "ok")}
     settings = ComparisonSettings(windows=3)
     report = compare(
-        build_sample(before, sources=sources), build_sample(now, sources=new), settings
+        build_sample(baseline, sources=sources), build_sample(current, sources=new), settings
     )
-    assert {(one.alarm, one.status) for one in report.signals} == {(True, "low_power")}
+    assert {(signal.alarm, signal.status) for signal in report.signals} == {(True, "low_power")}
 
 
-def test_rows_in_no_order_of_time_are_told_from_independent_ones():
-    found = only(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
-    assert (found.status, found.units) == ("insufficient", "blocks")
-    assert "independent values" in found.reason
+def test_sorted_rows_are_not_independent():
+    signal = only(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
+    assert (signal.status, signal.units) == ("insufficient", "blocks")
+    assert "independent values" in signal.reason
 
 
 @pytest.mark.parametrize(
@@ -273,25 +285,25 @@ def test_rows_in_no_order_of_time_are_told_from_independent_ones():
         ),
     ],
 )
-def test_one_window_in_twenty_is_below_alpha_where_nothing_changed(world):
+def test_unchanged_windows_are_below_alpha_one_time_in_twenty(world):
     rng = np.random.default_rng(11)
     columns = [{str(at): world(rng, n) for at in range(300)} for n in (400, 60)]
-    found = compare(
+    report = compare(
         build_sample(columns[0]), build_sample(columns[1]), ComparisonSettings(permutations=299)
     )
-    below = np.mean([one.p < 0.05 for one in found.signals])
+    below = np.mean([signal.p < 0.05 for signal in report.signals])
     assert 0.015 < below < 0.09
-    assert found.status == "ok"
+    assert report.status == "ok"
 
 
 def test_the_same_rows_give_the_same_report():
-    before = build_sample({"x": RNG.choice(["a", "b"], 400), "e": RNG.normal(size=(400, 4))})
-    now = build_sample({"x": RNG.choice(["a", "b"], 50), "e": RNG.normal(size=(50, 4))})
-    first, second = compare(before, now), compare(before, now)
+    baseline = build_sample({"x": RNG.choice(["a", "b"], 400), "e": RNG.normal(size=(400, 4))})
+    current = build_sample({"x": RNG.choice(["a", "b"], 50), "e": RNG.normal(size=(50, 4))})
+    first, second = compare(baseline, current), compare(baseline, current)
     assert first.signals == second.signals
 
 
-def test_a_report_is_json_and_back():
+def test_a_report_round_trips_through_json():
     report = compare(
         build_sample({"x": RNG.normal(size=100)}), build_sample({"x": RNG.normal(size=100)})
     )
@@ -316,7 +328,7 @@ VALUES = st.one_of(
     seed=st.integers(0, 99),
 )
 @example(pool=[None, 0.0, None, 1.9e-242, None, 4.2e66], sizes=(5, 1), names=None, seed=0)
-def test_whatever_the_values_there_is_a_report(pool, sizes, names, seed):
+def test_any_values_give_a_report(pool, sizes, names, seed):
     rng = np.random.default_rng(seed)
     sides = []
     for n in sizes:

@@ -18,8 +18,8 @@ def answers(rng, shares, n=8_000, noise=1.0):
     return scores, scores.argmax(axis=1) == label
 
 
-def by_method(found):
-    return {metric.parameters["method"]: metric for metric in found}
+def by_method(metrics):
+    return {metric.parameters["method"]: metric for metric in metrics}
 
 
 @pytest.fixture
@@ -27,75 +27,82 @@ def rng():
     return np.random.default_rng(5)
 
 
-def test_it_holds_where_the_mix_of_inputs_changed(rng):
-    before, correct = answers(rng, [0.2] * 5)
-    now, truth = answers(rng, [0.2] * 5, 40_000)
-    hard = rng.random(len(now)) < 1 - 0.9 * now.max(axis=1)  # chosen by the input alone
-    now, truth = now[hard], truth[hard]
+def test_estimates_hold_under_covariate_shift(rng):
+    baseline, correct = answers(rng, [0.2] * 5)
+    current, truth = answers(rng, [0.2] * 5, 40_000)
+    hard = rng.random(len(current)) < 1 - 0.9 * current.max(axis=1)  # chosen by the input alone
+    current, truth = current[hard], truth[hard]
     assert truth.mean() < correct.mean() - 0.08
-    found = by_method(estimate_accuracy(before, correct, now, resamples=50))
-    assert list(found) == ["atc_max_confidence", "atc_negative_entropy", "cbpe"]
-    assert found["cbpe"].value == pytest.approx(truth.mean(), abs=0.03)
-    for metric in found.values():
+    metrics = by_method(estimate_accuracy(baseline, correct, current, resamples=50))
+    assert list(metrics) == ["atc_max_confidence", "atc_negative_entropy", "cbpe"]
+    assert metrics["cbpe"].value == pytest.approx(truth.mean(), abs=0.03)
+    for metric in metrics.values():
         assert metric.type == "EstimatedAccuracy"
         assert abs(metric.value - truth.mean()) < 0.09  # ATC goes too far
         assert metric.value < correct.mean() - 0.08
         assert metric.ci95[0] <= metric.value <= metric.ci95[1]
-        assert metric.n == len(now)
+        assert metric.n == len(current)
 
 
-def test_unchanged_it_is_the_accuracy_of_the_baseline(rng):
-    before, correct = answers(rng, [0.2] * 5)
-    now, truth = answers(rng, [0.2] * 5, 20_000)
-    for metric in estimate_accuracy(before, correct, now, resamples=50):
+def test_estimates_without_change_are_the_baseline_accuracy(rng):
+    baseline, correct = answers(rng, [0.2] * 5)
+    current, truth = answers(rng, [0.2] * 5, 20_000)
+    for metric in estimate_accuracy(baseline, correct, current, resamples=50):
         assert metric.value == pytest.approx(truth.mean(), abs=0.02)
         assert metric.ci95[0] - 0.01 <= truth.mean() <= metric.ci95[1] + 0.01
         assert metric.ci95[1] - metric.ci95[0] < 0.04
 
 
-def test_it_does_not_hold_under_new_noise_and_says_so(rng):
-    before, correct = answers(rng, [0.2] * 5)
-    now, truth = answers(rng, [0.2] * 5, noise=2.0)
-    for metric in estimate_accuracy(before, correct, now, resamples=0):
+def test_estimates_fail_under_new_noise_as_documented(rng):
+    baseline, correct = answers(rng, [0.2] * 5)
+    current, truth = answers(rng, [0.2] * 5, noise=2.0)
+    for metric in estimate_accuracy(baseline, correct, current, resamples=0):
         assert metric.value > truth.mean() + 0.08
         assert metric.ci95 is None
         assert "without new noise" in metric.parameters["valid"]
 
 
-def test_of_top_scores_alone_there_are_two(rng):
-    before, correct = answers(rng, [0.2] * 5)
-    now, _ = answers(rng, [0.2] * 5)
-    whole = by_method(estimate_accuracy(before, correct, now, resamples=10))
-    found = by_method(estimate_accuracy(before.max(axis=1), correct, now.max(axis=1), resamples=10))
-    assert list(found) == ["atc_max_confidence", "cbpe"]
-    for name, metric in found.items():
-        assert metric.value == pytest.approx(whole[name].value)
+def test_top_scores_alone_give_two_estimates(rng):
+    baseline, correct = answers(rng, [0.2] * 5)
+    current, _ = answers(rng, [0.2] * 5)
+    complete = by_method(estimate_accuracy(baseline, correct, current, resamples=10))
+    metrics = by_method(
+        estimate_accuracy(baseline.max(axis=1), correct, current.max(axis=1), resamples=10)
+    )
+    assert list(metrics) == ["atc_max_confidence", "cbpe"]
+    for name, metric in metrics.items():
+        assert metric.value == pytest.approx(complete[name].value)
 
 
 @pytest.mark.parametrize(("right", "expected"), [(True, 1.0), (False, 0.0)])
-def test_where_all_are_alike_so_is_the_estimate(rng, right, expected):
-    found = estimate_accuracy(
+def test_estimates_of_uniform_correctness(rng, right, expected):
+    metrics = estimate_accuracy(
         rng.random(200), np.full(200, right), rng.random(50) / 2 + 0.25, resamples=5
     )
-    assert [metric.value for metric in found] == pytest.approx([expected] * 2, abs=0.02)
+    assert [metric.value for metric in metrics] == pytest.approx([expected] * 2, abs=0.02)
 
 
-@pytest.mark.parametrize(("known", "asked"), [(99, 50), (200, 0)])
-def test_of_too_little_nothing_is_estimated(known, asked):
-    assert estimate_accuracy(np.full(known, 0.5), np.ones(known), np.full(asked, 0.5)) == []
+@pytest.mark.parametrize(("baseline_count", "current_count"), [(99, 50), (200, 0)])
+def test_too_few_rows_give_no_estimate(baseline_count, current_count):
+    assert (
+        estimate_accuracy(
+            np.full(baseline_count, 0.5), np.ones(baseline_count), np.full(current_count, 0.5)
+        )
+        == []
+    )
 
 
-def test_scores_that_are_none_are_left_out():
+def test_scores_that_are_not_finite_are_left_out():
     scores = np.full(300, 0.5)
     scores[:100] = np.nan
-    found = estimate_accuracy(scores, np.arange(300) % 2 == 0, [0.5, np.inf, 0.5], resamples=0)
-    assert [(metric.n, metric.parameters["n_baseline"]) for metric in found] == [(2, 200)] * 2
+    metrics = estimate_accuracy(scores, np.arange(300) % 2 == 0, [0.5, np.inf, 0.5], resamples=0)
+    assert [(metric.n, metric.parameters["n_baseline"]) for metric in metrics] == [(2, 200)] * 2
 
 
 @pytest.mark.parametrize(
-    ("before", "correct", "now"),
+    ("baseline", "correct", "current"),
     [((9, 2), (9,), (9, 3)), ((9,), (8,), (9,)), ((9, 2), (9,), (9,)), ((), (), ())],
 )
-def test_shapes_that_do_not_fit_are_refused(before, correct, now):
+def test_mismatched_shapes_are_refused(baseline, correct, current):
     with pytest.raises(ValueError, match="expected scores of"):
-        estimate_accuracy(np.ones(before), np.ones(correct), np.ones(now))
+        estimate_accuracy(np.ones(baseline), np.ones(correct), np.ones(current))

@@ -26,17 +26,17 @@ def rows(n=N, seed=0, shift=0.0, labels=("cat", "dog")):
             "boxes": int(draw.poisson(3)),
             "label": str(draw.choice(labels)),
             "is_day": bool(draw.random() < 0.5),
-            "embedding": [float(one) for one in draw.normal(shift, size=3)],
+            "embedding": [float(number) for number in draw.normal(shift, size=3)],
             "note": f"row {draw.integers(1 << 40)}",
         }
         for at in range(n)
     ]
 
 
-def to_csv(path, found):
+def to_csv(path, records):
     cells = [
         {key: json.dumps(value) if isinstance(value, list | bool) else value for key, value in row.items()}
-        for row in found
+        for row in records
     ]  # fmt: skip
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, cells[0])
@@ -44,12 +44,12 @@ def to_csv(path, found):
         writer.writerows(cells)
 
 
-def to_json_lines(path, found):
-    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+def to_json_lines(path, records):
+    path.write_text("".join(json.dumps(row) + "\n" for row in records))
 
 
-def to_parquet(path, found):
-    pq.write_table(pa.Table.from_pylist(found), path)
+def to_parquet(path, records):
+    pq.write_table(pa.Table.from_pylist(records), path)
 
 
 WRITERS = {".csv": to_csv, ".jsonl": to_json_lines, ".ndjson": to_json_lines, ".parquet": to_parquet}  # fmt: skip
@@ -57,37 +57,37 @@ WRITERS = {".csv": to_csv, ".jsonl": to_json_lines, ".ndjson": to_json_lines, ".
 
 @pytest.fixture
 def write(tmp_path):
-    def to(name, found):
+    def to(name, records):
         path = tmp_path / name
-        if isinstance(found, str | bytes):
-            path.write_bytes(found.encode() if isinstance(found, str) else found)
+        if isinstance(records, str | bytes):
+            path.write_bytes(records.encode() if isinstance(records, str) else records)
         else:
-            WRITERS[path.suffix](path, found)
+            WRITERS[path.suffix](path, records)
         return path
 
     return to
 
 
-def compared(baseline, current, **asked):
-    report = compare_files(baseline, current, ColumnOptions(**asked))
-    return report, {one.name: one for one in report.signals}
+def compared(baseline, current, **parameters):
+    report = compare_files(baseline, current, ColumnOptions(**parameters))
+    return report, {signal.name: signal for signal in report.signals}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-@pytest.mark.parametrize("other", [".csv", ".parquet"])
-def test_formats_say_the_same(write, suffix, other):
+@pytest.mark.parametrize("other_format", [".csv", ".parquet"])
+def test_all_file_formats_give_the_same_report(write, suffix, other_format):
     report, signals = compared(
-        write(f"a{suffix}", rows()), write(f"b{other}", rows(seed=1, shift=1))
+        write(f"a{suffix}", rows()), write(f"b{other_format}", rows(seed=1, shift=1))
     )
-    assert {name: one.kind for name, one in signals.items()} == {
+    assert {name: signal.kind for name, signal in signals.items()} == {
         "score": "numeric",
         "boxes": "count",
         "label": "categorical",
         "is_day": "categorical",
         "embedding": "embedding",
     }
-    assert all(one.n == (N, N) for one in signals.values())
-    assert {name for name, one in signals.items() if one.alarm} == {"score", "embedding"}
+    assert all(signal.n == (N, N) for signal in signals.values())
+    assert {name for name, signal in signals.items() if signal.alarm} == {"score", "embedding"}
     assert signals["is_day"].histogram.edges == ["false", "true"]
     assert report.status == "drift"
     assert set(report.parameters["left_out"]) == {"id", "note"}
@@ -98,7 +98,7 @@ def test_formats_say_the_same(write, suffix, other):
 def test_nothing_changed_is_ok(write):
     report, _ = compared(write("a.csv", rows()), write("b.csv", rows(seed=1)))
     assert (report.status, report.kind) == ("ok", "drift")
-    assert [one.alarm for one in report.signals] == [False] * 5
+    assert [signal.alarm for signal in report.signals] == [False] * 5
 
 
 def test_new_labels_are_named(write):
@@ -109,12 +109,12 @@ def test_new_labels_are_named(write):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_nested_objects_have_dotted_names(write, suffix):
-    found = [{"metadata": {"a": at, "deep": {"b": at / 7}}} for at in range(40)]
-    _, signals = compared(write(f"a{suffix}", found), write("b.jsonl", found))
+    records = [{"metadata": {"a": at, "deep": {"b": at / 7}}} for at in range(40)]
+    _, signals = compared(write(f"a{suffix}", records), write("b.jsonl", records))
     assert set(signals) == {"metadata.a", "metadata.deep.b"}
 
 
-def test_what_is_missing_does_not_count(write):
+def test_missing_values_do_not_count(write):
     baseline = write("a.csv", "x,y\n1.5,\n,b\n2.5,c\nNaN,\n")
     current = write("b.jsonl", '{"x": 1.5, "y": null}\n\n{}\n{"x": 2}\n')
     report, signals = compared(baseline, current)
@@ -124,12 +124,14 @@ def test_what_is_missing_does_not_count(write):
 
 
 def test_a_column_of_one_file_is_insufficient(write):
-    found = rows()
+    records = rows()
     _, signals = compared(
-        write("a.jsonl", [{"x": row["score"], "a": 1} for row in found]),
-        write("b.jsonl", [{"x": row["score"], "b": row["embedding"]} for row in found]),
+        write("a.jsonl", [{"x": row["score"], "a": 1} for row in records]),
+        write("b.jsonl", [{"x": row["score"], "b": row["embedding"]} for row in records]),
     )
-    assert {name: one.n for name, one in signals.items() if one.status == "insufficient"} == {
+    assert {
+        name: signal.n for name, signal in signals.items() if signal.status == "insufficient"
+    } == {
         "a": (N, 0),
         "b": (0, N),
     }
@@ -150,15 +152,15 @@ def test_underscores_are_no_numbers(write):
 
 
 def test_numbers_as_categories_are_the_same_in_each_format(write):
-    found = [{"class": at % 3} for at in range(90)]
-    whole = write("a.parquet", [{"class": float(row["class"])} for row in found])
+    records = [{"class": at % 3} for at in range(90)]
+    complete = write("a.parquet", [{"class": float(row["class"])} for row in records])
     for name in ("b.csv", "b.jsonl", "b.parquet"):
-        _, signals = compared(whole, write(name, found), categorical=("class",))
+        _, signals = compared(complete, write(name, records), categorical=("class",))
         assert signals["class"].kind == "categorical"
         assert signals["class"].new_labels == []
 
 
-def test_few_integers_are_numbers_where_it_is_said(write):
+def test_few_integers_are_numbers_if_an_option_says_so(write):
     path = write("a.csv", rows())
     _, signals = compared(path, path, numeric=("boxes",))
     assert (signals["boxes"].kind, signals["boxes"].test) == ("numeric", "ks")
@@ -168,7 +170,7 @@ def test_an_embedding_may_be_columns(write):
     text = "e_0,e_1,e_3,x\n" + "1,2,9,0\n,2,9,0\n" * 30
     path = write("a.csv", text)
     _, signals = compared(path, path, embedding=("e",))
-    assert {name: one.kind for name, one in signals.items()} == {
+    assert {name: signal.kind for name, signal in signals.items()} == {
         "e_3": "count",
         "x": "count",
         "e": "embedding",
@@ -179,21 +181,21 @@ def test_an_embedding_may_be_columns(write):
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_lists_that_are_no_embedding_are_left_out_by_name(write, suffix):
     path = write(f"a{suffix}", [{"x": 1.5, "l": [1.0] * (at % 3)} for at in range(40)])
-    other = write(f"b{suffix}", [{"x": 1.5, "l": [{"label": "a"}]} for at in range(40)])
-    report, signals = compared(path, other)
+    current = write(f"b{suffix}", [{"x": 1.5, "l": [{"label": "a"}]} for at in range(40)])
+    report, signals = compared(path, current)
     assert set(signals) == {"x"}
     assert "l" in report.parameters["left_out"]
     with pytest.raises(DriftError, match="1: expected l to be a list of numbers, got"):
-        compared(path, other, embedding=("l",))
+        compared(path, current, embedding=("l",))
 
 
 def test_a_line_of_an_export_is_a_row(write):
-    found = [
+    records = [
         {"id": str(at), "created_at": "2026-01-31T12:00:00.000Z", "latency_ms": at / 7,
          "model": {"name": "m"}, "predictions": [{"label": "a"}], "ground_truth": None,
          "metadata": {"camera_id": f"c{at % 2}", "altitude": at / 3}} for at in range(40)
     ]  # fmt: skip
-    path = write("a.jsonl", found)
+    path = write("a.jsonl", records)
     report, signals = compared(path, path)
     assert set(signals) == {"latency_ms", "model.name", "metadata.altitude"}
     assert set(report.parameters["left_out"]) == {"id", "predictions"}
@@ -202,25 +204,25 @@ def test_a_line_of_an_export_is_a_row(write):
 
 
 def test_a_row_of_an_exported_parquet_is_nested_again(write):
-    found = [
+    records = [
         {"id": at, "model": "m", "task": "TENSOR", "latency_ms": at / 7, "predictions": "[]",
          "metadata": json.dumps({"camera_id": f"c{at % 2}", "altitude": at / 3})} for at in range(40)
     ]  # fmt: skip
     path = write("a.jsonl", "").with_suffix(".parquet")
-    pq.write_table(pa.Table.from_pylist(found, SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(records, SCHEMA), path)
     report, signals = compared(path, path)
     assert {"latency_ms", "model.name", "metadata.altitude"} <= set(signals)
     assert report.parameters["source_key"] == "metadata.camera_id"
-    found[1]["metadata"] = "{"
-    pq.write_table(pa.Table.from_pylist(found, SCHEMA), path)
+    records[1]["metadata"] = "{"
+    pq.write_table(pa.Table.from_pylist(records, SCHEMA), path)
     with pytest.raises(DriftError, match=r"a\.parquet:2: "):
         compared(path, path)
 
 
-def test_the_first_source_key_that_both_have_is_used(write):
-    found = [{"stream": "s", "camera_id": f"c{at % 4}", "x": at / 3} for at in range(80)]
-    baseline = write("a.jsonl", found)
-    current = write("b.jsonl", [{"stream": "s", "x": row["x"]} for row in found])
+def test_the_first_shared_source_key_is_used(write):
+    records = [{"stream": "s", "camera_id": f"c{at % 4}", "x": at / 3} for at in range(80)]
+    baseline = write("a.jsonl", records)
+    current = write("b.jsonl", [{"stream": "s", "x": row["x"]} for row in records])
     report, signals = compared(baseline, baseline)
     assert report.parameters["source_key"] == "camera_id"
     assert set(signals) == {"stream", "x"}
@@ -236,7 +238,9 @@ def test_frames_of_cameras_are_not_independent(write):
 
     def frames(camera):
         level = np.repeat(draw.normal(size=8), 100)
-        return [{"camera_id": camera, "x": float(one)} for one in level + draw.normal(size=800) / 9]
+        return [
+            {"camera_id": camera, "x": float(value)} for value in level + draw.normal(size=800) / 9
+        ]
 
     _, signals = compared(write("a.jsonl", frames("a")), write("b.jsonl", frames("a")))
     assert signals["x"].units == "blocks"
@@ -256,12 +260,12 @@ def test_frames_of_cameras_are_not_independent(write):
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_rows_are_put_in_order_of_time(write, times, suffix):
     draw = np.random.default_rng(0)
-    found = [
+    records = [
         {"timestamp": time, "x": value}
         for time, value in zip(times, draw.normal(size=60).cumsum().tolist(), strict=True)
     ]
-    shuffled = [found[at] for at in draw.permutation(60)]
-    sorted_file, mixed_file = write(f"a{suffix}", found), write(f"b{suffix}", shuffled)
+    shuffled = [records[at] for at in draw.permutation(60)]
+    sorted_file, mixed_file = write(f"a{suffix}", records), write(f"b{suffix}", shuffled)
     _, mixed = compared(mixed_file, mixed_file)
     report, ordered = compared(sorted_file, sorted_file)
     assert mixed["x"].n_eff == ordered["x"].n_eff
@@ -283,7 +287,7 @@ def test_dates_of_parquet_are_times(write):
 BAD = {
     "no file of rows": ("a.txt", "x", {}, r"expected a file .csv, .jsonl, .ndjson or .parquet, got"),
     "an empty CSV": ("a.csv", "", {}, "a.csv:1: expected names of columns, got nothing"),
-    "a column without name": ("a.csv", "a,,b\n", {}, "a.csv:1: expected a name for column 2"),
+    "a column without name": ("a.csv", "a,,b\n", {}, "a.csv:1: column 2 has no name"),
     "a column twice": ("a.csv", "a,a\n", {}, "a.csv:1: expected each column once, got 'a' again"),
     "too few cells": ("a.csv", 'a,b\n"1\n",2\n3\n', {}, "a.csv:4: expected 2 cells, got 1"),
     "too many cells": ("a.csv", "a,b\n1,2,3\n", {}, "a.csv:2: expected 2 cells, got 3"),
@@ -317,11 +321,11 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "text", "asked", "said"), BAD.values(), ids=BAD)
-def test_what_is_wrong_is_named(write, name, text, asked, said):
+@pytest.mark.parametrize(("name", "text", "parameters", "message"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_named(write, name, text, parameters, message):
     path = write(name, text)
-    with pytest.raises(DriftError, match=said):
-        compared(path, path, **asked)
+    with pytest.raises(DriftError, match=message):
+        compared(path, path, **parameters)
 
 
 def test_times_may_be_dates_and_numbers(write):
@@ -331,7 +335,7 @@ def test_times_may_be_dates_and_numbers(write):
     assert compared(last, last)[0].data.current.end == "9999-12-31T23:59:59.999Z"
 
 
-def test_a_name_beyond_unicode_is_no_obstacle(write):
+def test_file_names_that_are_not_unicode_are_accepted(write):
     path = write("b\udcff.csv", "a\n1\n")
     report, _ = compared(path, path)
     assert b"b?.csv" in msgspec.json.encode(report)

@@ -23,41 +23,41 @@ HOOK = "http://127.0.0.1:9/hook"
 
 @pytest.fixture
 def directory(tmp_path):
-    made = tmp_path / "drift"
-    asked = {"every": "1h", "webhooks": [{"url": HOOK}]}
-    ScheduleStore(made).put(MODEL, json.dumps(asked).encode())
-    return made
+    folder = tmp_path / "drift"
+    parameters = {"every": "1h", "webhooks": [{"url": HOOK}]}
+    ScheduleStore(folder).put(MODEL, json.dumps(parameters).encode())
+    return folder
 
 
 def queued(directory):
     """Return what waits to be told, and forget it."""
-    told = []
+    alerts = []
     for path in sorted((directory / "outbox").glob("*.json")):
         body = json.loads(json.loads(path.read_bytes())["body"])
-        told.append((body["event"], [signal["name"] for signal in body["signals"]]))
+        alerts.append((body["event"], [signal["name"] for signal in body["signals"]]))
         path.unlink()
-    return told
+    return alerts
 
 
-def test_windows_are_answered_oldest_first(directory):
+def test_history_is_returned_oldest_first(directory):
     for hour in range(4):
         record_window(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
     with client_of(schedule_routes(directory)) as client:
         path = f"/api/models/{MODEL}/drift"
         windows = client.get(path).json()["windows"]
-        assert [one["status"] for one in windows] == ["ok", "ok", "drift", "ok"]
+        assert [window["status"] for window in windows] == ["ok", "ok", "drift", "ok"]
         assert windows[2]["from"] == "1970-01-01T02:00:00.000Z"
         assert windows[2]["to"] == "1970-01-01T03:00:00.000Z"
         assert (windows[2]["n"], windows[2]["report"]) == (200, f"{2:019d}-0000")
         assert windows[2]["signals"]["a"] == {
             "p_adjusted": 0.001, "effect": 0.5, "alarm": True, "status": "ok",
         }  # fmt: skip
-        some = {"from": "1970-01-01T01:00:00Z", "to": "1970-01-01T03:00:00Z", "signal": "b"}
-        found = client.get(path, params=some).json()
-        assert found["windows"] == [
-            {**one, "signals": {"b": one["signals"]["b"]}} for one in windows[1:3]
+        query = {"from": "1970-01-01T01:00:00Z", "to": "1970-01-01T03:00:00Z", "signal": "b"}
+        response = client.get(path, params=query).json()
+        assert response["windows"] == [
+            {**window, "signals": {"b": window["signals"]["b"]}} for window in windows[1:3]
         ]
-        assert found["detectors"] == {"b": {"windows": 4, "is_learning": True, "changes": {}}}
+        assert response["detectors"] == {"b": {"windows": 4, "is_learning": True, "changes": {}}}
         assert client.get(path, params={"from": "-1h"}).json()["windows"] == []
         ever = {"from": "0001-01-01T00:00:00+23:00", "to": "9999-12-31T23:59:59-23:00"}
         assert client.get(path, params=ever).json()["windows"] == windows
@@ -73,16 +73,16 @@ def test_a_report_has_the_windows_of_its_baseline(directory, monkeypatch):
     for hour in range(1, 4):
         record_window(directory, report(hour), parameters(hour))
     record_failure(directory, "failed", parameters(4), "expected a baseline, got none")
-    now = report(5, alarms="b")
-    found = with_history(directory, now, parameters(5))
-    assert [(one.start[11:13], one.status) for one in found.history] == [
+    current = report(5, alarms="b")
+    latest = with_history(directory, current, parameters(5))
+    assert [(window.start[11:13], window.status) for window in latest.history] == [
         ("03", "ok"), ("04", "error"), ("05", "drift"),
     ]  # fmt: skip
-    record_window(directory, now, parameters(5))
-    assert with_history(directory, now, parameters(5)) == found
+    record_window(directory, current, parameters(5))
+    assert with_history(directory, current, parameters(5)) == latest
 
 
-def test_a_report_that_is_noted_again_is_nothing_new(directory, caplog):
+def test_recording_a_report_again_changes_nothing(directory, caplog):
     for _ in range(2):
         record_window(directory, report(1, alarms="a"), parameters(1))
     (window,) = read_history(directory, MODEL).windows
@@ -95,26 +95,29 @@ def test_a_report_that_is_noted_again_is_nothing_new(directory, caplog):
     assert read_history(directory, MODEL).detectors["a"].windows == 1
 
 
-def test_a_line_that_was_not_written_to_its_end_is_passed_over(directory):
+def test_incomplete_lines_are_skipped(directory):
     record_window(directory, report(1), parameters(1))
     path = directory / f"{MODEL}.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + b"\n" + whole[: len(whole) // 2])
+    complete = path.read_bytes()
+    path.write_bytes(complete + b"\n" + complete[: len(complete) // 2])
     record_window(directory, report(2), parameters(2))
-    assert [one.start[11:13] for one in read_history(directory, MODEL).windows] == ["01", "02"]
+    assert [window.start[11:13] for window in read_history(directory, MODEL).windows] == [
+        "01",
+        "02",
+    ]
 
 
 def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
     monkeypatch.setattr(history_module, "MAX_BYTES", 3000)
     for hour in range(20):
         record_window(directory, report(hour), parameters(hour))
-    found = [one.start[11:13] for one in read_history(directory, MODEL).windows]
-    assert found == [f"{hour:02d}" for hour in range(20)][-len(found) :]
-    assert 2 < len(found) < 12
+    hours = [window.start[11:13] for window in read_history(directory, MODEL).windows]
+    assert hours == [f"{hour:02d}" for hour in range(20)][-len(hours) :]
+    assert 2 < len(hours) < 12
 
 
 @pytest.mark.parametrize(
-    ("windows", "told"),
+    ("windows", "expected"),
     [
         (["", "", ""], []),
         (["a", "a", "a"], [("drift", ["a"])]),
@@ -129,14 +132,14 @@ def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
     ],
     ids=lambda value: "-".join(value) if value and isinstance(value[0], str) else "",
 )
-def test_the_same_alarm_is_told_once_and_when_it_is_over(directory, windows, told):
-    found = []
+def test_an_alarm_is_sent_once_and_again_when_it_is_over(directory, windows, expected):
+    alerts = []
     for hour, signals in enumerate(windows):
         alarms, unknown, silent = signals.partition("?")
         silent = silent or ("abcd" if unknown else "")
         record_window(directory, report(hour, alarms=alarms, silent=silent), parameters(hour))
-        found += queued(directory)
-    assert found == told
+        alerts += queued(directory)
+    assert alerts == expected
 
 
 def test_an_alarm_is_a_line_of_the_log_in_every_window(directory, caplog):
@@ -152,14 +155,14 @@ def test_an_alarm_is_a_line_of_the_log_in_every_window(directory, caplog):
     )
 
 
-def test_detectors_follow_the_effects_until_the_baseline_is_made_anew(directory):
+def test_detectors_restart_with_a_new_baseline(directory):
     for hour in range(WARM_UP + 30):
         effect = 0.02 if hour < WARM_UP + 5 else 0.2
         record_window(directory, report(hour, effect=effect), parameters(hour))
-    found = read_history(directory, MODEL).detectors["c"]
-    assert (found.windows, found.is_learning) == (WARM_UP + 30, False)
-    assert found.changes.keys() == {"adwin", "page_hinkley"}
-    assert found.changes["adwin"][0] > "1970-01-03T05"
+    detectors = read_history(directory, MODEL).detectors["c"]
+    assert (detectors.windows, detectors.is_learning) == (WARM_UP + 30, False)
+    assert detectors.changes.keys() == {"adwin", "page_hinkley"}
+    assert detectors.changes["adwin"][0] > "1970-01-03T05"
     assert queued(directory) == []
     record_window(directory, report(99, baseline_n=77), parameters(99))
     assert read_history(directory, MODEL).detectors["c"].windows == 1

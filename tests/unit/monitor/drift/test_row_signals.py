@@ -15,12 +15,20 @@ DETECTION, CLASSIFICATION = "OBJECT_DETECTION", "IMAGE_CLASSIFICATION"
 
 
 def signals(task, predictions, metadata=None, seq=1, size=(100, 200)):
-    written = predictions if isinstance(predictions, str) else json.dumps(predictions)
-    given = json.dumps(metadata or {})
-    found = derive_signals(InferenceRow(seq, task, written, given, 2.5, *size, 5000))
+    row = InferenceRow(
+        seq,
+        task,
+        predictions if isinstance(predictions, str) else json.dumps(predictions),
+        metadata=json.dumps(metadata or {}),
+        latency_ms=2.5,
+        width=size[0],
+        height=size[1],
+        bytes=5000,
+    )
+    signals = derive_signals(row)
     return {
         name: pytest.approx(value) if isinstance(value, float) else value
-        for name, value in found.items()
+        for name, value in signals.items()
         if name not in {"latency_ms", "width", "height", "bytes_per_pixel"}
     }
 
@@ -73,26 +81,29 @@ def signals(task, predictions, metadata=None, seq=1, size=(100, 200)):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_predictions_say(task, predictions, expected):
+def test_signals_of_predictions(task, predictions, expected):
     assert signals(task, predictions) == expected
 
 
-def test_the_request_says():
-    found = derive_signals(InferenceRow(1, "TENSOR", "[]", '{"a": 1}', 2.5, 100, 200, 5000))
-    assert found["latency_ms"] == 2.5
-    assert (found["width"], found["height"], found["bytes_per_pixel"]) == (100, 200, 0.25)
-    assert "width" not in derive_signals(InferenceRow(1, "TENSOR", "[]", "{}", 2.5))
+def test_signals_of_the_request():
+    row = InferenceRow(
+        1, "TENSOR", "[]", metadata='{"a": 1}', latency_ms=2.5, width=100, height=200, bytes=5000
+    )
+    signals = derive_signals(row)
+    assert signals["latency_ms"] == 2.5
+    assert (signals["width"], signals["height"], signals["bytes_per_pixel"]) == (100, 200, 0.25)
+    assert "width" not in derive_signals(InferenceRow(1, "TENSOR", "[]", "{}", latency_ms=2.5))
 
 
-def test_metadata_says():
-    given = {"camera": {}, "camera.id": "n" * 300, "day": True, "x": 3, "tags": []}
-    found = signals("TENSOR", {}, given)
-    assert found == {"meta.camera.id": "n" * 256, "meta.day": True, "meta.x": 3}
+def test_signals_of_metadata():
+    metadata = {"camera": {}, "camera.id": "n" * 300, "day": True, "x": 3, "tags": []}
+    derived = signals("TENSOR", {}, metadata)
+    assert derived == {"meta.camera.id": "n" * 256, "meta.day": True, "meta.x": 3}
 
 
-def test_the_label_is_that_of_one_prediction_by_chance_and_always_the_same():
+def test_the_label_is_of_a_prediction_chosen_by_a_stable_hash():
     labels = [*["a"] * 3, "b"]
-    answer = [{"label": one} for one in labels]
-    found = [signals(DETECTION, answer, seq=seq << 22)["label"] for seq in range(2000)]
-    assert 0.22 < found.count("b") / 2000 < 0.28
-    assert found == [signals(DETECTION, answer, seq=seq << 22)["label"] for seq in range(2000)]
+    answer = [{"label": label} for label in labels]
+    chosen = [signals(DETECTION, answer, seq=seq << 22)["label"] for seq in range(2000)]
+    assert 0.22 < chosen.count("b") / 2000 < 0.28
+    assert chosen == [signals(DETECTION, answer, seq=seq << 22)["label"] for seq in range(2000)]

@@ -34,8 +34,8 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(schedules):
-    with client_of(schedule_routes(schedules.directory)) as made:
-        yield made
+    with client_of(schedule_routes(schedules.directory)) as test_client:
+        yield test_client
 
 
 def body(**changes):
@@ -50,31 +50,31 @@ def text(seconds):
     return timestamp_text(int(seconds) * 1000)
 
 
-def test_a_schedule_is_kept_answered_and_ended(client, schedules):
+def test_a_schedule_is_saved_returned_and_removed(client, schedules):
     path = "/api/models/a%20model/drift-schedule"
     assert client.get(path).status_code == 404
     assert client.delete(path).status_code == 404
     hooks = [{"url": "https://example.org/a", "secret": "hush"}, {"url": "http://[::1]:8000"}]
-    asked = {
+    parameters = {
         "every": "1h",
         "where": "meta.camera_id=north",
         "by": ["meta.place"],
         "webhooks": hooks,
     }
-    answer = client.put(path, content=json.dumps(asked))
+    answer = client.put(path, content=json.dumps(parameters))
     assert answer.status_code == 200, answer.text
-    found = answer.json()
+    body = answer.json()
     assert "hush" not in answer.text
-    assert client.get(path).json() == found
-    assert [(hook["url"], hook["signed"]) for hook in found["webhooks"]] == [
+    assert client.get(path).json() == body
+    assert [(hook["url"], hook["signed"]) for hook in body["webhooks"]] == [
         ("https://example.org/a", True),
         ("http://[::1]:8000", False),
     ]
-    assert found["model"] == "a model"
-    assert (found["baseline"], found["delay"], found["alpha"]) == ("default", "1m", 0.05)
-    assert found["next"] <= found["since"] < found["next_at"]
-    (kept,) = schedules.directory.iterdir()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert body["model"] == "a model"
+    assert (body["baseline"], body["delay"], body["alpha"]) == ("default", "1m", 0.05)
+    assert body["next"] <= body["since"] < body["next_at"]
+    (file,) = schedules.directory.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert client.put(path, content=b'{"every": "1d"}').json()["where"] is None
     assert client.delete(path).json()["every"] == "1d"
     assert client.get(path).status_code == 404
@@ -82,14 +82,14 @@ def test_a_schedule_is_kept_answered_and_ended(client, schedules):
 
 def test_the_example_of_the_document_is_a_schedule(client):
     page = (Path(__file__).parents[4] / "docs" / "drift.md").read_text()
-    path, asked = re.search(
+    path, parameters = re.search(
         r"PUT localhost:8080(/\S+/drift-schedule) -d '(.*?)'", page, re.DOTALL
     ).groups()
-    assert client.put(path, content=asked).status_code == 200
+    assert client.put(path, content=parameters).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("parameters", "message"),
     [
         (b"", "expected the body to be a JSON object with every, baseline, where, signals, "),
         (b"[]", "expected the body to be a JSON object with every"),
@@ -108,12 +108,12 @@ def test_the_example_of_the_document_is_a_schedule(client):
         (body(webhooks=[{"url": "http://a:b@c"}]), "expected webhooks[0].url to be http or https"),
         (body(webhooks=[{"url": "http://a:99999"}]), "expected webhooks[0].url to be http or"),
         (body(webhooks=[{"url": "http://a/b\r\nc: d"}]), "expected webhooks[0].url to be http or"),
-        (body(webhooks=[{"url": "http://a"}] * 2), "expected each URL of webhooks once, got one"),
+        (body(webhooks=[{"url": "http://a"}] * 2), "webhooks lists a URL twice"),
         (body(webhooks=[{"url": "http://a", "secret": ""}]), "expected the body to be a JSON"),
     ],
 )
-def test_a_schedule_that_means_nothing_is_refused(client, schedules, asked, message):
-    answer = client.put("/api/models/one/drift-schedule", content=asked)
+def test_invalid_schedules_are_refused(client, schedules, parameters, message):
+    answer = client.put("/api/models/one/drift-schedule", content=parameters)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(message)
     assert schedules.models() == []
@@ -123,8 +123,8 @@ def test_a_schedule_that_means_nothing_is_refused(client, schedules, asked, mess
 def test_a_model_may_have_any_name(client, schedules, name):
     path = f"/api/models/{name}x/drift-schedule"
     assert client.put(path, content=body()).status_code == 200
-    (kept,) = schedules.directory.iterdir()
-    assert kept.name.endswith("x.schedule.json")
+    (file,) = schedules.directory.iterdir()
+    assert file.name.endswith("x.schedule.json")
     assert client.get(path).json()["model"] == schedules.models()[0]
 
 
@@ -135,7 +135,7 @@ def test_a_name_that_is_too_long_is_refused(client):
         assert answer.status_code == 400
 
 
-def test_no_request_can_pass_for_a_schedule():
+def test_requests_cannot_claim_to_be_scheduled():
     with pytest.raises(QueryError, match="expected no schedule"):
         decode_parameters(b'{"model": "one", "schedule": "1h"}')
 
@@ -151,10 +151,10 @@ def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
     (job_id,) = jobs.ids()
     job = jobs.read(job_id)
     assert job.kind == "drift"
-    asked = {
+    parameters = {
         name: job.parameters[name] for name in ("model", "where", "signals", "alpha", "windows")
     }
-    assert asked == {
+    assert parameters == {
         "model": "one", "where": "label=b", "signals": ["score"], "alpha": 0.1, "windows": 24,
     }  # fmt: skip
     assert job.parameters["from"] == text(NOON_S)
@@ -192,7 +192,7 @@ def test_no_window_is_submitted_twice_over_restarts(schedules, jobs):
     assert starts(jobs) == [*expected, text(NOON_S + 4 * HOUR_S)]
 
 
-def test_a_schedule_that_is_replaced_goes_on(schedules, jobs):
+def test_a_replaced_schedule_continues(schedules, jobs):
     schedules.put("one", body(), NOON_S)
     scheduler = Scheduler(schedules, jobs)
     scheduler.step(NOON_S + HOUR_S + 60)
@@ -204,7 +204,7 @@ def test_a_schedule_that_is_replaced_goes_on(schedules, jobs):
     assert starts(jobs)[2:] == [text(NOON_S + 6 * HOUR_S)]
 
 
-def test_a_schedule_that_was_ended_begins_anew(schedules, jobs):
+def test_a_removed_schedule_starts_anew(schedules, jobs):
     schedules.put("one", body(), NOON_S)
     Scheduler(schedules, jobs).step(NOON_S + HOUR_S + 60)
     schedules.remove("one")
@@ -214,7 +214,7 @@ def test_a_schedule_that_was_ended_begins_anew(schedules, jobs):
     assert starts(jobs) == [text(NOON_S), text(NOON_S + 10 * HOUR_S)]
 
 
-def test_windows_that_were_missed_are_caught_up_to_a_bound(schedules, jobs, caplog):
+def test_missed_windows_are_caught_up_to_a_maximum(schedules, jobs, caplog):
     schedules.put("one", body(), NOON_S)
     Scheduler(schedules, jobs).step(NOON_S + 30 * HOUR_S + 60)
     expected = [text(NOON_S + hour * HOUR_S) for hour in range(30 - MAX_MISSED, 30)]
@@ -223,7 +223,7 @@ def test_windows_that_were_missed_are_caught_up_to_a_bound(schedules, jobs, capl
     assert line == f"drift of one: 6 windows from {text(NOON_S)} to {expected[0]} are skipped"
 
 
-def test_a_schedule_that_fails_stops_no_other(schedules, jobs, caplog):
+def test_a_failing_schedule_does_not_stop_others(schedules, jobs, caplog):
     for name in ("a", "b", "c"):
         schedules.put(name, body(), NOON_S)
     (schedules.directory / "a.schedule.json").write_bytes(b"{")

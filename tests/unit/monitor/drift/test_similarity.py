@@ -44,7 +44,7 @@ def test_a_score_is_the_conformal_p_value(count, size):
         assert references.score(new) == pytest.approx(by_definition(embeddings, new), abs=one_rank)
 
 
-def test_a_score_is_one_over_n_plus_one_for_what_is_like_nothing_there():
+def test_the_smallest_score_is_one_over_n_plus_one():
     rng = np.random.default_rng(0)
     references = references_of(rng.normal(size=(200, 8)) + 10)
     assert references.score(np.full(8, -1.0)) == 1 / 201
@@ -63,7 +63,7 @@ def test_scores_are_uniform_where_nothing_changed(count, size):
 
 
 @pytest.mark.parametrize("repeats", [1, 5, 10])
-def test_what_was_stored_several_times_makes_no_false_alarms(tmp_path, repeats):
+def test_duplicate_images_make_no_false_alarms(tmp_path, repeats):
     rng = np.random.default_rng(0)
     stored = np.repeat(rng.normal(size=(300, 8)), repeats, axis=0)
     assert write_references(tmp_path / "s", stored, np.arange(len(stored)), SPACE) == 300
@@ -73,7 +73,7 @@ def test_what_was_stored_several_times_makes_no_false_alarms(tmp_path, repeats):
     assert 0.01 < (scores <= 0.05).mean() < 0.1
 
 
-def test_the_nearest_come_with_their_distances():
+def test_nearest_references_have_their_distances():
     references = References(np.array([[1, 0], [0, 2], [-3, 0], [4, 4], [1, -1], [0, -1]], np.float16),
                             np.array([10, 11, 12, 13, 14, 15]), SPACE)  # fmt: skip
     ids, distances = references.nearest(np.array([7.0, 0.0]), 3)
@@ -82,7 +82,7 @@ def test_the_nearest_come_with_their_distances():
     assert len(references.nearest(np.array([7.0, 0.0]), 99)[0]) == 6
 
 
-def test_a_file_gives_the_same_scores(tmp_path):
+def test_references_from_a_file_give_the_same_scores(tmp_path):
     rng = np.random.default_rng(0)
     embeddings, path = (
         rng.normal(size=(300, 12)).astype(np.float32),
@@ -92,16 +92,16 @@ def test_a_file_gives_the_same_scores(tmp_path):
     embeddings[7, 3] = np.nan
     embeddings[8, 3] = 1e30
     assert write_references(path, embeddings, ids, SPACE) == 298
-    kept = [number for number in range(300) if number not in (7, 8)]
-    read, made = References.read(path), references_of(embeddings[kept])
-    assert (read.space, read.ids.tolist()) == (SPACE, ids[kept].tolist())
+    distinct = [number for number in range(300) if number not in (7, 8)]
+    read, built = References.read(path), references_of(embeddings[distinct])
+    assert (read.space, read.ids.tolist()) == (SPACE, ids[distinct].tolist())
     for new in rng.normal(size=(20, 12)):
-        assert read.score(new) == made.score(new)
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+        assert read.score(new) == built.score(new)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("count", [0, MIN_REFERENCES - 1, MAX_REFERENCES + 1])
-def test_too_few_or_too_many_are_no_references(tmp_path, count):
+def test_too_few_or_too_many_references_are_refused(tmp_path, count):
     embeddings = np.random.default_rng(0).normal(size=(count, 2))
     embeddings[:, 0] = np.arange(count)
     with pytest.raises(DriftError, match=f"expected 100 to 10000 .* got {count}"):
@@ -110,12 +110,12 @@ def test_too_few_or_too_many_are_no_references(tmp_path, count):
 
 
 def torn(path: Path, to: str) -> None:
-    whole = path.read_bytes()
+    complete = path.read_bytes()
     if to == "turned":
-        middle = len(whole) // 2
-        whole = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+        middle = len(complete) // 2
+        complete = complete[:middle] + bytes([complete[middle] ^ 255]) + complete[middle + 1 :]
     path.write_bytes(
-        {"empty": b"", "half": whole[: len(whole) // 2], "text": b"hello"}.get(to, whole)
+        {"empty": b"", "half": complete[: len(complete) // 2], "text": b"hello"}.get(to, complete)
     )
     if to == "other arrays":
         with path.open("wb") as file:
@@ -127,7 +127,7 @@ def torn(path: Path, to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["empty", "half", "text", "turned", "other arrays", "other shapes"])
-def test_a_torn_file_is_told(tmp_path, to):
+def test_an_incomplete_file_is_refused(tmp_path, to):
     path = tmp_path / "default.similarity"
     write_references(path, np.random.default_rng(0).normal(size=(200, 64)), np.arange(200), SPACE)
     torn(path, to)
@@ -140,7 +140,7 @@ def test_a_torn_file_is_told(tmp_path, to):
     [[1.0], [[1.0, 2.0]], [np.nan, 1.0], [1e30, 1.0], []],
     ids=["short", "2-d", "nan", "beyond", "empty"],
 )
-def test_an_embedding_of_another_kind_has_no_score(embedding):
+def test_embeddings_of_the_wrong_shape_have_no_score(embedding):
     references = references_of(np.random.default_rng(0).normal(size=(100, 2)))
     with pytest.raises(DriftError, match="expected an embedding of 2 numbers"):
         references.score(np.array(embedding, np.float32))

@@ -21,24 +21,24 @@ def world(n, shift=0.0, share=0.0):
     )
 
 
-@pytest.mark.parametrize("keep", [lambda one: one, summarise])
+@pytest.mark.parametrize("keep", [lambda signal: signal, summarise])
 def test_the_slice_that_moved_is_found(keep):
-    before, now = keep(world(2000)), world(600, shift=1.5)
-    report = compare(before, now)
-    moved = [one.name for one in report.signals if one.alarm]
+    baseline, current = keep(world(2000)), world(600, shift=1.5)
+    report = compare(baseline, current)
+    moved = [signal.name for signal in report.signals if signal.alarm]
     assert moved == ["score"]
-    found, *others = find_drift_slices(before, now, moved, ["label", "camera"])
-    assert {one.by for one in others} == {"label"}
-    assert (found.by, found.value) == ("camera", "B")
-    (metric,) = found.metrics
+    largest, *others = find_drift_slices(baseline, current, moved, ["label", "camera"])
+    assert {signal.by for signal in others} == {"label"}
+    assert (largest.by, largest.value) == ("camera", "B")
+    (metric,) = largest.metrics
     assert metric.type == "wasserstein_iqr"
     assert metric.value > 0.9
     assert metric.parameters["signal"] == "score"
     assert metric.parameters["other"] < 0.2
-    assert metric.n == found.n
+    assert metric.n == largest.n
 
 
-def test_slices_are_in_the_order_of_the_least_effects_that_matter():
+def test_slices_are_in_order_of_effect_over_minimum():
     rng = np.random.default_rng(2)
     sides = []
     for moved in (False, True):
@@ -46,18 +46,18 @@ def test_slices_are_in_the_order_of_the_least_effects_that_matter():
         x = rng.normal(size=800) + 0.7 * (moved & (on == "A"))
         e = rng.normal(size=(800, 8)) + 0.7 * (moved & (on == "B"))[:, None]
         sides.append(build_sample({"on": on, "x": x, "e": e}))
-    found = find_drift_slices(*sides, ["x", "e"], ["on"])
-    assert [(one.value, one.metrics[0].parameters["signal"]) for one in found] == [
+    slices = find_drift_slices(*sides, ["x", "e"], ["on"])
+    assert [(slice_.value, slice_.metrics[0].parameters["signal"]) for slice_ in slices] == [
         ("B", "e"),
         ("A", "x"),
     ]
-    assert found[0].metrics[0].value < found[1].metrics[0].value
+    assert slices[0].metrics[0].value < slices[1].metrics[0].value
 
 
-def test_where_all_moved_each_slice_did():
-    before, now = world(2000), world(600, share=0.5)
-    found = find_drift_slices(before, now, ["label"], ["camera", "label"])
-    assert sorted(one.value for one in found) == ["A", "B", "C"]
+def test_a_change_of_all_rows_moves_each_slice():
+    baseline, current = world(2000), world(600, share=0.5)
+    slices = find_drift_slices(baseline, current, ["label"], ["camera", "label"])
+    assert sorted(slice_.value for slice_ in slices) == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize("by", [[], ["nothing"], ["size"]])
@@ -67,13 +67,13 @@ def test_without_categories_there_are_no_slices(by):
 
 def test_a_column_of_many_values_is_no_slice():
     names = [str(at) for at in range(60)] * 20
-    before = build_sample({"name": names, "x": RNG.normal(size=1200)})
-    now = build_sample({"name": names, "x": RNG.normal(2, 1, 1200)})
-    assert find_drift_slices(before, now, ["x"], ["name"]) == []
+    baseline = build_sample({"name": names, "x": RNG.normal(size=1200)})
+    current = build_sample({"name": names, "x": RNG.normal(2, 1, 1200)})
+    assert find_drift_slices(baseline, current, ["x"], ["name"]) == []
 
 
 def test_signals_are_put_in_order_of_effect():
-    before, now = world(2000), world(600, shift=3, share=0.3)
-    ordered = sorted_by_effect(compare(before, now).signals)
-    assert [one.name for one in ordered][:2] == ["score", "label"]
-    assert [one.alarm for one in ordered][:2] == [True, True]
+    baseline, current = world(2000), world(600, shift=3, share=0.3)
+    ordered = sorted_by_effect(compare(baseline, current).signals)
+    assert [signal.name for signal in ordered][:2] == ["score", "label"]
+    assert [signal.alarm for signal in ordered][:2] == [True, True]

@@ -20,18 +20,18 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_numbers_are_as_far_apart_as_scipy_says(name):
-    before, now = PAIRS[name]
-    theirs = stats.ks_2samp(before, now)
-    ours = two_samples.ks(before, now)
+def test_distances_of_numbers_match_scipy(name):
+    baseline, current = PAIRS[name]
+    theirs = stats.ks_2samp(baseline, current)
+    ours = two_samples.ks(baseline, current)
     assert ours.statistic == pytest.approx(theirs.statistic, abs=1e-9)
     assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9)
-    apart = stats.wasserstein_distance(before, now)
-    assert two_samples.wasserstein(before, now) == pytest.approx(apart, abs=1e-9)
+    apart = stats.wasserstein_distance(baseline, current)
+    assert two_samples.wasserstein(baseline, current) == pytest.approx(apart, abs=1e-9)
 
 
 @pytest.mark.parametrize("counts", [[[10, 20, 30], [12, 18, 40]], [[5, 1], [0, 9]], [[7], [9]]])
-def test_counts_are_as_unlike_as_scipy_says(counts):
+def test_chi_square_matches_scipy(counts):
     table = np.array(counts, float)
     theirs = stats.chi2_contingency(table, correction=False)
     ours = two_samples.chi_square(table)
@@ -39,7 +39,7 @@ def test_counts_are_as_unlike_as_scipy_says(counts):
     assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9)
 
 
-def test_jensen_shannon_is_scipys_and_psi_its_definition():
+def test_jensen_shannon_matches_scipy_and_psi_its_definition():
     table = np.array([[10, 0, 30, 5], [12, 18, 40, 0]], float)
     assert two_samples.jensen_shannon(table).value == pytest.approx(jensenshannon(*table), abs=1e-9)
     full = np.array([[10, 20, 30], [12, 18, 40]], float)
@@ -53,15 +53,17 @@ def test_jensen_shannon_is_scipys_and_psi_its_definition():
 def test_psi_is_as_large_as_expected_where_nothing_changed():
     rng = np.random.default_rng(0)
     tables = [rng.multinomial([400, 200], np.full(10, 0.1)).astype(float) for _ in range(400)]
-    found = [two_samples.psi(table) for table in tables]
-    assert np.mean([one.value for one in found]) == pytest.approx(found[0].expected, rel=0.1)
+    divergences = [two_samples.psi(table) for table in tables]
+    assert np.mean([divergence.value for divergence in divergences]) == pytest.approx(
+        divergences[0].expected, rel=0.1
+    )
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(
     "table", [[[900, 60, 30, 9, 1], [90, 6, 3, 1, 0]], [[1, 1], [1, 0]], [[500, 500], [50, 50]]]
 )
-def test_pooled_cells_hold_what_was_in_them(table, ordered):
+def test_pooled_cells_keep_the_counts(table, ordered):
     counts = np.array(table, float)
     cells = two_samples.pool_cells(counts, ordered=ordered)
     together = np.zeros((2, int(cells.max()) + 1))
@@ -74,7 +76,7 @@ def test_pooled_cells_hold_what_was_in_them(table, ordered):
         assert (np.diff(cells) >= 0).all()
 
 
-def test_rare_labels_are_put_together_and_frequent_ones_stay():
+def test_only_rare_labels_are_pooled():
     table = np.array([[500, 3, 490, 60, 35, 0], [50, 0, 40, 10, 5, 1]], float)
     assert two_samples.pool_cells(table, ordered=False).tolist() == [3, 0, 2, 1, 0, 0]
 
@@ -91,7 +93,7 @@ def _sides(n, m, dimensions=5):
     return rows, np.arange(n + m) >= n
 
 
-def test_the_energy_distance_is_its_definition():
+def test_the_energy_distance_matches_its_definition():
     rows, current = _sides(40, 25)
     x, y = rows[~current].astype(float), rows[current].astype(float)
     expected = 2 * cdist(x, y).mean() - cdist(x, x).mean() - cdist(y, y).mean()
@@ -101,7 +103,7 @@ def test_the_energy_distance_is_its_definition():
     assert kernels.squared_distance(kernel, current) == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_energy_distance_of_numbers_is_scipys():
+def test_the_energy_distance_of_numbers_matches_scipy():
     rows, current = _sides(40, 25, 1)
     expected = stats.energy_distance(rows[~current, 0], rows[current, 0]) ** 2
     kernel = kernels.centre_kernel(
@@ -110,7 +112,7 @@ def test_the_energy_distance_of_numbers_is_scipys():
     assert kernels.squared_distance(kernel, current) == pytest.approx(expected, abs=1e-9)
 
 
-def test_mmd_is_its_definition():
+def test_mmd_matches_its_definition():
     rows, current = _sides(30, 20)
     kernel = kernels.kernel_matrix(kernels.pairwise_distances(rows), "mmd")
     x, y = ~current, current
@@ -121,12 +123,12 @@ def test_mmd_is_its_definition():
     assert kernels.squared_distance(centred, current) == pytest.approx(expected, abs=1e-9)
 
 
-def test_rows_that_are_the_same_are_no_distance_apart():
+def test_equal_rows_have_distance_zero():
     rows = np.repeat(np.random.default_rng(0).normal(50, 1, (3, 64)).astype(np.float32), 2, axis=0)
     assert kernels.pairwise_distances(rows)[::2, 1::2].diagonal().tolist() == [0.0, 0.0, 0.0]
 
 
-def test_p_values_are_adjusted_as_scipy_does():
+def test_adjusted_p_values_match_scipy():
     p = [0.01, 0.5, 0.02, 0.02, 1.0, 0.0]
     expected = stats.false_discovery_control(p)
     assert benjamini_hochberg(p) == pytest.approx(list(expected), abs=1e-12)

@@ -45,186 +45,202 @@ def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):
     return make_record(id_at_second(second), **values | fields)
 
 
-def fill(place, seconds, **of):
+def fill(place, seconds, **fields):
     draw = np.random.default_rng(min(seconds, default=0))
-    place.move(*(answer(one, draw, **of) for one in seconds))
+    place.move(*(answer(second, draw, **fields) for second in seconds))
 
 
 def signals(place, seconds, shift=5.0, space=SPACE):
     draw = np.random.default_rng(min(seconds))
-    made = [
+    stored_signals = [
         ImageSignals(
-            id_at_second(one),
+            id_at_second(second),
             draw.normal(size=len(IMAGE_STATISTICS)).astype("<f4").tobytes(),
             draw.normal(shift, size=4).astype("<f2").tobytes(),
             space,
         )
-        for one in seconds
+        for second in seconds
     ]
-    place.change(SignalsOfImages(made))
+    place.change(SignalsOfImages(stored_signals))
 
 
-def compared(place, baseline=None, **parameters):
-    asked = DriftParameters(
+def compared(place, baseline=None, **fields):
+    parameters = DriftParameters(
         "one",
         start=time_at_second(MIDDLE),
         baseline=baseline or StoredWindow(end=time_at_second(MIDDLE)),
-        **parameters,
+        **fields,
     )
-    return compare_stored(place.inferences, asked)
+    return compare_stored(place.inferences, parameters)
 
 
-def windowed(place, **of):
-    asked = WindowQuery("one", StoredWindow(), LARGEST_ID, 0, **{"rows": 10_000} | of)
-    return read_window(place.inferences, asked, lambda *_: None, LocalExecutor(place.inferences))
+def windowed(place, **fields):
+    query = WindowQuery("one", StoredWindow(), LARGEST_ID, 0, **{"max_rows": 10_000} | fields)
+    return read_window(place.inferences, query, lambda *_: None, LocalExecutor(place.inferences))
 
 
 def signal(report, name):
-    return next(one for one in report.signals if one.name == name)
+    return next(signal for signal in report.signals if signal.name == name)
 
 
-def test_silent_where_nothing_changed(place):
+def test_no_alarm_where_nothing_changed(place):
     fill(place, range(1, 120), camera="north")
     fill(place, range(MIDDLE, MIDDLE + 90), camera="north")
     report = compared(place, where={"meta.camera_id": "north"})
     assert (report.kind, report.task, report.status) == ("drift", "OBJECT_DETECTION", "ok")
     assert report.model.sha256 == "aa" * 32
-    now, before = report.data.current, report.data.baseline
-    assert (now.start, now.end, now.n) == (time_at_second(MIDDLE), time_at_second(MIDDLE + 89), 90)
-    assert now.filter == {"meta.camera_id": "north"}
-    assert (before.start, before.end, before.n) == (time_at_second(1), time_at_second(119), 119)
+    current, baseline = report.data.current, report.data.baseline
+    assert (current.start, current.end, current.n) == (
+        time_at_second(MIDDLE),
+        time_at_second(MIDDLE + 89),
+        90,
+    )
+    assert current.filter == {"meta.camera_id": "north"}
+    assert (baseline.start, baseline.end, baseline.n) == (
+        time_at_second(1),
+        time_at_second(119),
+        119,
+    )
     assert report.parameters["source_key"] == "camera_id"
     assert report.parameters["left_out"] == {"meta.frame": "hardly any text is there twice"}
-    names = {one.name: one.kind for one in report.signals}
+    names = {signal.name: signal.kind for signal in report.signals}
     assert names.items() >= {"label": "categorical", "score": "numeric", "area": "numeric"}.items()
     assert "meta.camera_id" not in names
 
 
 def test_a_change_is_named_with_the_slice_that_carries_it(place):
-    cameras = [{"camera": one, "label": label} for one in ("north", "south") for label in "ab"]
-    for at, of in enumerate(cameras * 2):
+    cameras = [
+        {"camera": camera, "label": label} for camera in ("north", "south") for label in "ab"
+    ]
+    for at, fields in enumerate(cameras * 2):
         start = (MIDDLE if at >= 4 else 1) + at % 4
-        changed = at >= 4 and of["camera"] == "south"
+        changed = at >= 4 and fields["camera"] == "south"
         new = {"shift": 0.3, "label": "new"} if changed else {}
-        fill(place, range(start, start + 400, 4), **of | new)
+        fill(place, range(start, start + 400, 4), **fields | new)
     report = compared(place)
     assert report.status == "drift"
-    assert {one.name for one in report.signals if one.alarm} == {"label", "score"}
+    assert {signal_.name for signal_ in report.signals if signal_.alarm} == {"label", "score"}
     assert signal(report, "label").new_labels == ["new"]
-    found = {(one.by, one.value) for one in report.slices}
-    assert found == {("meta.camera_id", "south")}
+    slices = {(slice_.by, slice_.value) for slice_ in report.slices}
+    assert slices == {("meta.camera_id", "south")}
     assert compared(place, by=["camera_id"]).slices == report.slices
     chosen = compared(place, signals=["score", "area"], ignore=["area"])
-    assert [one.name for one in chosen.signals] == ["score"]
+    assert [signal_.name for signal_ in chosen.signals] == ["score"]
 
 
-def test_what_is_compared_is_drawn_as_summaries_draw(place):
+def test_windows_are_sampled_like_summaries(place):
     for at, camera in enumerate(["north", "south", "west"]):
         fill(place, range(1 + at, 301, 3), camera=camera)
     signals(place, range(1, 301, 2))
-    whole = windowed(place).summary
+    complete = windowed(place).summary
     drawn = windowed(place, max_rows=150, max_embeddings=40).summary
-    expected = summarise(whole.sample, rows=150, embeddings=40)
+    expected = summarise(complete.sample, rows=150, embeddings=40)
     assert drawn.run == expected.run
     assert drawn.n == 300
     assert drawn.first_left == expected.first_left
     assert drawn.sample.order.tolist() == expected.sample.order.tolist()
     assert drawn.sample.source_names == expected.sample.source_names
-    for one, other in zip(drawn.sample.columns, expected.sample.columns, strict=True):
-        assert one.rows.tolist() == other.rows.tolist()
-        assert one.values.tolist() == other.values.tolist()
+    for column, expected_column in zip(drawn.sample.columns, expected.sample.columns, strict=True):
+        assert column.rows.tolist() == expected_column.rows.tolist()
+        assert column.values.tolist() == expected_column.values.tolist()
     assert 0 < len(drawn.sample.columns[-1].rows) <= 40
     assert drawn.is_sampled("embedding")
 
 
-def test_a_label_that_nobody_drew_is_known(place):
-    of = {"camera": "north", "model": ModelReference("other", "1", "bb" * 32)}
+def test_labels_outside_the_sample_are_counted(place):
+    fields = {"camera": "north", "model": ModelReference("other", "1", "bb" * 32)}
     fill(place, range(1, 1001), camera="north")
     for second in range(1, 1001, 50):
         fill(place, [5000 + second], camera="north", label=f"rare {second}")
-    fill(place, [5500], **of | {"label": "another's"})
-    found = windowed(place, max_rows=100).summary
-    assert len(found.sample.order) <= 100
-    drawn = next(one for one in found.sample.columns if one.name == "label").labels
+    fill(place, [5500], **fields | {"label": "another's"})
+    summary = windowed(place, max_rows=100).summary
+    assert len(summary.sample.order) <= 100
+    drawn = next(column for column in summary.sample.columns if column.name == "label").labels
     rare = {f"rare {second}" for second in range(1, 1001, 50)}
     assert len(rare & {*drawn}) < 20
-    assert found.labels["label"].keys() == {"a", *rare}
+    assert summary.labels["label"].keys() == {"a", *rare}
 
 
-def test_a_label_beside_the_one_that_is_looked_at_is_known(place):
-    both = [{"label": one, "score": 0.5} for one in ("a", "rare")]
+def test_all_labels_of_an_image_are_counted(place):
+    both = [{"label": label, "score": 0.5} for label in ("a", "rare")]
     fill(place, range(1, 60), predictions=both)
     fill(place, range(MIDDLE, MIDDLE + 60), predictions=[*both, {"label": "new", "score": 0.1}])
     assert signal(compared(place), "label").new_labels == ["new"]
 
 
-def test_of_a_classifier_the_best_label_counts(place):
-    of = {"task": "IMAGE_CLASSIFICATION"}
+def test_only_the_best_label_of_a_classifier_counts(place):
+    fields = {"task": "IMAGE_CLASSIFICATION"}
     second = [{"label": "a", "score": 0.7}, {"label": "second", "score": 0.3}]
-    fill(place, range(1, 500), predictions=second, **of)
-    fill(place, [600], predictions=[{"label": "rare" * 100, "score": 0.6}], **of)
+    fill(place, range(1, 500), predictions=second, **fields)
+    fill(place, [600], predictions=[{"label": "rare" * 100, "score": 0.6}], **fields)
     assert windowed(place, max_rows=20).summary.labels["label"].keys() == {"a", "rare" * 64}
 
 
-def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
+def test_sources_may_have_few_rows_each(place):
     draw = np.random.default_rng(1)
     seconds = (*range(1, 91), *range(MIDDLE, MIDDLE + 90))
     recordings = [{"recording": f"{second // 1.5:.0f}"} for second in seconds]
-    of_each = zip(seconds, recordings, strict=True)
-    place.move(*(answer(one, draw, metadata=recording) for one, recording in of_each))
+    place.move(
+        *(
+            answer(second, draw, metadata=recording)
+            for second, recording in zip(seconds, recordings, strict=True)
+        )
+    )
     report = compared(place)
     assert report.parameters["source_key"] == "recording"
     assert signal(report, "score").units == "groups"
 
 
-def test_few_detections_are_a_signal_still(place, monkeypatch):
+def test_signals_of_few_images_remain_signals(place, monkeypatch):
     monkeypatch.setattr(windows, "SHARD_SIZE", 1000)
     fill(place, range(1, 251), predictions=[])
     fill(place, [400, 401])
     summary = windowed(place).summary
-    assert next(len(one.rows) for one in summary.sample.columns if one.name == "score") == 2
+    assert (
+        next(len(column.rows) for column in summary.sample.columns if column.name == "score") == 2
+    )
 
 
-def test_of_what_was_not_read_as_many_count(place):
+def test_the_number_of_inferences_is_extrapolated_from_the_sample(place):
     fill(place, range(1, 301))
     fill(place, range(301, 401), status=500, predictions=[])
     assert windowed(place).summary.n == 300
     assert windowed(place, max_rows=200).summary.n == pytest.approx(300, abs=60)
 
 
-def test_signals_that_are_damaged_are_passed_over(place):
+def test_damaged_signals_are_skipped(place):
     fill(place, range(1, 61))
     signals(place, range(1, 61))
     damaged = [b"odd", np.full(4, np.nan, "<f2").tobytes(), np.zeros(3, "<f2").tobytes()]
     place.change(
         SignalsOfImages(
             [
-                ImageSignals(id_at_second(at), b"torn", one, SPACE)
-                for at, one in enumerate(damaged, 1)
+                ImageSignals(id_at_second(at), b"torn", column, SPACE)
+                for at, column in enumerate(damaged, 1)
             ]
         )
     )
-    names = {one.name: len(one.rows) for one in windowed(place).summary.sample.columns}
+    names = {column.name: len(column.rows) for column in windowed(place).summary.sample.columns}
     assert (names["embedding"], names["image.blur"]) == (57, 57)
 
 
-def test_what_does_not_count_is_counted(place):
+def test_excluded_inferences_are_counted(place):
     fill(place, range(1, 81))
     fill(place, [81, 82], status=500, predictions=[])
     fill(place, [83], task="IMAGE_CLASSIFICATION")
     fill(place, range(84, 90))
     signals(place, range(1, 50))
     signals(place, range(50, 60), space=OTHER_SPACE)
-    found = windowed(place)
-    assert (found.info.task, found.info.space) == ("OBJECT_DETECTION", SPACE)
-    assert found.info.excluded == {
+    window = windowed(place)
+    assert (window.info.task, window.info.space) == ("OBJECT_DETECTION", SPACE)
+    assert window.info.excluded == {
         "failed": 2, "other_task": 1, "no_signals": 27, "other_space": 10,
     }  # fmt: skip
-    assert found.summary.n == len(found.summary.sample.order) == 86
-    names = {one.name: len(one.rows) for one in found.summary.sample.columns}
+    assert window.summary.n == len(window.summary.sample.order) == 86
+    names = {column.name: len(column.rows) for column in window.summary.sample.columns}
     assert (names["embedding"], names["image.blur"], names["score"]) == (49, 59, 86)
-    other = windowed(place, space=OTHER_SPACE)
-    assert len(other.summary.sample.columns[-1].rows) == 10
+    other_window = windowed(place, space=OTHER_SPACE)
+    assert len(other_window.summary.sample.columns[-1].rows) == 10
 
 
 def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(place):
@@ -239,10 +255,10 @@ def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(pl
     assert first.inference_id == str(id_at_second(MIDDLE + 70))
     assert first.score == 1 / 61
     assert (first.image, first.width) == (f"blake3:{MIDDLE + 70:064x}", 640)
-    distances = [one.distance for one in first.nearest]
+    distances = [neighbour.distance for neighbour in first.nearest]
     assert len(distances) == 3
     assert distances == sorted(distances)
-    assert all(int(one.inference_id) < id_at_second(MIDDLE) for one in first.nearest)
+    assert all(int(neighbour.inference_id) < id_at_second(MIDDLE) for neighbour in first.nearest)
     assert msgspec.json.decode(msgspec.json.encode(first.nearest[0].predictions))[0]["label"] == "a"
 
 
@@ -274,10 +290,13 @@ def test_what_is_wrong_is_named(place):
         compared(place, baseline="x")
 
 
-def test_times_become_moments_of_a_millisecond():
-    asked = DriftParameters(
+def test_times_are_resolved_to_milliseconds():
+    parameters = DriftParameters(
         "one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00")
     )
-    found = resolve_times(asked, 1_000_000_000_500)
-    assert (found.start, found.end) == ("1970-01-12T13:46:39.001Z", "1970-01-12T13:46:40.001Z")
-    assert found.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")
+    resolved = resolve_times(parameters, 1_000_000_000_500)
+    assert (resolved.start, resolved.end) == (
+        "1970-01-12T13:46:39.001Z",
+        "1970-01-12T13:46:40.001Z",
+    )
+    assert resolved.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")

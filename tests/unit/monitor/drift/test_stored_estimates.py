@@ -24,10 +24,12 @@ def fill(place, *, labels=2):
     records, truths = [], []
     for second in range(1, KNOWN + ASKED + 1):
         score = float(draw.uniform(0.5, 1.0 if second <= KNOWN else 0.7))
-        said = [{"label": "a", "score": score}, {"label": "b", "score": 1 - score}][:labels]
+        predictions = [{"label": "a", "score": score}, {"label": "b", "score": 1 - score}][:labels]
         image = InputReference("image", f"blake3:{second:064x}", 64, 48, "image/jpeg", bytes=900)
         records.append(
-            make_record(id_at_second(second), model=MODEL, task=TASK, predictions=said, input=image)
+            make_record(
+                id_at_second(second), model=MODEL, task=TASK, predictions=predictions, input=image
+            )
         )
         truth = "a" if draw.random() < score else "b"
         truths.append(TruthStatement("id", str(id_at_second(second)), [{"label": truth}]))
@@ -38,23 +40,23 @@ def fill(place, *, labels=2):
 def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
     fill(place)
     times = [time_at_second(second) for second in (0, KNOWN + 1)]
-    asked = DriftParameters("one", start=times[1], baseline=StoredWindow(*times))
-    found = compare_stored(place.inferences, asked).metrics
-    assert [one.parameters["method"] for one in found] == [
+    parameters = DriftParameters("one", start=times[1], baseline=StoredWindow(*times))
+    metrics = compare_stored(place.inferences, parameters).metrics
+    assert [metric.parameters["method"] for metric in metrics] == [
         "atc_max_confidence",
         "atc_negative_entropy",
         "cbpe",
     ]
-    assert found[2].value == pytest.approx(0.6, abs=0.1)
-    assert (found[2].n, found[2].parameters["n_baseline"]) == (ASKED, KNOWN)
-    assert found == estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert metrics[2].value == pytest.approx(0.6, abs=0.1)
+    assert (metrics[2].n, metrics[2].parameters["n_baseline"]) == (ASKED, KNOWN)
+    assert metrics == estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_of_the_best_label_alone_there_is_no_entropy(place):
+def test_a_single_label_gives_no_entropy_estimate(place):
     fill(place, labels=1)
-    found = estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
-    assert [one.parameters["method"] for one in found] == ["atc_max_confidence", "cbpe"]
+    metrics = estimate_stored_accuracy(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert [metric.parameters["method"] for metric in metrics] == ["atc_max_confidence", "cbpe"]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -63,21 +65,21 @@ def test_of_the_best_label_alone_there_is_no_entropy(place):
     [("OBJECT_DETECTION", IDS[:KNOWN]), (TASK, IDS[:99]), (TASK, IDS[KNOWN:]), (TASK, IDS[:0])],
     ids=["task", "few", "none", "empty"],
 )
-def test_without_truth_nothing_is_estimated(place, task, baseline):
+def test_without_ground_truth_there_is_no_estimate(place, task, baseline):
     fill(place)
     assert estimate_stored_accuracy(place.inferences, task, baseline, IDS[KNOWN:]) == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_what_says_nothing_is_passed_over(place):
+def test_unusable_predictions_are_skipped(place):
     fill(place)
     image = InputReference("image", None, 64, 48, "image/jpeg")
-    for at, said in enumerate(([], [{"label": "a", "score": 0.9}])):
+    for at, predictions in enumerate(([], [{"label": "a", "score": 0.9}])):
         seq = id_at_second(1000 + at)
-        place.move(make_record(seq, model=MODEL, task=TASK, predictions=said, input=image))
+        place.move(make_record(seq, model=MODEL, task=TASK, predictions=predictions, input=image))
         place.change(TruthStatement("id", str(seq), [{"label": "a"}] * (1 + at)))
     more = [id_at_second(1000), id_at_second(1001)]
-    found = estimate_stored_accuracy(
+    metrics = estimate_stored_accuracy(
         place.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more)
     )
-    assert [(one.n, one.parameters["n_baseline"]) for one in found] == [(1, KNOWN)] * 2
+    assert [(metric.n, metric.parameters["n_baseline"]) for metric in metrics] == [(1, KNOWN)] * 2

@@ -41,54 +41,55 @@ def kept(at, *, rows=500, run=1, seed=0):
 
 @settings(deadline=None, max_examples=25)
 @given(
-    shards=st.integers(1, 6),
+    shard_count=st.integers(1, 6),
     seed=st.integers(0, 1000),
     run=st.sampled_from([1, 70, 1000]),
     rows=st.sampled_from([1, 500, 5000]),
 )
-def test_shards_merge_to_the_same_bytes(shards, seed, run, rows):
-    whole = encode_summary(kept(np.arange(N), run=run, rows=rows))
+def test_shards_merge_to_the_same_bytes(shard_count, seed, run, rows):
+    complete = encode_summary(kept(np.arange(N), run=run, rows=rows))
     rng = np.random.default_rng(seed)
-    shard = rng.integers(0, shards, N)
-    parts = [
-        kept(np.flatnonzero(shard == at), run=run, rows=rows) for at in rng.permutation(shards)
+    shard_of_row = rng.integers(0, shard_count, N)
+    shards = [
+        kept(np.flatnonzero(shard_of_row == shard), run=run, rows=rows)
+        for shard in rng.permutation(shard_count)
     ]
-    assert encode_summary(merge_summaries([merge_summaries(parts[:2]), *parts[2:]])) == whole
+    assert encode_summary(merge_summaries([merge_summaries(shards[:2]), *shards[2:]])) == complete
 
 
-def test_no_more_than_asked_for_is_kept():
-    found = kept(np.arange(N))
-    assert len(found.sample.order) == 500
-    sizes = {column.name: len(column.rows) for column in found.sample.columns}
+def test_a_summary_respects_its_limits():
+    summary = kept(np.arange(N))
+    assert len(summary.sample.order) == 500
+    sizes = {column.name: len(column.rows) for column in summary.sample.columns}
     assert sizes == {"score": 500, "label": 500, "vector": 100}
-    assert found.n == N
-    assert sum(found.labels["label"].values()) == N
-    assert found.is_sampled("numeric")
+    assert summary.n == N
+    assert sum(summary.labels["label"].values()) == N
+    assert summary.is_sampled("numeric")
 
 
-def test_all_is_kept_where_there_is_room():
-    found = summarise(part(np.arange(100)))
-    assert len(found.sample.order) == 100
-    assert not found.is_sampled("numeric")
-    assert not found.is_sampled("embedding")
+def test_all_rows_are_in_a_summary_with_room():
+    summary = summarise(part(np.arange(100)))
+    assert len(summary.sample.order) == 100
+    assert not summary.is_sampled("numeric")
+    assert not summary.is_sampled("embedding")
 
 
 def test_rows_of_a_run_are_drawn_together():
-    found = kept(np.arange(N), run=7 * 300, rows=400)
-    runs = found.sample.order // (7 * 300)
-    pairs, sizes = np.unique(np.stack([runs, found.sample.sources]), axis=1, return_counts=True)
+    summary = kept(np.arange(N), run=7 * 300, rows=400)
+    runs = summary.sample.order // (7 * 300)
+    pairs, sizes = np.unique(np.stack([runs, summary.sample.sources]), axis=1, return_counts=True)
     assert pairs.shape[1] == 4
     assert set(sizes) == {100}
 
 
 def test_a_draw_is_fair():
-    found = [kept(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
-    counts = np.bincount(np.concatenate(found) // 300, minlength=10)
+    orders = [kept(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
+    counts = np.bincount(np.concatenate(orders) // 300, minlength=10)
     assert counts.min() > 850
     assert counts.max() < 1150
 
 
-def test_bytes_come_back_as_they_were():
+def test_a_summary_round_trips_bit_for_bit():
     data = encode_summary(kept(np.arange(N)))
     assert encode_summary(decode_summary(data)) == data
     assert len(data) < 40_000
@@ -100,7 +101,7 @@ def test_other_bytes_are_refused(data):
         decode_summary(data)
 
 
-def test_a_row_that_is_there_twice_is_refused():
+def test_duplicate_rows_are_refused():
     with pytest.raises(DriftError, match="expected each row of a source once"):
         merge_summaries([kept(np.arange(10)), kept(np.arange(5, 15))])
 
@@ -110,13 +111,13 @@ def test_summaries_of_other_settings_are_refused():
         merge_summaries([kept(np.arange(10)), kept(np.arange(10, 20), seed=1)])
 
 
-def test_a_run_of_nothing_is_refused():
+def test_a_run_below_one_is_refused():
     with pytest.raises(DriftError, match="expected run to be 1 or more, got 0"):
         kept(np.arange(10), run=0)
 
 
 @pytest.mark.parametrize("busy", ["source", "hour"])
-def test_the_draw_has_the_share_of_what_is_busiest(busy):
+def test_a_draw_has_the_share_of_the_busiest_source(busy):
     """A source of 200 that has most of the rows; or an hour of ten days."""
     rng = np.random.default_rng(5)
     n = 40_000
@@ -132,7 +133,7 @@ def test_the_draw_has_the_share_of_what_is_busiest(busy):
     run = typical_run_length(order, sources)
     names = tuple(str(at) for at in range(200))
     place = Sample((), order, sources, names)
-    found = [draw_rows(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
-    assert all(3500 < len(rows) <= 4000 for rows in found)
-    shares = [is_busy[rows].mean() for rows in found]
+    draws = [draw_rows(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
+    assert all(3500 < len(rows) <= 4000 for rows in draws)
+    shares = [is_busy[rows].mean() for rows in draws]
     assert abs(np.mean(shares) - is_busy.mean()) < 0.1

@@ -75,16 +75,16 @@ class Receiver:
 @contextmanager
 def receiver():
     """Listen on a free port for as long as the block lasts."""
-    made = Receiver()
+    running = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            status = made.first.pop(0) if made.first else 200
-            made.got.append(({**self.headers, "answered": str(status)}, body))
+            status = running.first.pop(0) if running.first else 200
+            running.got.append(({**self.headers, "answered": str(status)}, body))
             if status:
                 self.send_response(status)
-                self.send_header("Location", f"{made.url}/elsewhere")
+                self.send_header("Location", f"{running.url}/elsewhere")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -92,5 +92,5 @@ def receiver():
             pass
 
     with listening(Handler) as host:
-        made.url = f"http://{host}/hook"
-        yield made
+        running.url = f"http://{host}/hook"
+        yield running

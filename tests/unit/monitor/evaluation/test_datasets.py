@@ -125,7 +125,7 @@ def test_a_folder_for_each_label(dataset, names, expected) -> None:
         ({"annotations.jsonl": "{"}, "annotations.jsonl:1: expected JSON"),
         ({"annotations.jsonl": "{}"}, "annotations.jsonl:1: path or datum_id is required"),
         ({"annotations.jsonl": '{"path": "a", "annotations": 1}'}, "annotations.jsonl:1: annotations: expected a list"),
-        ({"instances.json": '{"images": [{"id": 1}], "categories": [], "annotations": []}'}, "image 1: file_name is required"),
+        ({"instances.json": '{"images": [{"id": 1}], "categories": [], "annotations": []}'}, "file_name is required for image 1"),
         ({"instances.json": '{"images": [], "categories": [], "annotations": [{"image_id": 1, "category_id": 1}]}'},
          r"annotations\[0\]: expected category_id to be one of the categories"),
     ],

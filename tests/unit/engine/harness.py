@@ -1,4 +1,4 @@
-"""A pipeline without a server, and what it journals, for tests of what is kept of requests."""
+"""A pipeline without a server, and the payloads of its journal, for tests of stored requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +11,8 @@ from quadriga.engine.settings import Settings
 from quadriga.store.journal import read_frames, segment_paths
 
 
-def small(**others: Any) -> Settings:
-    """Give settings for one thread and small images, without signals."""
+def small_settings(**overrides: Any) -> Settings:
+    """Return settings for one thread and small images, without signals."""
     options: dict[str, Any] = {
         "threads": 1,
         "max_queue": 8,
@@ -20,10 +20,10 @@ def small(**others: Any) -> Settings:
         "max_images": 8,
         "signals_per_s": 0,
     }
-    return Settings(**options | others)
+    return Settings(**options | overrides)
 
 
-def pipeline_of(
+def load_pipeline(
     models: Path, recorder: Recorder | None, settings: Settings, **options: Any
 ) -> Pipeline:
     """Load the models of a folder into a pipeline."""
@@ -32,8 +32,8 @@ def pipeline_of(
     return Pipeline(repository, recorder, settings, **options)
 
 
-def journaled(directory: Path) -> Iterator[bytes]:
-    """Give what a journal holds, in order."""
+def journal_payloads(directory: Path) -> Iterator[bytes]:
+    """Yield the payloads of a journal, in order."""
     for path in segment_paths(directory):
         for _, payload, _ in read_frames(path):
             yield payload

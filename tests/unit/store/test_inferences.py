@@ -140,7 +140,7 @@ def test_a_cursor_is_of_one_filter_and_order(store: Store, record) -> None:
     same = {"task": "detection", "action": "predict"}
     assert store.ids(where=same, limit=2, cursor=cursor) == [6, 5]
     for other in ({"where": {}}, {"where": where, "order": "ts"}):
-        with pytest.raises(QueryError, match="of the same filter and order"):
+        with pytest.raises(QueryError, match="belongs to another filter or order"):
             store.ids(cursor=cursor, **other)
     for broken in ("", "é", "a", "AAAA", cursor[:-2]):
         with pytest.raises(QueryError, match="expected cursor to be"):

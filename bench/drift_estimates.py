@@ -1,4 +1,4 @@
-"""How far accuracy guessed from scores is from the truth: a classifier of five classes that knows its world.
+"""Errors of accuracy estimated from scores: a simulated, calibrated classifier of five classes.
 
 Each change is made of 8,000 images of a baseline with truth, and 20,000 without. `unchanged` is what one is wrong
 by who takes the accuracy of the baseline.

@@ -1,4 +1,4 @@
-"""How often detectors of change are wrong, and how long they take: series of one value per window.
+"""False alarms and delays of change detectors, on series with one value per window.
 
 False alarms are counted in 10,000 windows in which nothing changes; the delay is the median number of windows
 from a change, after 200 windows without, until a detector speaks, within 500. Beside it, how many never did.

@@ -1,4 +1,4 @@
-"""How often drift is seen where something changed.
+"""Power of drift detection: how often a change is detected.
 
 The alarm of one signal in one window, with all its gates (p below alpha, effect, enough independent rows); and
 the same as one of ten signals, nine of which did not change, in one of 24 windows of a day. Beside them,
@@ -32,35 +32,35 @@ class Change(NamedTuple):
 
 
 def moved_labels(rng: np.random.Generator, n: int) -> Any:
-    """Return labels of which a tenth became another, a frequent one."""
+    """Return labels, a tenth of which are replaced by a frequent one."""
     shares = worlds.SHARES.copy()
     shares[[0, 3]] += [-0.1, 0.1]
     return np.array(worlds.LABELS)[rng.choice(20, n, p=shares)]
 
 
 def new_label(rng: np.random.Generator, n: int) -> Any:
-    """Return labels of which a tenth became one that there was not."""
+    """Return labels, a tenth of which are replaced by a new one."""
     values = worlds.labels(rng, n)
     values[rng.random(n) < 0.1] = "new"
     return values
 
 
 def outliers(distance: float, rng: np.random.Generator, n: int) -> Any:
-    """Return embeddings of which a tenth is that many times as far from the middle, in any direction."""
+    """Return embeddings, a tenth of which are so many times as far from the centre, in any direction."""
     values = worlds.embeddings(rng, n)
     values[: n // 10] *= distance
     return values
 
 
 def cluster(distance: float, rng: np.random.Generator, n: int) -> Any:
-    """Return embeddings of which a tenth is shifted by that many deviations in one direction."""
+    """Return embeddings, a tenth of which are shifted by so many deviations in one direction."""
     values = worlds.embeddings(rng, n)
     values[: n // 10, 0] += distance
     return values
 
 
 def shifted(world: Callable[..., Any], shift: float, rng: np.random.Generator, n: int) -> Any:
-    """Return values, and sources if there are any, moved up."""
+    """Return the values of a world shifted upwards, with its sources if it has any."""
     values = world(rng, n)
     return (
         (values[0] + shift, values[1]) if isinstance(values, tuple) else values + np.float32(shift)
@@ -68,7 +68,7 @@ def shifted(world: Callable[..., Any], shift: float, rng: np.random.Generator, n
 
 
 def wider(rng: np.random.Generator, n: int) -> Any:
-    """Return values that scatter by 1.3."""
+    """Return values with a standard deviation of 1.3."""
     return worlds.normal(rng, n) * 1.3
 
 

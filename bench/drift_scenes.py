@@ -1,4 +1,4 @@
-"""Does drift show end to end? Scenes are sent to a server, window by window, and each window is compared.
+"""Drift end to end: scenes are sent to a server, window by window, and each window is compared with a baseline.
 
 Seven worlds: nothing changes, night falls, the lens is out of focus, the light is warm, a shape comes that the
 model does not know, the camera looks elsewhere (other shapes), there are more objects. Printed of each: how many
@@ -53,17 +53,17 @@ def night(rng: np.random.Generator, image: Image) -> Image:
 
 
 def blur(_: np.random.Generator, image: Image) -> Image:
-    """Put the lens out of focus."""
+    """Blur an image."""
     return np.asarray(cv2.GaussianBlur(image, (0, 0), 2.0), np.uint8)
 
 
 def warm(_: np.random.Generator, image: Image) -> Image:
-    """Take the light of a lamp."""
+    """Tint an image as lamp light does."""
     return np.clip(image * np.array([1.12, 1.0, 0.8]), 0, 255).astype(np.uint8)
 
 
 def arrow() -> Any:
-    """Outline a shape that no model was shown."""
+    """Return the outline of a shape that the model was not trained on."""
     half = [(0.0, -1.0), (0.7, -0.1), (0.25, -0.1), (0.25, 0.95)]
     return np.array(half + [(-x, y) for x, y in reversed(half[1:])])
 
@@ -91,14 +91,14 @@ def draw(world: World, at: int, window: int) -> bytes:
 
 
 class Study:
-    """One server, and what is asked of it."""
+    """Requests of the study to one server."""
 
     def __init__(self, client: ServerClient, threads: int) -> None:
         self._client = client
         self._pool = ThreadPoolExecutor(threads)
 
     def send(self, world: World, window: int, count: int) -> dict[str, str]:
-        """Send a window of scenes; gives the time that they were sent in."""
+        """Send a window of scenes, and return the span of time in which they were sent."""
         start = _now()
         time.sleep(0.01)
         list(self._pool.map(lambda at: self._infer(draw(world, at, window)), range(count)))
@@ -109,7 +109,7 @@ class Study:
         self._client.infer(MODEL, image, "image", {"store_input": False})
 
     def baseline(self, window: dict[str, str]) -> dict[str, Any]:
-        """Make the baseline, and wait for it."""
+        """Create the baseline, and wait for its job."""
         path = f"/api/models/{MODEL}/baseline"
         response = self._client.request_json("PUT", path, window)
         job = self._ended(str(response["job"]))
@@ -118,7 +118,7 @@ class Study:
         return job
 
     def compare(self, window: dict[str, str]) -> dict[str, Any]:
-        """Compare a window with it; gives the report."""
+        """Compare a window with the baseline, and return the report."""
         parameters = {"model": MODEL, "ignore": LEFT_OUT, **window}
         job = self._ended(str(self._client.request_json("POST", "/api/drift", parameters)["id"]))
         if job["state"] != "succeeded":

@@ -1,4 +1,4 @@
-"""What a drift report of a million stored inferences takes, on each database.
+"""Cost of a drift report on a million stored inferences, on each database.
 
 The store is made once, by the real writer, in a folder that is kept: one model, detections by 200 cameras, spread
 evenly over 30 days. Two reports are timed, from the parameters to the report's JSON, without its page: all

@@ -1,4 +1,4 @@
-"""Samples for the studies of drift, and the rules of thumb that other tools go by.
+"""Simulated samples for the studies of drift, and the default rules of evidently to compare with.
 
 evidently's rules are written down from their published formulas (version 0.7): up to 1,000 rows of baseline
 a p-value below 0.05 of KS, of chi-square with the baseline taken as exact, or for two labels of a z-test;
@@ -23,7 +23,7 @@ SHARES = np.array([0.3, 0.25, 0.2, 0.15, *[0.1 / 16] * 16])
 DIMENSIONS = 64
 CAMERAS = 4
 RECORDING = 25
-"""Frames of a recording."""
+"""Number of frames in a recording."""
 COPIES = 5
 
 
@@ -109,7 +109,7 @@ def recordings(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
 
 
 def copies(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
-    """Return frames that are there five times each, with a key for each frame."""
+    """Return frames repeated five times, with one source per frame."""
     side = rng.integers(1 << 40)
     return np.repeat(rng.normal(size=n // COPIES), COPIES), [
         f"{side}-{at // COPIES}" for at in range(n)
@@ -117,12 +117,12 @@ def copies(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
 
 
 def copies_of_a_camera(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
-    """Return frames that are there five times each, with one key for all."""
+    """Return frames repeated five times, with one source for all."""
     return np.repeat(rng.normal(size=n // COPIES), COPIES), ["camera"] * n
 
 
 def sticky_labels(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
-    """Return labels of a camera, of which nine in ten are the last one's."""
+    """Return labels of a camera, nine in ten of which repeat the previous label."""
     fresh = rng.random(n) > 0.9
     drawn = rng.choice(20, n, p=SHARES)
     last = np.maximum.accumulate(np.where(fresh | (np.arange(n) == 0), np.arange(n), 0))
@@ -189,5 +189,5 @@ def repeat(work: Callable[[int], Any], name: str, count: int) -> list[Any]:
 
 
 def share(flags: list[bool]) -> str:
-    """Write a share in percent."""
+    """Format a share in percent."""
     return f"{100 * sum(flags) / len(flags):.1f} %"

@@ -128,8 +128,8 @@ def labelled_ids(
         bounds = (model, minute_of(start_id), minute_of(end_id))
         for (labels,) in execute(connection, _ROLLUP_LABELS, bounds):
             counted.update(_counts.decode(labels))
-        wanted = [id_ for id_ in sorted(counted) if id_ in names and names[id_] not in exclude]
-        rows = execute_in(connection, _LABELLED + _BEST * best, wanted, (start_id, end_id))
+        selected = [id_ for id_ in sorted(counted) if id_ in names and names[id_] not in exclude]
+        rows = execute_in(connection, _LABELLED + _BEST * best, selected, (start_id, end_id))
     return [(names[label_id], id_) for label_id, id_ in rows]
 
 

@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 1024
 MAX_DEPTH = 8
 MAX_KEY_CHARACTERS = 256
 MAX_PATH_BYTES = 2560
-"""Of a dotted path, as UTF-8: PostgreSQL indexes no more than 2,704. Only keys beyond ASCII come so far."""
+"""Maximum bytes of a dotted path in UTF-8: PostgreSQL indexes at most 2,704. Only keys beyond ASCII reach it."""
 
 MAX_PATHS = 256
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -26,9 +26,9 @@ _decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, 
 SMALLEST_INTEGER, LARGEST_INTEGER = -(1 << 63), (1 << 63) - 1
 
 
-def decode(given: str | bytes | msgspec.Raw) -> dict[str, Any]:
+def decode(encoded: str | bytes | msgspec.Raw) -> dict[str, Any]:
     """Read stored metadata; a `msgspec.MsgspecError` if it is no JSON object."""
-    return _decoder.decode(given)
+    return _decoder.decode(encoded)
 
 
 def check(metadata: Any) -> None:

@@ -35,18 +35,20 @@ def create_partitions(connection: sa.Connection, seqs: Iterable[int]) -> None:
     """Make the partitions that ids fall into, and those of the days to come, and commit that."""
     if connection.dialect.name == "sqlite":
         return
-    made: set[tuple[int, int]] = connection.info.get("partitions", set())
-    now = datetime.now(UTC)
-    soon = now + _AHEAD
+    created: set[tuple[int, int]] = connection.info.get("partitions", set())
+    now_utc = datetime.now(UTC)
+    soon = now_utc + _AHEAD
     needed = {_month(time_ms(seq)) for seq in seqs} | {(soon.year, soon.month)}
-    if needed <= made:
+    if needed <= created:
         return
     lock_tables(connection)
-    for year, month in sorted(needed - made):
+    for year, month in sorted(needed - created):
         _make_partitions(connection, _bounds(year, month))
     connection.commit()
-    lasting = {month for month in needed if month >= (now.year, now.month)}  # others are dropped
-    connection.info["partitions"] = made | lasting
+    lasting = {
+        month for month in needed if month >= (now_utc.year, now_utc.month)
+    }  # others are dropped
+    connection.info["partitions"] = created | lasting
 
 
 def list_months(connection: sa.Connection) -> list[Month]:
@@ -57,8 +59,8 @@ def list_months(connection: sa.Connection) -> list[Month]:
         "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
         " WHERE i.inhparent = 'inference'::regclass ORDER BY c.relname"
     )
-    found = (_SUFFIX.fullmatch(name) for (name,) in names)
-    return [_bounds(int(match[1]), int(match[2])) for match in found if match]
+    matches = (_SUFFIX.fullmatch(name) for (name,) in names)
+    return [_bounds(int(match[1]), int(match[2])) for match in matches if match]
 
 
 def drop_month(connection: sa.Connection, month: Month) -> bool:
@@ -101,5 +103,5 @@ def _month(milliseconds_since_1970: int) -> tuple[int, int]:
 def _bounds(year: int, month: int) -> Month:
     start = datetime(year, month, 1, tzinfo=UTC)
     end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-    first, after = (smallest_id_at(round(at.timestamp() * 1000)) for at in (start, end))
-    return Month(f"y{year:04d}m{month:02d}", first, after)
+    start_id, stop = (smallest_id_at(round(at.timestamp() * 1000)) for at in (start, end))
+    return Month(f"y{year:04d}m{month:02d}", start_id, stop)

@@ -48,7 +48,7 @@ def open_writer(url: sa.URL) -> sa.Engine:
 
 
 class PostgresqlSource:
-    """Where readers get their connections from."""
+    """Source of the connections of readers."""
 
     def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:
         options = f"{_EVERY} {_READING} -c statement_timeout={round(timeout_s * 1000)}"
@@ -79,11 +79,11 @@ class PostgresqlSource:
 
 def stored_ids(connection: sa.Connection, seqs: list[int]) -> list[int]:
     """Return those ids that have a row; as one array, for the driver reads each placeholder by itself."""
-    found = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         "SELECT seq FROM inference WHERE seq = ANY(%s) AND seq BETWEEN %s AND %s",
         (seqs, min(seqs), max(seqs)),  # the range tells the partitions
     )
-    return list(found.scalars())
+    return list(rows.scalars())
 
 
 def copy_rows(

@@ -87,14 +87,14 @@ class MetadataChange(msgspec.Struct, frozen=True, tag="metadata"):
 
 
 class TruthStatement(msgspec.Struct, frozen=True, tag="truth"):
-    """What is true of some inferences, whether they are stored already or come later."""
+    """Ground truth of the inferences that a field selects, stored already or later."""
 
     join: str
-    """What tells them: `id`, `request_id`, `input.hash` or `meta.<path>`."""
+    """Field that selects the inferences: `id`, `request_id`, `input.hash` or `meta.<path>`."""
     value: str
-    """Of that field; a number or boolean of the metadata as JSON."""
+    """Value of the join field; a number or boolean of the metadata as JSON."""
     annotations: list[Any] | None
-    """Predictions without scores, in the form of the wire; None takes the truth away again."""
+    """Annotations as on the wire; None removes the ground truth."""
     source: str = ""
     """Who says so."""
 

@@ -37,25 +37,27 @@ class Tally(msgspec.Struct):
     labels: dict[int, int] = {}  # predictions by id of their label
     kept_bytes: int = 0  # size of stored inputs, see `kept_size`
 
-    def count(self, status: int, latency_us: int, kept: int = 0, size: int | None = None) -> None:
+    def count(
+        self, status: int, latency_us: int, inputs_kept: int = 0, size: int | None = None
+    ) -> None:
         """Count one inference; `kept` and `size` of its input as for `kept_size`."""
         self.n += 1
         self.errors += status >= FIRST_ERROR
         bucket = latency_bucket(latency_us)
         self.latency[bucket] = self.latency.get(bucket, 0) + 1
-        self.kept_bytes += kept_size(kept, size)
+        self.kept_bytes += kept_size(inputs_kept, size)
 
     def count_label(self, label: int, n: int) -> None:
         """Count predictions with a label."""
         self.labels[label] = self.labels.get(label, 0) + n
 
-    def add(self, other: "Tally", sign: int = 1) -> None:
+    def add(self, tally: "Tally", sign: int = 1) -> None:
         """Add another tally, or subtract it (sign -1); nothing falls below 0."""
-        self.n = max(self.n + sign * other.n, 0)
-        self.errors = max(self.errors + sign * other.errors, 0)
-        self.kept_bytes = max(self.kept_bytes + sign * other.kept_bytes, 0)
-        _add(self.latency, other.latency, sign)
-        _add(self.labels, other.labels, sign)
+        self.n = max(self.n + sign * tally.n, 0)
+        self.errors = max(self.errors + sign * tally.errors, 0)
+        self.kept_bytes = max(self.kept_bytes + sign * tally.kept_bytes, 0)
+        _add(self.latency, tally.latency, sign)
+        _add(self.labels, tally.labels, sign)
 
     def latency_ms(self, quantile: float) -> float | None:
         """Return the latency at a quantile, by nearest rank.
@@ -175,9 +177,9 @@ def minute_of(seq: int) -> int:
     return time_ms(seq) // MINUTE_MS
 
 
-def kept_size(kept: int | bool, size: int | None) -> int:  # noqa: FBT001 - a column
+def kept_size(is_kept: int | bool, size: int | None) -> int:  # noqa: FBT001 - a column
     """Return the counted size of an input: never 0 if it is stored, so that its minute is found by it."""
-    return max(size or 0, 1) if kept else 0
+    return max(size or 0, 1) if is_kept else 0
 
 
 def latency_bucket(latency_us: int) -> int:

@@ -168,7 +168,7 @@ class NameIds:
                 return self.id("meta_key", path, type_)
             self._ids["meta_key"] = self._read("meta_key")
             self._has_all_paths = True
-        is_indexed = any((path, other) in self._ids["meta_key"] for other in KeyType)
+        is_indexed = any((path, key_type) in self._ids["meta_key"] for key_type in KeyType)
         return self.id("meta_key", path, type_) if is_indexed else None
 
     def id(self, table: str, *name: Any) -> int:

@@ -27,7 +27,7 @@ COLUMNS = {
     "retention": ("model", "inputs_days", "inferences_days"),
     "journal_offset": ("segment", '"offset"'),
 }  # fmt: skip
-"""Of tables that rows are written to, in the order of their values; the key comes first."""
+"""Columns of the tables that rows are written to, in the order of their values; the key comes first."""
 
 INDEX_TABLES = ("meta_num", "meta_str", "pred")
 """Tables that inferences are found by."""
@@ -42,7 +42,7 @@ MAX_KEYS = 10_000
 """Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
 
 SCORE_BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
-"""Where bands of scores begin but the first: the nearer to 1 the narrower, as scores lie there."""
+"""Lower bounds of the bands of scores after the first; narrower near 1, where most scores are."""
 
 
 def key_columns(table: str) -> tuple[str, ...]:
@@ -62,6 +62,6 @@ class KeyType(enum.IntEnum):
     STR = 1
     BOOL = 2
     OTHER = 3
-    """A list or an object, which is found by its presence alone."""
+    """A list or an object, which is searched by its presence only."""
     CELL = 4
-    """Of the path `""`: the place as a `quadriga.store.query.geo` cell, from `latitude` and `longitude`."""
+    """Location, stored under the path `""`, as a `quadriga.store.query.geo` cell, from `latitude` and `longitude`."""

@@ -82,7 +82,7 @@ def make_durable(connection: sa.Connection) -> None:
 
 
 class SqliteSource:
-    """Where readers get their connections from."""
+    """Source of the connections of readers."""
 
     def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:
         self._path = _path(url)
@@ -97,13 +97,13 @@ class SqliteSource:
         event.listen(self.engine, "begin", _begin)
 
     def has_database(self) -> bool:
-        """As `ReaderPool.has_database`."""
+        """Tell whether the database exists; see `ReaderPool.has_database`."""
         return os.path.exists(self._paths[0])  # noqa: PTH110 - in a third of the time, for each query
 
     def prepare(self, connection: sa.Connection) -> None:
         """See that a connection reads the file that is there now, and start its clock."""
-        files, known = self._files(), self._known
-        if known and files[0] != known[0] and files[1] and files[1] == known[1]:
+        files, known_files = self._files(), self._known
+        if known_files and files[0] != known_files[0] and files[1] and files[1] == known_files[1]:
             raise NotReadyError(
                 "expected the writer to open the new database first, got the old log"
             )

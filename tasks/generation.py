@@ -104,7 +104,10 @@ def generate_stepwise(
     In a beam search an answer is the best one that has ended, and a later step may replace it.
     """
     search_type = _Beams if config.num_beams > 1 else _Single
-    searches = [search_type(*each, config) for each in zip(prompts, limits, strict=True)]
+    searches = [
+        search_type(*prompt_and_limit, config)
+        for prompt_and_limit in zip(prompts, limits, strict=True)
+    ]
     running = [(state, np.full(config.num_beams, row)) for row, state in enumerate(searches)]
     _check(logits, len(prompts))
     while True:

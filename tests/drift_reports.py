@@ -1,4 +1,4 @@
-"""Reports as drift writes them, made up, and all reports together: for the tests of what shows them."""
+"""Made-up drift reports, and all reports together, for tests of pages and texts."""
 
 import msgspec
 import numpy as np

@@ -112,7 +112,7 @@ class ServerProcess:
         return output
 
     def store(self, model: str, image: bytes, **parameters: Any) -> str:
-        """As `infer`; gives the id of the inference."""
+        """Run a model on an image as `infer` does, and return the id of the inference."""
         inference_id: str = self.infer(model, image, **parameters)["parameters"]["inference_id"]
         return inference_id
 

@@ -139,7 +139,7 @@ def import_command(file: Path, kind: Any, join: str | None, **store: Any) -> Non
     settings = store_settings(**store)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     importer = Importer(
-        settings.journal_directory, settings.database_url, blobs, what=kind, join=join
+        settings.journal_directory, settings.database_url, blobs, kind=kind, join=join
     )
     imported = importer.run(read(file), _print_count)
     print_progress("")

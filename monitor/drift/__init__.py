@@ -1,1 +1,1 @@
-"""Has what a model sees or answers changed? Tests whose false alarms are known, and stay few."""
+"""Drift: statistical comparison of what a model sees and predicts with a baseline, with a known rate of false alarms."""

@@ -109,16 +109,16 @@ class References:
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                embeddings, ids, apart = saved["embeddings"], saved["ids"], saved["apart"]
+                embeddings, ids, distances = saved["embeddings"], saved["ids"], saved["apart"]
                 space = str(saved["space"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise DriftError(f"{path}: expected references of a baseline, got: {error}") from error
-        if embeddings.ndim != 2 or apart.shape != (len(embeddings), NEIGHBOURS):
+        if embeddings.ndim != 2 or distances.shape != (len(embeddings), NEIGHBOURS):
             raise DriftError(
                 f"{path}: expected the {NEIGHBOURS} nearest of each embedding, got the shapes "
-                f"{embeddings.shape} and {apart.shape}"
+                f"{embeddings.shape} and {distances.shape}"
             )
-        return cls(embeddings, ids, space, apart)
+        return cls(embeddings, ids, space, distances)
 
     def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Float32Array:
         """Return the distances (N,) of an embedding to the references, rounded to float16 as they are."""

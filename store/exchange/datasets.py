@@ -74,11 +74,11 @@ def _described(record: StoredInference, source: str) -> dict[str, Any]:
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object that has these values at these fields, such as `model.name`."""
-    whole: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for field, value in values.items():
         outer, _, name = field.rpartition(".")
-        (whole.setdefault(outer, {}) if outer else whole)[name] = value
-    return whole
+        (document.setdefault(outer, {}) if outer else document)[name] = value
+    return document
 
 
 class _Array:
@@ -88,8 +88,8 @@ class _Array:
         self._file = file
         self.length = 0
 
-    def add(self, one: Any) -> None:
-        self._file.write((b",\n" if self.length else b"\n") + _encode(one))
+    def add(self, value: Any) -> None:
+        self._file.write((b",\n" if self.length else b"\n") + _encode(value))
         self.length += 1
 
 

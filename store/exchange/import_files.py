@@ -49,7 +49,7 @@ class _Input(msgspec.Struct, frozen=True):
 
 
 class ImportedInference(msgspec.Struct, frozen=True):
-    """As `quadriga.store.records.StoredInference`, from outside, its JSON left as it was written."""
+    """An inference of a file, with the fields of `StoredInference`; its JSON is left as it was written."""
 
     id: Annotated[str, Meta(pattern="^[0-9]{1,18}$|^[0-8][0-9]{18}$")]
     model: _Model
@@ -183,27 +183,27 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
 
 
 def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
-    given = msgspec.json.decode(inference.metadata)
-    _check_metadata(given, place)
+    metadata = msgspec.json.decode(inference.metadata)
+    _check_metadata(metadata, place)
     names = {"id": inference.id, "request_id": inference.request_id}
     if inference.input.hash is not None:
         names["input.hash"] = inference.input.hash
     truth = msgspec.json.decode(inference.ground_truth)
-    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, given, names)
+    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, metadata, names)
 
 
 def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedInference:
     """Make an inference again from what a dataset for Chariot says of it."""
     predictions = []
     if about.get("annotations_from") == "predictions":
-        for one in parse_annotations(annotations):
-            score = (one.pop("attributes", None) or {}).get("score")
-            label = {"label": one.pop("label")} if "label" in one else {}
-            predictions.append(label | ({} if score is None else {"score": score}) | one)
-    whole = nested({field: about[key] for field, key in OWN.items() if key in about})
-    whole["metadata"] = {key: value for key, value in about.items() if key not in _NOT_METADATA}
-    whole["predictions"] = predictions
-    return _decoded(msgspec.json.encode(whole), place)
+        for annotation in parse_annotations(annotations):
+            score = (annotation.pop("attributes", None) or {}).get("score")
+            label = {"label": annotation.pop("label")} if "label" in annotation else {}
+            predictions.append(label | ({} if score is None else {"score": score}) | annotation)
+    fields = nested({field: about[key] for field, key in OWN.items() if key in about})
+    fields["metadata"] = {key: value for key, value in about.items() if key not in _NOT_METADATA}
+    fields["predictions"] = predictions
+    return _decoded(msgspec.json.encode(fields), place)
 
 
 def _coco(data: bytes, image: Images) -> Iterator[Item]:
@@ -254,8 +254,8 @@ def _by_stem(path: str) -> dict[str, str]:
     return {"id": stem} if _ID.fullmatch(stem) else {}
 
 
-def _check_metadata(given: Any, place: str) -> None:
+def _check_metadata(value: Any, place: str) -> None:
     try:
-        metadata.check(given)
+        metadata.check(value)
     except MetadataError as error:
         raise QueryError(f"{place}: {error}") from error

@@ -56,12 +56,12 @@ class Importer:
     """
 
     def __init__(
-        self, journal_directory: Path, url: str, blobs: Blobs, what: ImportKind, join: str | None
+        self, journal_directory: Path, url: str, blobs: Blobs, kind: ImportKind, join: str | None
     ) -> None:
         self._directory = journal_directory
         self._url = url
         self._blobs = blobs
-        self._what = what
+        self._kind = kind
         self._join = join
         self._ids = IdSource(IMPORT_WORKER)
         self._imported = ImportCounts()
@@ -88,54 +88,54 @@ class Importer:
 
     def _entries(self, item: Item) -> list[JournalEntry]:
         try:
-            if self._what == "ground-truth":
+            if self._kind == "ground-truth":
                 usual = "id" if item.value("id") is not None else "input.hash"
                 return self._truth(item, self._join or usual)
             return [self._record(item.inference, item.image()), *self._truth(item, "id")]
         except StoreError as error:
             raise QueryError(f"{item.place}: {error}") from error
 
-    def _record(self, given: ImportedInference | None, image: bytes | None) -> JournaledRecord:
-        if given is None:
+    def _record(self, imported: ImportedInference | None, image: bytes | None) -> JournaledRecord:
+        if imported is None:
             raise QueryError(
                 "expected an inference as an export writes it, got none; a dataset of others can be "
                 "imported as ground truth"
             )
-        seq = int(given.id)
+        seq = int(imported.id)
         if time_ms(seq) > time.time() * 1000 + _DAY_MS:
             raise QueryError(f"inference id {seq} is dated in the future")
-        asked = msgspec.structs.asdict(given.input)
-        asked["hash"] = self._kept(given.input.hash, image)
-        asked["kept"] = given.input.kept or image is not None
+        reference_fields = msgspec.structs.asdict(imported.input)
+        reference_fields["hash"] = self._store_image(imported.input.hash, image)
+        reference_fields["kept"] = imported.input.kept or image is not None
         self._imported.inferences += 1
         return JournaledRecord(
             seq=seq,
-            request_id=given.request_id,
-            image_no=given.image_no,
-            model=given.model,
-            task=given.task,
-            action=given.action,
-            latency_ms=given.latency_ms,
-            input=InputReference(**asked),
-            predictions=given.predictions,
-            metadata=given.metadata,
-            status=given.status,
-            standard=given.standard_metadata,
+            request_id=imported.request_id,
+            image_no=imported.image_no,
+            model=imported.model,
+            task=imported.task,
+            action=imported.action,
+            latency_ms=imported.latency_ms,
+            input=InputReference(**reference_fields),
+            predictions=imported.predictions,
+            metadata=imported.metadata,
+            status=imported.status,
+            standard=imported.standard_metadata,
         )
 
-    def _kept(self, key: str | None, image: bytes | None) -> str | None:
+    def _store_image(self, key: str | None, image: bytes | None) -> str | None:
         if image is None:
             return key
-        found = blob_key(image)
-        if key not in (None, found):
-            raise QueryError(f"expected the image {key}, got {found}")
+        image_key = blob_key(image)
+        if key not in (None, image_key):
+            raise QueryError(f"expected the image {key}, got {image_key}")
         self._blobs.put(image)
         self._imported.images += 1
-        return found
+        return image_key
 
     def _truth(self, item: Item, join: str) -> list[JournalEntry]:
         if item.truth is None:
-            self._imported.passed_over += self._what == "ground-truth"
+            self._imported.passed_over += self._kind == "ground-truth"
             return []
         value = item.value(join)
         if value is None:

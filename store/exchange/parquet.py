@@ -119,9 +119,9 @@ def read_parquet(
                     f"expected Parquet with a column {min(missing)}, got {file.schema_arrow.names}"
                 )
             names = (*SCHEMA.names, "image") if images else SCHEMA.names
-            known = [name for name in names if name in file.schema_arrow.names]
+            columns = [name for name in names if name in file.schema_arrow.names]
             groups = None if group is None else [group]
-            for batch in file.iter_batches(200, groups, known):
+            for batch in file.iter_batches(200, groups, columns):
                 for row in batch.to_pylist():
                     yield _line(row), row.get("image")
     except pa.ArrowInvalid as error:
@@ -129,16 +129,16 @@ def read_parquet(
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    given = {field: row.get(name) for name, field in _FIELDS.items()}
-    whole = nested({field: value for field, value in given.items() if value is not None})
-    whole["id"] = str(row["id"])
+    values = {field: row.get(name) for name, field in _FIELDS.items()}
+    document = nested({field: value for field, value in values.items() if value is not None})
+    document["id"] = str(row["id"])
     if isinstance(row.get("created_at"), datetime):
         since_1970 = row["created_at"].astimezone(UTC).timestamp()
-        whole["created_at"] = timestamp_text(round(since_1970 * 1000))
+        document["created_at"] = timestamp_text(round(since_1970 * 1000))
     for name in _JSON:
         if (text := row.get(name)) is not None:
-            whole[name] = msgspec.Raw(text.encode())
-    return msgspec.json.encode(whole)
+            document[name] = msgspec.Raw(text.encode())
+    return msgspec.json.encode(document)
 
 
 def _box(item: dict[str, Any], record: StoredInference) -> dict[str, float] | None:

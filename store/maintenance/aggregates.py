@@ -126,13 +126,17 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
 def _add_rows(inferences: InferenceReader, where: Any, now_us: int, groups: _Groups) -> None:
     labels: dict[str, int] = {}
     counted = 0
-    asked = QueryRequest(where=where, order="ts", limit=1000)
-    for page in inferences.pages(asked, now_us):
-        for one in page.inferences:
-            names = {"model": one.model.name, "version": one.model.version, "task": one.task}
-            tally = groups.of(time_ms(int(one.id)), names)
-            tally.count(one.status, round(one.latency_ms * 1000))
-            for prediction in decode_label_scores(one.predictions) or ():
+    query = QueryRequest(where=where, order="ts", limit=1000)
+    for page in inferences.pages(query, now_us):
+        for inference in page.inferences:
+            names = {
+                "model": inference.model.name,
+                "version": inference.model.version,
+                "task": inference.task,
+            }
+            tally = groups.of(time_ms(int(inference.id)), names)
+            tally.count(inference.status, round(inference.latency_ms * 1000))
+            for prediction in decode_label_scores(inference.predictions) or ():
                 if isinstance(prediction.label, str):
                     number = labels.setdefault(storable_text(prediction.label), len(labels))
                     tally.count_label(number, 1)
@@ -164,11 +168,11 @@ def _grouping(group: list[Any]) -> _Grouping:
     return _Grouping(shown, width_ms, offset_ms, "label" in names)
 
 
-def _metrics(asked: list[Metric] | None, grouping: _Grouping) -> set[Metric]:
+def _metrics(requested: list[Metric] | None, grouping: _Grouping) -> set[Metric]:
     if not grouping.by_label:
-        return set(_DEFAULT if asked is None else asked)
-    if asked is not None and set(asked) != {"count"}:
-        raise QueryError(f"expected metrics of groups by label to be count alone, got {asked}")
+        return set(_DEFAULT if requested is None else requested)
+    if requested is not None and set(requested) != {"count"}:
+        raise QueryError(f"expected metrics of groups by label to be count alone, got {requested}")
     return {"count"}
 
 
@@ -199,32 +203,34 @@ def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
 
 def _span_of(tree: Filter) -> _Span | None:
     """Return what rollups can answer of a filter; None where the rows must be looked at."""
-    first, after, conditions = 0, _LATEST, []
-    for part in conjuncts(tree):
-        if all(isinstance(leaf, Compare) and leaf.field in GROUP_COLUMNS for leaf in leaves(part)):
-            conditions.append(part)
-        elif (
-            isinstance(part, Compare)
-            and part.field == "ts"
-            and part.operator in {"ge", "lt"}
-            and isinstance(part.value, int)
-            and part.value % _MINUTE_US == 0
+    start, stop, conditions = 0, _LATEST, []
+    for operand in conjuncts(tree):
+        if all(
+            isinstance(leaf, Compare) and leaf.field in GROUP_COLUMNS for leaf in leaves(operand)
         ):
-            minute = part.value // _MINUTE_US
-            if part.operator == "ge":
-                first = max(first, minute)
+            conditions.append(operand)
+        elif (
+            isinstance(operand, Compare)
+            and operand.field == "ts"
+            and operand.operator in {"ge", "lt"}
+            and isinstance(operand.value, int)
+            and operand.value % _MINUTE_US == 0
+        ):
+            minute = operand.value // _MINUTE_US
+            if operand.operator == "ge":
+                start = max(start, minute)
             else:
-                after = min(after, minute)
+                stop = min(stop, minute)
         else:
             return None
-    return _Span(first, after, tuple(conditions))
+    return _Span(start, stop, tuple(conditions))
 
 
 def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
     if isinstance(tree, And):
-        return all(_holds(part, catalog, model_id) for part in tree.operands)
+        return all(_holds(operand, catalog, model_id) for operand in tree.operands)
     if isinstance(tree, Or):
-        return any(_holds(part, catalog, model_id) for part in tree.operands)
+        return any(_holds(operand, catalog, model_id) for operand in tree.operands)
     if isinstance(tree, Not):
         return not _holds(tree.operand, catalog, model_id)
     assert isinstance(tree, Compare)
@@ -252,8 +258,8 @@ def _add_rollups(
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
         statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
-        found = execute(connection, statement, (*values, MAX_MINUTES + 1))
-        for number, (model_id, minute, of_latency, of_labels) in enumerate(found):
+        rows = execute(connection, statement, (*values, MAX_MINUTES + 1))
+        for number, (model_id, minute, of_latency, of_labels) in enumerate(rows):
             if number >= MAX_MINUTES:
                 raise QueryError(
                     f"expected at most {MAX_MINUTES:,} minutes of models, got more; narrow ts, or ask "
@@ -272,7 +278,7 @@ def _add_counts(
 ) -> None:
     width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS
     start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
-    each = f"SELECT model_id, {start} AS start, n, errors {condition}"
-    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({each}) AS r GROUP BY 1, 2"
+    per_model = f"SELECT model_id, {start} AS start, n, errors {condition}"
+    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({per_model}) AS r GROUP BY 1, 2"
     for model_id, minute, n, errors in execute(connection, statement, values):
         groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))

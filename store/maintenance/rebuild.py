@@ -88,10 +88,10 @@ def _step(engine: sa.Engine, names: NameIds, progress: RebuildProgress) -> list[
         return _remove(connection, names, progress.table, progress.after)
 
 
-def _add(connection: sa.Connection, names: NameIds, after: list[Any]) -> list[Any] | None:
+def _add(connection: sa.Connection, names: NameIds, last_key: list[Any]) -> list[Any] | None:
     """Add the missing index rows of the next inferences."""
     statement = "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
-    inferences = execute(connection, statement, (*after, STEP_ROWS)).all()
+    inferences = execute(connection, statement, (*last_key, STEP_ROWS)).all()
     rows = derived_rows(names, inferences)
     for table in INDEX_TABLES:
         database.upsert(connection, table, sorted(rows[table]))
@@ -99,12 +99,12 @@ def _add(connection: sa.Connection, names: NameIds, after: list[Any]) -> list[An
 
 
 def _remove(
-    connection: sa.Connection, names: NameIds, table: str, after: list[Any]
+    connection: sa.Connection, names: NameIds, table: str, last_key: list[Any]
 ) -> list[Any] | None:
     """Remove those of the next index rows that belong to no inference."""
     key = ", ".join(key_columns(table))
     statement = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
-    index_rows = [(*row,) for row in execute(connection, statement, (*after, 2 * STEP_ROWS))]
+    index_rows = [(*row,) for row in execute(connection, statement, (*last_key, 2 * STEP_ROWS))]
     statement = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
     rows = derived_rows(names, execute_in(connection, statement, {row[2] for row in index_rows}))
     expected = {row[:3] for row in rows[table]}
@@ -112,10 +112,10 @@ def _remove(
     return list(index_rows[-1]) if index_rows else None
 
 
-def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
+def _count(connection: sa.Connection, last_key: list[Any]) -> list[Any] | None:
     keys: list[tuple[int, int]] = []
     count = 0
-    for key in _minutes(connection, *after):
+    for key in _minutes(connection, *last_key):
         keys.append(key)
         tally = _tally(connection, *key)
         (stored,) = rollups.lock_tallies(connection, [key]).values()

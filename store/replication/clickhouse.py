@@ -103,7 +103,7 @@ class ClickHouseSender:
 
     def drain(self) -> int:
         """Send everything that is in the journal now and return how many records that was."""
-        before = self.records_sent
+        sent_before = self.records_sent
         if self._client is None:
             self._client = _connect(self._url)
         while sending := self._position.sending or self._next():
@@ -114,7 +114,7 @@ class ClickHouseSender:
             there = journal.segment_sizes(self._directory)
             offsets = {**self._position.offsets, **ends}
             self._note(SendPosition({name: end for name, end in offsets.items() if name in there}))
-        return self.records_sent - before
+        return self.records_sent - sent_before
 
     def has_unsent(self, segment: Path) -> bool:
         """Tell whether a closed segment holds what is not sent yet; safe to call from any thread."""
@@ -122,16 +122,16 @@ class ClickHouseSender:
         return next(journal.read_frames(segment, offset), None) is not None
 
     def _next(self) -> dict[str, ByteRange]:
-        found: dict[str, ByteRange] = {}
+        ranges: dict[str, ByteRange] = {}
         records = size = 0
         for path in journal.segment_paths(self._directory):
             start = self._position.offsets.get(path.name, 0)
             for _, payload, end in journal.read_frames(path, start):
-                found[path.name] = (start, end)
+                ranges[path.name] = (start, end)
                 records, size = records + 1, size + len(payload)
                 if records >= BATCH_RECORDS or size >= BATCH_BYTES:
-                    return found
-        return found
+                    return ranges
+        return ranges
 
     def _note(self, position: SendPosition) -> None:
         write_atomically(self._file, msgspec.json.encode(position))
@@ -213,15 +213,15 @@ def _lacking(
     readers: ReaderPool, client: Any, table: ComparedTable, day: int
 ) -> Iterator[list[Row]]:
     """Yield the rows of a day that are not there, some at a time."""
-    position, after = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
+    position, stop = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
     text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
-    there = int(client.command(f"{text} >= {position} AND {table.key} < {after}"))
+    there = int(client.command(f"{text} >= {position} AND {table.key} < {stop}"))
     with readers.snapshot() as connection:
         if day_summary(connection, table, day)[0] <= there:
             return
     while True:
         with readers.snapshot() as connection:
-            keys = [*key_page(connection, table, position, after, _FILLED_AT_ONCE)]
+            keys = [*key_page(connection, table, position, stop, _FILLED_AT_ONCE)]
             if not keys:
                 return
             rows = _rows(connection, table, keys)

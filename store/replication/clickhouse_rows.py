@@ -68,21 +68,21 @@ _change = msgspec.json.Decoder(JournaledChange)
 
 def create_table_statements() -> list[str]:
     """Return what makes the tables, where they are not there yet."""
-    made = []
+    statements = []
     for table, (id_, columns, order) in _TABLES.items():
         within = columns.replace("NAME", "LowCardinality(String)").replace(
             "TIME", _TIME.format(id_)
         )
-        made.append(
+        statements.append(
             f"CREATE TABLE IF NOT EXISTS {table} ({within}) ENGINE = ReplacingMergeTree "
             f"ORDER BY ({order}) PARTITION BY toYYYYMM(time)"
         )
-    return made
+    return statements
 
 
 def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
     """Return rows; what makes no row is logged and left out, as its like in the database."""
-    found: dict[str, list[Row]] = {}
+    tables: dict[str, list[Row]] = {}
     for payload in payloads:
         try:
             if is_change(payload):
@@ -93,17 +93,17 @@ def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
             _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
             continue
         if rows:
-            found.setdefault(table, []).extend(rows)
-    return found
+            tables.setdefault(table, []).extend(rows)
+    return tables
 
 
 def inference_row(record: JournaledRecord) -> Row:
     """Return the row of a record; errors as of `Rows.add`."""
     paths = metadata.flatten(metadata.decode(record.metadata))
-    found = [
-        each
-        for each in decode_label_scores(record.predictions) or []
-        if isinstance(each.label, str)
+    labels = [
+        label_score
+        for label_score in decode_label_scores(record.predictions) or []
+        if isinstance(label_score.label, str)
     ]
     row = asdict(record) | {f"input_{name}": value for name, value in asdict(record.input).items()}
     del row["input"], row["input_url"]
@@ -114,8 +114,10 @@ def inference_row(record: JournaledRecord) -> Row:
         "model": record.model.name,
         "version": record.model.version,
         "sha256": record.model.sha256,
-        "labels": [each.label for each in found],
-        "scores": [each.score if is_number(each.score) else None for each in found],
+        "labels": [label_score.label for label_score in labels],
+        "scores": [
+            label_score.score if is_number(label_score.score) else None for label_score in labels
+        ],
         "meta_num": {path: value for path, value in paths.items() if is_number(value)},
         "meta_str": {path: value for path, value in paths.items() if isinstance(value, str)},
         "meta_bool": {path: value for path, value in paths.items() if isinstance(value, bool)},

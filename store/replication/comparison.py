@@ -61,14 +61,14 @@ def open_readers(*urls: str) -> Iterator[list[ReaderPool]]:
 def days_with_rows(sides: Iterable[ReaderPool], table: ComparedTable) -> list[int]:
     """Return the days, since that of the first id, on which a table has rows on any side, in order."""
     text = f"SELECT min({table.key}) FROM {table.name} WHERE {table.key} >= ?"
-    found: set[int] = set()
+    days: set[int] = set()
     for side in sides:
         position = 0
         with side.snapshot() as connection:
             while (first := execute(connection, text, (position,)).scalar()) is not None:
-                found.add(int(first) // IDS_PER_DAY)
+                days.add(int(first) // IDS_PER_DAY)
                 position = (int(first) // IDS_PER_DAY + 1) * IDS_PER_DAY
-    return sorted(found)
+    return sorted(days)
 
 
 def day_text(day: int) -> str:
@@ -78,20 +78,20 @@ def day_text(day: int) -> str:
 
 def day_summary(connection: sa.Connection, table: ComparedTable, day: int) -> tuple[int, ...]:
     """Return what differs between two sides where their rows of a day differ."""
-    key, other = table.key, table.compared_column
+    key, compared_column = table.key, table.compared_column
     text = (
-        f"SELECT count(*), sum({key} % 2147483647), sum(({key} % 46337) * ({other} % 46337 + 1)) "
+        f"SELECT count(*), sum({key} % 2147483647), sum(({key} % 46337) * ({compared_column} % 46337 + 1)) "
         f"FROM {table.name} WHERE {key} >= ? AND {key} < ?"
     ).replace("%", "%%" if connection.dialect.name == "postgresql" else "%")
-    found = execute(connection, text, (day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY)).one()
-    return tuple(int(value or 0) for value in found)
+    summary = execute(connection, text, (day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY)).one()
+    return tuple(int(value or 0) for value in summary)
 
 
 def key_page(
     connection: sa.Connection,
     table: ComparedTable,
     first: int,
-    after: int,
+    stop: int,
     limit: int | None = None,
 ) -> dict[int, int]:
     """Return keys, from `first` on and below `after`, and what is compared of their rows."""
@@ -101,7 +101,7 @@ def key_page(
     )
     if limit is not None:
         text += f" LIMIT {limit}"
-    rows = execute(connection, text, (first, after))
+    rows = execute(connection, text, (first, stop))
     return {int(key): int(value) for key, value in rows}
 
 
@@ -136,15 +136,15 @@ def _sum(side: ReaderPool, day: int) -> DaySum:
     inferences = checksum = 0
     with side.snapshot() as connection:
         for seq, *texts in _rows(connection, day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY):
-            parts = [str(seq), *("" if text is None else text for text in texts)]
-            digest = blake3("\0".join(parts).encode()).digest(8)
+            texts_of_row = [str(seq), *("" if text is None else text for text in texts)]
+            digest = blake3("\0".join(texts_of_row).encode()).digest(8)
             inferences += 1
             checksum += int.from_bytes(digest, "little")
     return DaySum(inferences, checksum & 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def _rows(connection: sa.Connection, position: int, after: int) -> Iterator[tuple[Any, ...]]:
+def _rows(connection: sa.Connection, position: int, stop: int) -> Iterator[tuple[Any, ...]]:
     rows: Any
-    while rows := execute(connection, _ROWS, (position, after, _PAGE)).all():
+    while rows := execute(connection, _ROWS, (position, stop, _PAGE)).all():
         yield from rows
         position = int(rows[-1][0]) + 1

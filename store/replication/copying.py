@@ -134,17 +134,17 @@ class _Copier:
         with self._source.snapshot() as source, self._target.snapshot() as target:
             if day_summary(source, table, day) == day_summary(target, table, day):
                 return
-        position, after = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
-        while position < after:
+        position, stop = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
+        while position < stop:
             with self._source.snapshot() as source, self._target.snapshot() as target:
-                there = key_page(source, table, position, after, _PAGE)
-                end = after if len(there) < _PAGE else max(there) + 1
-                here = key_page(target, table, position, end)
-            missing = [key for key, value in there.items() if here.get(key) != value]
+                there = key_page(source, table, position, stop, _PAGE)
+                end = stop if len(there) < _PAGE else max(there) + 1
+                local_key = key_page(target, table, position, end)
+            missing = [key for key, value in there.items() if local_key.get(key) != value]
             for keys in _batches(missing):
-                self._copy_rows(table, keys, [key for key in keys if key in here])
+                self._copy_rows(table, keys, [key for key in keys if key in local_key])
             if self._delete:
-                for keys in _batches([key for key in here if key not in there]):
+                for keys in _batches([key for key in local_key if key not in there]):
                     with self._names.transaction(self._engine, exclusive=True) as connection:
                         self._remove(connection, table, keys)
                     self._removed += len(keys)
@@ -197,8 +197,10 @@ class _Copier:
                 self._report(self._progress())
 
     def _relabelled(self, counts: str, labels: dict[int, str]) -> str:
-        given = decode_counts(counts).items()
-        return json_text({self._names.id("label", labels[label]): n for label, n in given})
+        counts_by_label = decode_counts(counts).items()
+        return json_text(
+            {self._names.id("label", labels[label]): n for label, n in counts_by_label}
+        )
 
 
 def _batches(keys: list[int]) -> Iterator[list[int]]:

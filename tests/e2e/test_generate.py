@@ -149,7 +149,7 @@ def test_beams_answer_in_one_event(server):
         (asked(parameters=[]), "parameters"),
         (asked(parameters={"max_tokens": 3, "max_new_tokens": 4}), "got both"),
         (asked(parameters={"max_tokens": 0}), "max_new_tokens"),
-        (asked(parameters={"prompts": ["one"]}), "got both"),
+        (asked(parameters={"prompts": ["one"]}), "cannot be used together"),
         (asked(text_input="one " * 50), "fewer than 40 tokens"),
         (asked(parameters={"metadata": "{"}), "metadata"),
     ],

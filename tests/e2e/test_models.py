@@ -248,7 +248,7 @@ def test_a_model_keeps_what_it_is_told_to(server):
     assert record["input"]["hash"].startswith("blake3:")
     status, answer = server.call("GET", f"/api/inferences/{inference_id}/input")
     assert status == 404
-    assert "kept" in answer["error"]
+    assert "not stored" in answer["error"]
 
 
 def test_nothing_to_serve_ends_the_server_with_its_reason(tmp_path):
@@ -256,7 +256,7 @@ def test_nothing_to_serve_ends_the_server_with_its_reason(tmp_path):
     server.start(ready=False)
     assert server.process.wait(30) == 2
     server.process.stdout.close()
-    assert "expected models in" in server.log.read_text()
+    assert "no model found in" in server.log.read_text()
 
 
 def test_a_server_without_store_answers_and_keeps_nothing(models, tmp_path):

@@ -37,7 +37,7 @@ WITHOUT_PARAMETERS = {"V2, raw body"}
 
 
 class Place(NamedTuple):
-    """Where the server listens."""
+    """Addresses of the server."""
 
     http: ServerProcess
     grpc: str

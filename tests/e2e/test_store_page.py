@@ -11,7 +11,7 @@ from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
 PAGE = blocks("docs/store.md")
 ID = "249612889206292480"
-"""Of the page's inference."""
+"""Id of the inference on the page."""
 
 
 def kinds(value: Any) -> Any:

@@ -95,7 +95,7 @@ def test_contours_in_tiles_are_those_of_their_objects():
 def test_a_classifier_takes_no_tiles():
     folder = SAMPLE_MODELS / "shapes-classifier"
     model = Model(folder.name, "1", folder / "model.onnx")
-    with pytest.raises(ParameterError, match=r"no parameters\.tiling"):
+    with pytest.raises(ParameterError, match=r"parameters\.tiling cannot be used"):
         model.image_predictor.read_options({"tiling": {"size": [100, 100]}})
 
 

@@ -159,7 +159,7 @@ def test_validate_draws_the_first_three_bands(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "toml", "said"),
+    ("shape", "kind", "toml", "message"),
     [
         (NCHW[3], FLOAT, "channels = 4", "channels in model.toml to be 3 as in the file, got 4"),
         (NCHW[4], FLOAT, "mean = [0.5, 0.5, 0.5]", "4 values in input.mean, got 3"),
@@ -172,12 +172,12 @@ def test_validate_draws_the_first_three_bands(tmp_path):
         ([80, 12, 6], FLOAT, 'layout = "nchw"', "at most 64 channels, got 80"),
     ],
 )
-def test_what_channels_and_bits_cannot_be_is_said(shape, kind, toml, said, tmp_path):
+def test_what_channels_and_bits_cannot_be_is_said(shape, kind, toml, message, tmp_path):
     path = echo(tmp_path / "model.onnx", shape, kind)
     (tmp_path / "model.toml").write_text(TOML + toml)
     with pytest.raises(LoadError) as caught:
         Model("model", "1", path).recognition  # noqa: B018
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_feature_maps_are_no_images(tmp_path):

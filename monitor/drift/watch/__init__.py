@@ -1,1 +1,1 @@
-"""A model watched: schedules of drift reports, the history of its windows, alerts."""
+"""Continuous monitoring of drift: schedules of reports, the history of windows, alerts."""

@@ -162,11 +162,11 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
 
 
 def _boxes(predictions: ItemTable, annotations: ItemTable, _: Int64Array) -> dict[str, Table]:
-    def boxes(table: ItemTable) -> Float64Array:
+    def boxes(items: ItemTable) -> Float64Array:
         missing = 0, 0, -1, -1
-        boxes = np.array([row.bbox or missing for row in table.rows], np.float64).reshape(-1, 4)
+        boxes = np.array([row.bbox or missing for row in items.rows], np.float64).reshape(-1, 4)
         expected = "bbox to be x, y, width and height"
-        table.check(boxes[:, 2:].min(axis=1) >= 0, expected, lambda at: str(table.rows[at].bbox))
+        items.check(boxes[:, 2:].min(axis=1) >= 0, expected, lambda at: str(items.rows[at].bbox))
         return boxes
 
     return box_tables(predictions, boxes(predictions), annotations, boxes(annotations))
@@ -197,14 +197,14 @@ def _instances(
     return concat_tables(tables)
 
 
-def _sizes(table: ItemTable, sizes: Int64Array) -> Int64Array:
+def _sizes(items: ItemTable, sizes: Int64Array) -> Int64Array:
     """Return the width and height of the image of each object, (N, 2)."""
-    item_sizes = sizes[table.table["image"]]
+    item_sizes = sizes[items.table["image"]]
     for row in np.flatnonzero(
         (item_sizes <= 0).any(axis=1) | (item_sizes > _LONGEST).any(axis=1)
     ).tolist():
         raise EvaluationError(
-            f"image {table.rows[row].image_id!r}: expected width and height of 1 to {_LONGEST},"
+            f"image {items.rows[row].image_id!r}: expected width and height of 1 to {_LONGEST},"
             f" got {item_sizes[row, 0]} and {item_sizes[row, 1]}"
         )
     return item_sizes

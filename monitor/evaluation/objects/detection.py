@@ -73,11 +73,11 @@ def box_tables(
     }
 
 
-def _boxes(table: ItemTable) -> Float64Array:
+def _boxes(items: ItemTable) -> Float64Array:
     """Return boxes float64 (N, 4), xywh, pixels."""
-    corners = table.numbers(*BOX_KEYS)
+    corners = items.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
-    table.check(
+    items.check(
         sides.min(axis=1) >= 0,
         "xmin <= xmax and ymin <= ymax",
         lambda row: f"{', '.join(BOX_KEYS)} of {', '.join(map(str, corners[row].tolist()))}",

@@ -109,11 +109,11 @@ class DotaMetrics:
             )
             block_size = max(_AT_ONCE // max(len(image), 1), 1)
             for start in range(0, len(weights), block_size):
-                some = slice(start, start + block_size)
-                counts = weights[some][:, image]
+                block = slice(start, start + block_size)
+                counts = weights[block][:, image]
                 for index in range(len(IOU_THRESHOLDS)):
-                    values[some, :, index, label] = _average_precisions(
-                        counts, is_correct[index], is_incorrect[index], actual_counts[some, label]
+                    values[block, :, index, label] = _average_precisions(
+                        counts, is_correct[index], is_incorrect[index], actual_counts[block, label]
                     )
         return values
 

@@ -140,9 +140,8 @@ class ObjectMetrics:
     def _badness(self, pairs: ConfusedPairs, errors: TideErrors) -> dict[str, Float64Array]:
         """Sum the errors of the confusion matrix by image, predictions weighted by score."""
         rows, truth = pairs.prediction, pairs.truth
-        kind = np.full(
-            len(self.predictions["label"]) + 1, -1, np.int64
-        )  # the last element is for index -1
+        # The last element is for index -1, the background.
+        kind = np.full(len(self.predictions["label"]) + 1, -1, np.int64)
         kind[self.ranking.row] = errors.kind
         is_poorly_placed = (kind[rows] == ERROR_KINDS.index("Loc")) & (truth < 0)
         predicted, true = self.predictions["label"], self.truths["label"]

@@ -30,14 +30,17 @@ def metrics_at_operating_points(
         actual_counts: Number of objects of each label, (K,).
     """
 
-    def metrics_at(score_threshold: float, more: dict[str, Any]) -> list[Metric]:
-        kept = score >= score_threshold
+    def metrics_at(score_threshold: float, extra_parameters: dict[str, Any]) -> list[Metric]:
+        is_above = score >= score_threshold
         sides = (
             np.bincount(label[is_label], minlength=len(labels))
-            for is_label in (kept & is_correct, kept)
+            for is_label in (is_above & is_correct, is_above)
         )
         return _rates(
-            labels, [*sides, actual_counts], {"score": score_threshold, "iou": MATCH_OVERLAP}, more
+            labels,
+            [*sides, actual_counts],
+            {"score": score_threshold, "iou": MATCH_OVERLAP},
+            extra_parameters,
         )
 
     metrics = metrics_at(SCORE_THRESHOLD, {})

@@ -109,10 +109,10 @@ def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapF
         intersection = np.zeros(len(prediction))
         for start in range(0, len(prediction), _AT_ONCE):
             chunk = slice(start, start + _AT_ONCE)
-            first_rows, second_rows = prediction[chunk], annotation[chunk]
-            offset = predictions["centre"][first_rows] - annotations["centre"][second_rows]
+            predicted_rows, true_rows = prediction[chunk], annotation[chunk]
+            offset = predictions["centre"][predicted_rows] - annotations["centre"][true_rows]
             intersection[chunk] = _common_areas(
-                predicted_corners[first_rows] + offset[:, None], true_corners[second_rows]
+                predicted_corners[predicted_rows] + offset[:, None], true_corners[true_rows]
             )
         predicted_area = predicted_areas[prediction]
         union = np.where(
@@ -137,23 +137,23 @@ def _common_areas(first: Float64Array, second: Float64Array) -> Float64Array:
     return areas
 
 
-def _boxes(table: ItemTable, sizes: Float64Array) -> Float64Array:
+def _boxes(items: ItemTable, sizes: Float64Array) -> Float64Array:
     """Return boxes float64 (N, 5), xywhr, pixels; the sizes of the images are (I, 2)."""
-    scale = sizes[table.table["image"]]
-    table.check(scale.min(axis=1) > 0, "width and height of the image")
-    return relative_to_pixels(table.numbers(*ORIENTED_BOX_KEYS), scale)
+    scale = sizes[items.table["image"]]
+    items.check(scale.min(axis=1) > 0, "width and height of the image")
+    return relative_to_pixels(items.numbers(*ORIENTED_BOX_KEYS), scale)
 
 
-def _shapes(table: ItemTable, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
+def _shapes(items: ItemTable, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return centres (N, 2) and corners relative to them (N, 4, 2), from corners or from boxes."""
-    has_corners: BoolArray = np.array([item.corners is not None for item in table.rows], bool)
+    has_corners: BoolArray = np.array([item.corners is not None for item in items.rows], bool)
     box_rows = np.flatnonzero(~has_corners)
-    box_table = table.take(box_rows)
-    boxes = _boxes(box_table, sizes)
-    box_table.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
+    box_items = items.take(box_rows)
+    boxes = _boxes(box_items, sizes)
+    box_items.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
     centre, corners = np.zeros((len(has_corners), 2)), np.zeros((len(has_corners), 4, 2))
     centre[box_rows], corners[box_rows] = boxes[:, :2], _relative_corners(boxes)
-    quads = np.array([item.corners for item in table.rows if item.corners], np.float64)
+    quads = np.array([item.corners for item in items.rows if item.corners], np.float64)
     quads = quads.reshape(-1, 4, 2)
     centre[has_corners] = quads.mean(axis=1)
     corners[has_corners] = order_corners(quads - centre[has_corners][:, None])

@@ -50,8 +50,8 @@ def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPai
     is_incorrect = ranking.outcome[0, 0] == INCORRECT
     is_taken = np.zeros(len(truths["image"]), bool)
     is_taken[ranking.matched_object[ranking.matched_object >= 0]] = True
-    object_counts = ~(truths["crowd"] | truths["difficult"])
-    pairs = pairs.select(object_counts[pairs.truth] & is_incorrect[pairs.prediction])
+    is_counted = ~(truths["crowd"] | truths["difficult"])
+    pairs = pairs.select(is_counted[pairs.truth] & is_incorrect[pairs.prediction])
     pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
     is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
     same_label_overlap, same_label_object = pairs.select(is_same_label).last_of_each(
@@ -77,7 +77,7 @@ def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPai
     target = np.where(
         kind == _LOC, same_label_object, np.where(kind == _CLS, other_label_object, -1)
     )
-    missed = object_counts & ~is_taken
+    missed = is_counted & ~is_taken
     unaccounted = missed.copy()
     unaccounted[target[target >= 0]] = False
     return TideErrors(kind, target, missed, unaccounted)

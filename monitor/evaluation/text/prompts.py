@@ -79,21 +79,25 @@ class TextEvaluator:
             predictions = read_items(list[_PromptAnswer], image, "predictions")
             annotations = read_items(list[_ReferenceAnswers], image, "ground_truth")
             matches = match_prompts(
-                [pair.prompt for pair in predictions], [pair.prompt for pair in annotations]
+                [item.prompt for item in predictions], [item.prompt for item in annotations]
             )
             prompt_images += [index] * len(annotations)
             is_answered += [answer_index is not None for answer_index in matches]
-            for number, (truth, answer_index) in enumerate(zip(annotations, matches, strict=True)):
-                references_given = _references(truth, f"image {image.id!r}: ground_truth[{number}]")
+            for number, (annotation, answer_index) in enumerate(
+                zip(annotations, matches, strict=True)
+            ):
+                answer_references = _references(
+                    annotation, f"image {image.id!r}: ground_truth[{number}]"
+                )
                 pairs.append(
                     (
                         "" if answer_index is None else predictions[answer_index].answer,
-                        references_given,
+                        answer_references,
                     )
                 )
             unasked_images += [index] * (len(predictions) - len(matches) + matches.count(None))
         image_index = np.array(prompt_images, np.int64)
-        references = np.array([len(references_given) for _, references_given in pairs], np.int64)
+        references = np.array([len(answer_references) for _, answer_references in pairs], np.int64)
         scores = [[score(*pair) for score in _SCORES] for pair in pairs]
         bleu = [bleu_counts(*pair) for pair in pairs]
         return {
@@ -108,7 +112,7 @@ class TextEvaluator:
             "references": {
                 "image": np.repeat(image_index, references),
                 "text": np.array(
-                    [pair for _, references_given in pairs for pair in references_given], _TEXT
+                    [text for _, answer_references in pairs for text in answer_references], _TEXT
                 ),
             },
             "unasked": {"image": np.array(unasked_images, np.int64)},

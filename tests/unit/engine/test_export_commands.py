@@ -32,7 +32,7 @@ def test_imported_inferences_are_exported(tmp_path: Path) -> None:
 def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
     exported_parameters = []
 
-    def export(_, __, parameters, *___) -> int:
+    def export(_, __, parameters, **___) -> int:
         exported_parameters.append(parameters.images)
         return 0
 

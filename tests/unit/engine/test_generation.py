@@ -235,7 +235,7 @@ def test_a_decoder_behind_an_encoder_begins_with_the_prompt(tmp_path, toml, prom
 
 
 WRONG = [
-    ("[tiling]\nsize = [64, 64]", "expected no tiling"),
+    ("[tiling]\nsize = [64, 64]", "tiling has no use"),
     ('task = "detection"', "expected task in model.toml to be image-text"),
     ("[text]\nprompt_template = 'What?'", "{prompt} once"),
     ("[text]\nprompt_template = '{prompt} {prompt}'", "{prompt} once"),
@@ -250,7 +250,7 @@ WRONG = [
     ("[input]\nchannels = 4", "channels in model.toml to be 3 as in the file, got 4"),
     ("[input]\nbit_depth = 16", "1 or 3 channels of 8 bits, got 3 of 16"),
     ("[input]\nwidth = 3", "expected a key of [input]"),
-    ("[output]\ndecoder = 'x'", "no output"),
+    ("[output]\ndecoder = 'x'", "output has no use"),
     ("[text", "TOML"),
 ]
 
@@ -295,7 +295,7 @@ def test_an_image_without_a_token_must_stand_first(tmp_path):
 def test_without_config_json_the_image_token_is_asked_for(tmp_path):
     folder = vision_language(tmp_path)
     (folder / "config.json").unlink()
-    with pytest.raises(LoadError, match=r"expected image_token_id in config\.json") as caught:
+    with pytest.raises(LoadError, match=r"image_token_id in config\.json") as caught:
         TextPackage(folder)
     lines = [line for line in str(caught.value).splitlines() if line.startswith("  ")]
     assert len(lines) == 2

@@ -1,4 +1,4 @@
-"""What is measured of pixels: known images have known numbers, whatever their size, depth or bands."""
+"""Image statistics: known images have known values, whatever their size, bit depth or bands."""
 
 import cv2
 import numpy as np

@@ -66,7 +66,7 @@ REFUSED = [
     ("prompts", {"prompts": ["?"] * 65}),
     (r"prompts\[1\]", {"prompts": ["a", 1]}),
     (r"prompts\[0\]", {"prompts": ["x" * 32_769]}),
-    ("prompts or parameters.prompt", {"prompts": ["a"], "prompt": "b"}),
+    ("prompts and parameters.prompt", {"prompts": ["a"], "prompt": "b"}),
     ("prompt", {"prompt": ["a"]}),
     ("action", {"prompt": "a", "action": "detect"}),
     ("max_new_tokens", {"prompt": "a", "max_new_tokens": 0}),

@@ -268,7 +268,7 @@ def test_windows_of_a_schedule_are_noted(client, jobs, store, tmp_path, without_
         (("PUT", PATH, '{"from": "-1h", "to": "-2h"}'), "expected from to be before to, got"),
         (("PUT", PATH, '{"where": "nothing"}'), "expected"),
         (("PUT", PATH, '{"rolling": "7 days"}'), "expected rolling to be a number and one of"),
-        (("PUT", PATH, '{"rolling": "7d", "to": "now"}'), "expected rolling without from"),
+        (("PUT", PATH, '{"rolling": "7d", "to": "now"}'), "rolling cannot be used with from"),
         (("PUT", "/api/models/../baseline", "{}"), None),
         (("PUT", "/api/models/%2E%2E/baseline", "{}"), None),
         (("GET", "/api/models/" + 300 * "x" + "/baseline", ""), "expected the name of a model"),

@@ -28,7 +28,9 @@ MODEL = ModelReference("<one>", "1", "aa" * 32)
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
     monkeypatch.setitem(
-        EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.evaluation.label_evaluator:Small"
+        EVALUATORS,
+        "OBJECT_DETECTION",
+        "tests.unit.monitor.evaluation.label_evaluator:LabelEvaluator",
     )
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)
     monkeypatch.setattr(stored, "SHARD_SIZE", 3)

@@ -1,4 +1,4 @@
-"""Deliveries to webhooks: signed, tried again, and what is done over a restart."""
+"""Deliveries to webhooks: signatures, retries, restarts."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Windows against baselines: alarms only with all three gates, and few where nothing changed."""
+"""Comparisons of windows with baselines: conditions of an alarm, and the rate of false alarms."""
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from quadriga.monitor.report.schema import Effect, Report, Signal
 RNG = np.random.default_rng(3)
 
 
-def only(baseline, current, rule=None, **fields):
+def compare_column(baseline, current, rule=None, **fields):
     report = compare(
         build_sample({"x": baseline}, **fields), build_sample({"x": current}, **fields), rule
     )
@@ -45,9 +45,9 @@ def test_kinds_are_inferred(values, kind):
 
 def test_numbers_near_the_limits_of_a_double_are_compared():
     baseline, current = np.random.default_rng(0).normal(size=(2, 80)) * 1e306
-    signal = only(baseline, current)
+    signal = compare_column(baseline, current)
     assert np.isfinite([signal.effect.value, *signal.histogram.edges]).all()
-    assert only([1.0, 2.0] * 40, [1e308, -1e308] * 40).alarm
+    assert compare_column([1.0, 2.0] * 40, [1e308, -1e308] * 40).alarm
 
 
 def test_values_that_are_not_finite_are_missing():
@@ -84,7 +84,7 @@ def test_values_of_the_wrong_kind_are_refused(columns, more, message):
 
 
 def test_a_shift_raises_an_alarm():
-    signal = only(RNG.normal(size=1000), RNG.normal(1, 1, 200))
+    signal = compare_column(RNG.normal(size=1000), RNG.normal(1, 1, 200))
     assert signal.alarm
     assert (signal.test, signal.kind, signal.units, signal.status) == (
         "ks",
@@ -138,7 +138,7 @@ def test_signals_and_windows_share_alpha():
     [(1, "insufficient"), (29, "insufficient"), (30, "low_power"), (99, "low_power"), (100, "ok")],
 )
 def test_few_rows_have_low_power(n, status):
-    assert only(RNG.normal(size=500), RNG.normal(size=n)).status == status
+    assert compare_column(RNG.normal(size=500), RNG.normal(size=n)).status == status
 
 
 @pytest.mark.parametrize("values", [[None] * 50, []])
@@ -146,7 +146,7 @@ def test_few_rows_have_low_power(n, status):
     "baseline", [RNG.normal(size=200), ["a", "b"] * 100, RNG.normal(size=(200, 4)), [1] * 200]
 )
 def test_a_column_without_values_is_insufficient(baseline, values):
-    signal = only(baseline, values)
+    signal = compare_column(baseline, values)
     assert signal.status == "insufficient"
     assert not signal.alarm
     assert signal.effect.value is None
@@ -160,26 +160,26 @@ def test_a_missing_column_is_insufficient():
 
 @pytest.mark.parametrize("value", [0.25, 7, "same"])
 def test_only_a_changed_constant_raises_an_alarm(value):
-    still = only([value] * 200, [value] * 200)
+    still = compare_column([value] * 200, [value] * 200)
     assert not still.alarm
     assert still.p == 1.0
     changed = value + 1 if value != "same" else "other"
-    assert only([value] * 200, [changed] * 200).alarm
+    assert compare_column([value] * 200, [changed] * 200).alarm
 
 
 def test_counts_are_compared_by_their_cells():
-    signal = only(RNG.poisson(3, 1000), RNG.poisson(5, 200))
+    signal = compare_column(RNG.poisson(3, 1000), RNG.poisson(5, 200))
     assert (signal.kind, signal.test, signal.alarm) == ("count", "chi_square", True)
 
 
 def test_counts_with_many_current_values_are_compared_as_numbers():
-    signal = only(RNG.integers(1, 5, 200), RNG.permutation(200))
+    signal = compare_column(RNG.integers(1, 5, 200), RNG.permutation(200))
     assert (signal.kind, signal.alarm) == ("numeric", True)
 
 
 def test_new_labels_are_named():
     current = RNG.permutation(["car"] * 90 + ["bus"] * 90 + ["tram"] * 20)
-    signal = only(RNG.permutation(["car", "bus"] * 500), current)
+    signal = compare_column(RNG.permutation(["car", "bus"] * 500), current)
     assert signal.new_labels == ["tram"]
     assert signal.alarm
     assert signal.effect.value == pytest.approx(0.1)
@@ -198,8 +198,8 @@ def test_embeddings_are_compared(kernel):
     rng = np.random.default_rng(0)
     baseline = rng.normal(size=(300, 16))
     rule = ComparisonSettings(kernel=kernel)
-    assert not only(baseline, rng.normal(size=(200, 16)), rule).alarm
-    moved = only(baseline, rng.normal(0.5, 1, (200, 16)), rule)
+    assert not compare_column(baseline, rng.normal(size=(200, 16)), rule).alarm
+    moved = compare_column(baseline, rng.normal(0.5, 1, (200, 16)), rule)
     assert moved.alarm
     assert moved.test == kernel
     assert 0 < moved.effect.value < 1
@@ -208,12 +208,12 @@ def test_embeddings_are_compared(kernel):
 
 def test_embeddings_of_another_length_are_refused():
     with pytest.raises(DriftError, match="expected x to be of length 4 as in the baseline, got 5"):
-        only(RNG.normal(size=(100, 4)), RNG.normal(size=(100, 5)))
+        compare_column(RNG.normal(size=(100, 4)), RNG.normal(size=(100, 5)))
 
 
 def test_a_column_of_another_kind_is_refused():
     with pytest.raises(DriftError, match="expected x to be categorical as in the baseline, got nu"):
-        only(["a"] * 100, RNG.normal(size=100))
+        compare_column(["a"] * 100, RNG.normal(size=100))
 
 
 def test_repeated_frames_of_sources_raise_no_false_alarm():
@@ -269,7 +269,7 @@ def test_few_new_sources_have_an_alarm_together_and_low_power():
 
 
 def test_sorted_rows_are_not_independent():
-    signal = only(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
+    signal = compare_column(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
     assert (signal.status, signal.units) == ("insufficient", "blocks")
     assert "independent values" in signal.reason
 

@@ -1,4 +1,4 @@
-"""Accuracy without truth, of a simulated classifier."""
+"""Estimated accuracy of a simulated classifier without ground truth."""
 
 import numpy as np
 import pytest

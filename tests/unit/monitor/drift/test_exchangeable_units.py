@@ -1,4 +1,4 @@
-"""What may change places, and p-values from it."""
+"""Exchangeable units, and p-values of permutation tests."""
 
 import math
 
@@ -17,7 +17,7 @@ from quadriga.monitor.drift.significance.exchangeable_units import (
 from quadriga.monitor.drift.significance.permutation import PermutationBudget
 
 
-def chain(n, memory=0.9, seed=0):
+def autoregressive(n, memory=0.9, seed=0):
     rng = np.random.default_rng(seed)
     values = rng.normal(size=n) * math.sqrt(1 - memory**2)
     values[0] = rng.normal()
@@ -26,14 +26,14 @@ def chain(n, memory=0.9, seed=0):
     return values.astype(np.float32)[:, None]
 
 
-def place(sources, runs=None, *, has_sources=True, is_sampled=False):
+def make_origin(sources, runs=None, *, has_sources=True, is_sampled=False):
     codes = np.asarray(sources, np.int64)
     run_codes = np.zeros_like(codes) if runs is None else np.asarray(runs, np.int64)
     return Origin(codes, run_codes, has_sources, is_sampled)
 
 
-def alone(n):
-    return place(np.zeros(n), has_sources=False)
+def single_source(n):
+    return make_origin(np.zeros(n), has_sources=False)
 
 
 def noise(n, seed=1):
@@ -41,49 +41,56 @@ def noise(n, seed=1):
 
 
 def test_independent_rows_have_correlation_time_one():
-    times = [correlation_time(noise(1000, seed), alone(1000)) for seed in range(40)]
+    times = [correlation_time(noise(1000, seed), single_source(1000)) for seed in range(40)]
     assert times.count(1.0) >= 38
 
 
 @pytest.mark.parametrize(("memory", "time"), [(0.5, 3.0), (0.9, 19.0)])
 def test_correlation_time_of_an_autoregressive_series(memory, time):
-    assert correlation_time(chain(20_000, memory), alone(20_000)) == pytest.approx(time, rel=0.25)
+    assert correlation_time(autoregressive(20_000, memory), single_source(20_000)) == pytest.approx(
+        time, rel=0.25
+    )
 
 
 def test_a_change_in_the_middle_is_not_correlation():
     rows = noise(400)
     rows[200:] += 3
-    assert correlation_time(rows, alone(400)) == 1.0
+    assert correlation_time(rows, single_source(400)) == 1.0
 
 
 def test_correlation_is_measured_camera_by_camera():
-    rows = np.stack([chain(3000, seed=seed)[:, 0] for seed in range(4)], axis=1).reshape(-1, 1)
-    cameras = place(np.arange(12_000) % 4)
+    rows = np.stack([autoregressive(3000, seed=seed)[:, 0] for seed in range(4)], axis=1).reshape(
+        -1, 1
+    )
+    cameras = make_origin(np.arange(12_000) % 4)
     assert correlation_time(rows, cameras) == pytest.approx(19, rel=0.3)
 
 
 def test_only_rows_of_a_run_are_neighbours():
     rows = np.repeat(noise(500), 2, axis=0)
-    pairs = place(np.zeros(1000), np.arange(1000) // 2, has_sources=False)
+    pairs = make_origin(np.zeros(1000), np.arange(1000) // 2, has_sources=False)
     assert correlation_time(rows, pairs) > 1
-    assert correlation_time(rows, place(np.zeros(1000), np.arange(1000), has_sources=False)) == 1.0
+    assert (
+        correlation_time(rows, make_origin(np.zeros(1000), np.arange(1000), has_sources=False))
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_a_few_rows_have_correlation_time_one(n):
-    assert correlation_time(noise(n), alone(n)) == 1.0
+    assert correlation_time(noise(n), single_source(n)) == 1.0
 
 
 def test_independent_rows_are_the_units():
-    units = exchangeable_units((noise(50), noise(20, 2)), (alone(50), alone(20)))
+    units = exchangeable_units((noise(50), noise(20, 2)), (single_source(50), single_source(20)))
     assert units.kind == "rows"
     assert units.is_current.sum() == 20
     assert units.n_eff == (50, 20)
 
 
 def test_blocks_are_the_units_of_cameras_on_both_sides():
-    sides = (chain(4000), chain(1000, seed=5))
-    places = (place(np.arange(4000) % 2), place(np.arange(1000) % 2))
+    sides = (autoregressive(4000), autoregressive(1000, seed=5))
+    places = (make_origin(np.arange(4000) % 2), make_origin(np.arange(1000) % 2))
     sides = tuple(
         side[np.argsort(spot.sources, kind="stable")]
         for side, spot in zip(sides, places, strict=True)
@@ -99,7 +106,10 @@ def test_blocks_are_the_units_of_cameras_on_both_sides():
 
 def test_sources_are_the_units_if_the_sides_share_none():
     rows = np.repeat(noise(200), 5, axis=0)
-    places = (place(np.repeat(np.arange(120), 5)), place(np.repeat(np.arange(120, 200), 5)))
+    places = (
+        make_origin(np.repeat(np.arange(120), 5)),
+        make_origin(np.repeat(np.arange(120, 200), 5)),
+    )
     units = exchangeable_units((rows[:600], rows[600:]), places)
     assert units.kind == "groups"
     assert len(units.is_current) == 200
@@ -107,21 +117,23 @@ def test_sources_are_the_units_if_the_sides_share_none():
 
 
 def test_sources_of_one_row_each_are_rows():
-    places = (place(np.arange(60)), place(np.arange(60, 100)))
+    places = (make_origin(np.arange(60)), make_origin(np.arange(60, 100)))
     assert exchangeable_units((noise(60), noise(40, 2)), places).kind == "rows"
 
 
 def test_values_constant_per_camera_are_not_stratified_by_camera():
     fields = np.repeat(np.arange(40) % 4, 25)
     rows = fields.astype(np.float32)[:, None]
-    units = exchangeable_units((rows, rows), (place(fields), place(fields)))
+    units = exchangeable_units((rows, rows), (make_origin(fields), make_origin(fields)))
     assert units.kind == "blocks"
     assert set(units.strata) == {0}
 
 
 def test_sampled_single_rows_form_no_blocks():
-    drawn = place(np.zeros(2000), np.arange(2000), has_sources=False, is_sampled=True)
-    assert not exchangeable_units((noise(2000), chain(1000)), (drawn, alone(1000))).is_comparable
+    drawn = make_origin(np.zeros(2000), np.arange(2000), has_sources=False, is_sampled=True)
+    assert not exchangeable_units(
+        (noise(2000), autoregressive(1000)), (drawn, single_source(1000))
+    ).is_comparable
 
 
 def _units(current, strata=None):
@@ -182,7 +194,9 @@ def test_a_fitted_tail_continues_beyond_the_permutations():
 
 
 def test_a_video_against_independent_images_has_blocks_of_its_own():
-    units = exchangeable_units((noise(2000), chain(1000, seed=3)), (alone(2000), alone(1000)))
+    units = exchangeable_units(
+        (noise(2000), autoregressive(1000, seed=3)), (single_source(2000), single_source(1000))
+    )
     assert (units.kind, units.has_equal_weights) == ("blocks", True)
     assert np.bincount(units.unit_of_row)[~units.is_current].max() <= 5
     assert np.bincount(units.unit_of_row)[units.is_current].min() > 40

@@ -1,4 +1,4 @@
-"""Drift of files: what is read, what a column is taken for, and what is said about a bad one."""
+"""Drift of files: formats, inferred kinds of columns, and errors."""
 
 import csv
 import json

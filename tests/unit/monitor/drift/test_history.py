@@ -1,4 +1,4 @@
-"""The history of a model's windows, and what is told of them."""
+"""The history of a model's windows, and its alerts."""
 
 import json
 import logging

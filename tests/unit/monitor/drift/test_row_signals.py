@@ -1,4 +1,4 @@
-"""Signals that a stored row itself tells."""
+"""Signals derived from a stored row."""
 
 import json
 import math

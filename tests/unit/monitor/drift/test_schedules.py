@@ -1,4 +1,4 @@
-"""Schedules of drift: kept, answered, and their windows submitted once."""
+"""Schedules of drift reports: saved, returned, and each window submitted once."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The similarity of embeddings to a baseline: p-values by definition, their distribution, files."""
+"""The semantic score: p-values by their definition, their distribution, files of references."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What moved: signals by effect, and the slices that carry an alarm."""
+"""Slices that carry an alarm, and the order of signals."""
 
 import numpy as np
 import pytest

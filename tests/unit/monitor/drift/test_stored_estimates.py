@@ -1,4 +1,4 @@
-"""Accuracy of stored inferences without truth, on both databases."""
+"""Estimated accuracy of stored inferences without ground truth, on both databases."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Baselines that are kept: small, and the same however the rows were dealt out."""
+"""Summaries: bounded in size, and the same however rows are divided into shards."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ KINDS = {"score": "numeric", "label": "categorical", "vector": "embedding"}
 SOURCES = np.array([f"camera {at % 3}" for at in range(N)])
 
 
-def part(at):
+def sample_of_rows(at):
     return build_sample(
         {name: values[at] for name, values in COLUMNS.items()},
         kinds=KINDS,
@@ -35,8 +35,8 @@ def part(at):
     )
 
 
-def kept(at, *, rows=500, run=1, seed=0):
-    return summarise(part(at), rows=rows, embeddings=100, run=run, seed=seed)
+def summarise_rows(at, *, rows=500, run=1, seed=0):
+    return summarise(sample_of_rows(at), rows=rows, embeddings=100, run=run, seed=seed)
 
 
 @settings(deadline=None, max_examples=25)
@@ -47,18 +47,18 @@ def kept(at, *, rows=500, run=1, seed=0):
     rows=st.sampled_from([1, 500, 5000]),
 )
 def test_shards_merge_to_the_same_bytes(shard_count, seed, run, rows):
-    complete = encode_summary(kept(np.arange(N), run=run, rows=rows))
+    complete = encode_summary(summarise_rows(np.arange(N), run=run, rows=rows))
     rng = np.random.default_rng(seed)
     shard_of_row = rng.integers(0, shard_count, N)
     shards = [
-        kept(np.flatnonzero(shard_of_row == shard), run=run, rows=rows)
+        summarise_rows(np.flatnonzero(shard_of_row == shard), run=run, rows=rows)
         for shard in rng.permutation(shard_count)
     ]
     assert encode_summary(merge_summaries([merge_summaries(shards[:2]), *shards[2:]])) == complete
 
 
 def test_a_summary_respects_its_limits():
-    summary = kept(np.arange(N))
+    summary = summarise_rows(np.arange(N))
     assert len(summary.sample.order) == 500
     sizes = {column.name: len(column.rows) for column in summary.sample.columns}
     assert sizes == {"score": 500, "label": 500, "vector": 100}
@@ -68,14 +68,14 @@ def test_a_summary_respects_its_limits():
 
 
 def test_all_rows_are_in_a_summary_with_room():
-    summary = summarise(part(np.arange(100)))
+    summary = summarise(sample_of_rows(np.arange(100)))
     assert len(summary.sample.order) == 100
     assert not summary.is_sampled("numeric")
     assert not summary.is_sampled("embedding")
 
 
 def test_rows_of_a_run_are_drawn_together():
-    summary = kept(np.arange(N), run=7 * 300, rows=400)
+    summary = summarise_rows(np.arange(N), run=7 * 300, rows=400)
     runs = summary.sample.order // (7 * 300)
     pairs, sizes = np.unique(np.stack([runs, summary.sample.sources]), axis=1, return_counts=True)
     assert pairs.shape[1] == 4
@@ -83,14 +83,14 @@ def test_rows_of_a_run_are_drawn_together():
 
 
 def test_a_draw_is_fair():
-    orders = [kept(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
+    orders = [summarise_rows(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
     counts = np.bincount(np.concatenate(orders) // 300, minlength=10)
     assert counts.min() > 850
     assert counts.max() < 1150
 
 
 def test_a_summary_round_trips_bit_for_bit():
-    data = encode_summary(kept(np.arange(N)))
+    data = encode_summary(summarise_rows(np.arange(N)))
     assert encode_summary(decode_summary(data)) == data
     assert len(data) < 40_000
 
@@ -103,17 +103,17 @@ def test_other_bytes_are_refused(data):
 
 def test_duplicate_rows_are_refused():
     with pytest.raises(DriftError, match="expected each row of a source once"):
-        merge_summaries([kept(np.arange(10)), kept(np.arange(5, 15))])
+        merge_summaries([summarise_rows(np.arange(10)), summarise_rows(np.arange(5, 15))])
 
 
 def test_summaries_of_other_settings_are_refused():
     with pytest.raises(DriftError, match="expected summaries alike"):
-        merge_summaries([kept(np.arange(10)), kept(np.arange(10, 20), seed=1)])
+        merge_summaries([summarise_rows(np.arange(10)), summarise_rows(np.arange(10, 20), seed=1)])
 
 
 def test_a_run_below_one_is_refused():
     with pytest.raises(DriftError, match="expected run to be 1 or more, got 0"):
-        kept(np.arange(10), run=0)
+        summarise_rows(np.arange(10), run=0)
 
 
 @pytest.mark.parametrize("busy", ["source", "hour"])

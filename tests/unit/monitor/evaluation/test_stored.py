@@ -26,7 +26,7 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Evaluate by the labels alone, three images a shard."""
-    small = "tests.unit.monitor.evaluation.label_evaluator:Small"
+    small = "tests.unit.monitor.evaluation.label_evaluator:LabelEvaluator"
     monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", small)
     monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)

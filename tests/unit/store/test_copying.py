@@ -18,8 +18,8 @@ from quadriga.store.records import InputReference, ModelReference
 from quadriga.store.replication.comparison import IDS_PER_DAY, compare_stores
 from quadriga.store.replication.copying import copy_store
 from quadriga.store.writer import Writer
-from tests.unit.store import place
 from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import commit_journal, run_statements, select_rows
 
 TABLES = {
     "inference": "SELECT i.*, name, version, sha256, task FROM inference i JOIN model m ON m.id = model_id",
@@ -67,9 +67,9 @@ def fill(url: str, root: Path, records, statements=()) -> None:
     """Let a writer store records, and execute statements."""
     journal = Journal(root / "journal", 0)
     journal.append(records)
-    place.drain(url, root / "journal")
+    commit_journal(url, root / "journal")
     journal.close()
-    place.run_statements(url, *statements)
+    run_statements(url, *statements)
 
 
 def other_kind(url: str, tmp_path: Path, request) -> str:
@@ -124,18 +124,18 @@ SAID = [
 
 def rollups(url: str) -> list:
     """Return statements for what the writer counts, in whatever ids this database has for the names."""
-    ((model,),) = place.rows(url, "SELECT id FROM model WHERE name = 'other'")
-    ((label,),) = place.rows(url, "SELECT id FROM label WHERE name = 'circle'")
+    ((model,),) = select_rows(url, "SELECT id FROM model WHERE name = 'other'")
+    ((label,),) = select_rows(url, "SELECT id FROM label WHERE name = 'circle'")
     row = "INSERT INTO rollup VALUES (?, ?, ?, ?, ?, ?, ?)"
     return [(row, (model, minute, 2, 1, "{}", f'{{"{label}": 3}}', 77)) for minute in range(3)]
 
 
 def test_everything_is_copied_there_and_back(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path / "a", some_records(), SAID)
-    place.run_statements(database_url, *rollups(database_url))
+    run_statements(database_url, *rollups(database_url))
     # the target has other ids for the same names
     fill(migrated(target), tmp_path / "b", [make_record(99, metadata={"altitude": "x"})])
-    place.run_statements(
+    run_statements(
         target, *((f"DELETE FROM {table}", ()) for table in ("inference", "meta_str", "pred"))
     )
     progress = copy_store(database_url, target)
@@ -176,7 +176,7 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
     copy_store(database_url, target)
     change = "INSERT INTO metadata_change VALUES (?, ?, ?, ?)"
     index = "INSERT INTO meta_{} SELECT id, ?, 1 FROM meta_key WHERE path = ? AND type = ?"
-    place.run_statements(
+    run_statements(
         database_url,
         ("UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = 1", (CHANGED, CHANGED)),
         ("DELETE FROM meta_num WHERE seq = 1", ()),
@@ -195,7 +195,7 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
 def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, some_records(), SAID)
     copy_store(database_url, target)
-    place.run_statements(database_url, *[
+    run_statements(database_url, *[
         (f"DELETE FROM {table} WHERE seq = 1", ()) for table in ("inference", "meta_num", "meta_str", "pred", "ground_truth")
     ] + [("DELETE FROM inference WHERE seq >= ?", (20 * IDS_PER_DAY,)),
         ("DELETE FROM meta_num WHERE seq >= ?", (20 * IDS_PER_DAY,)),
@@ -217,7 +217,7 @@ def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) ->
     fill(database_url, tmp_path, some_records())
     copy_store(database_url, target)
     values = ('{"x":0}', 10 * IDS_PER_DAY + 3)
-    place.run_statements(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
+    run_statements(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
     assert [day.day for day in compare_stores(database_url, target)] == ["2025-01-11"]
 
 
@@ -327,7 +327,7 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     fill(first, root, made)
     migrate(empty)
     copy_store(empty, middle, delete=True)  # of what the example before has left, but for counts
-    place.run_statements(middle, ("DELETE FROM rollup", ()))
+    run_statements(middle, ("DELETE FROM rollup", ()))
     copy_store(first, middle)
     copy_store(middle, last)
     assert_same(last, first)

@@ -121,7 +121,7 @@ def test_a_cursor_is_of_one_filter_and_order(store: StoreHarness, record) -> Non
         with pytest.raises(QueryError, match="another filter or order"):
             store.page_ids(cursor=cursor, **other)
     for broken in ("", "é", "a", "AAAA", cursor[:-2]):
-        with pytest.raises(QueryError, match="expected cursor to be"):
+        with pytest.raises(QueryError, match="cursor"):
             store.page_ids(where=where, cursor=broken)
 
 
@@ -167,8 +167,9 @@ def test_a_query_that_takes_too_long_says_how_to_narrow_it(
         timeout_s=2e-3,
         budget=Budget(10**6, 9),
     )
+    searches = [{"not": {"meta.s": {"contains": "y" * length}}} for length in range(1, 60)]
     with pytest.raises(QueryTimeoutError, match="narrow it"):
-        hasty.count(QueryRequest({"not": {"meta.s": {"contains": "x"}}}))
+        hasty.count(QueryRequest({"and": searches}))
     hasty.close()
 
 

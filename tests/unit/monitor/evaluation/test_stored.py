@@ -353,7 +353,7 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
     monkeypatch.setattr(
         stored, "read_shard", lambda *arguments: read.append(1) or again(*arguments)
     )
-    full.change(truth(7))
+    full.commit_changes(truth(7))
     went_on = evaluated(full, shards=shards, **EVERYTHING)
     if step < 4:  # the shard of second 7 was not read yet
         assert went_on.data.excluded == {"unseen_label": 0}
@@ -389,8 +389,8 @@ def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
 
     with pytest.raises(Stop):
         evaluated(full, tell=tell, shards=shards)
-    full.move(answer(30, "b"))
-    full.change(truth(30), Deletion([20_000 << 22]))
+    full.commit(answer(30, "b"))
+    full.commit_changes(truth(30), Deletion([20_000 << 22]))
     report = evaluated(full, shards=shards)
     assert accuracy(report) == (12 / 18, 18, {"deleted": 1, "no_truth": 1, "unseen_label": 0})
 

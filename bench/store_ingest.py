@@ -147,8 +147,8 @@ def _newest(readers: ReaderPool, *, wait: bool = False) -> int:
     while True:
         try:
             with readers.snapshot() as connection:
-                found = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-                return int(found or 0)
+                newest_id = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
+                return int(newest_id or 0)
         except NotReadyError:
             if not wait:
                 raise
@@ -166,8 +166,8 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
         "0",
     )
     made = [
-        (one, number.to_bytes(4, "big") * 5_000)
-        for number, one in enumerate(records(arguments.requests))
+        (record, number.to_bytes(4, "big") * 5_000)
+        for number, record in enumerate(records(arguments.requests))
     ]
     clock_us = percentile([_clock_us() for _ in range(1000)], 0.5)
     print(f"acknowledgement{'':35}CPU us p50        p99  (less {clock_us:.2f} of the clock itself)")
@@ -184,15 +184,15 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
                 ImageResult(
                     "image",
                     "predict",
-                    one.predictions,
-                    one.metadata,
+                    record.predictions,
+                    record.metadata,
                     image and data,
                     640,
                     480,
                     "image/png",
                     wishes,
                 )
-                for one, data in made[number : number + at_once]
+                for record, data in made[number : number + at_once]
             ]
             handled = RequestSummary(
                 model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93}
@@ -243,10 +243,10 @@ class Client:
             self._free.put_nowait(await asyncio.open_connection(*self._address))
         begun = time.perf_counter() + 0.05
         due = [begun + number / REQUESTS_S for number in range(int(seconds * REQUESTS_S))]
-        found = await asyncio.gather(*map(self._ask, due))
+        latencies = await asyncio.gather(*map(self._ask, due))
         while not self._free.empty():
             self._free.get_nowait()[1].close()
-        return found
+        return latencies
 
     async def _ask(self, due: float) -> float:
         await asyncio.sleep(due - time.perf_counter())
@@ -276,16 +276,16 @@ def latency(folder: Path, arguments: argparse.Namespace) -> None:
             )
         }
         for images in IMAGES_PER_REQUEST:
-            found: dict[str, list[float]] = {name: [] for name in servers}
+            latencies: dict[str, list[float]] = {name: [] for name in servers}
             for number in range(ROUNDS + 1):  # interleaved; the first warms up
                 for name, server in servers.items():
                     part = asyncio.run(
                         Client(server.host, images).latencies_ms(arguments.seconds / ROUNDS)
                     )
-                    found[name] += part if number else []
-            for name, values in found.items():
+                    latencies[name] += part if number else []
+            for name, values in latencies.items():
                 line = [percentile(values, part) for part in (0.5, 0.99)]
-                less = [percentile(found["no store"], part) for part in (0.5, 0.99)]
+                less = [percentile(latencies["no store"], part) for part in (0.5, 0.99)]
                 added = [value - without for value, without in zip(line, less, strict=True)]
                 title = f"{images * REQUESTS_S} inferences/s, {name}"
                 print(f"  {title:40}{''.join(f'{value:11.2f}' for value in (*line, *added))[1:]}")

@@ -47,7 +47,7 @@ _BY_HAND = {
     "prepare_threshold": None,
     "options": "-c jit=off -c statement_timeout=30000",
 }
-"""Of connections for plain SQL, whose plans are PostgreSQL's choice."""
+"""Options of connections for plain SQL, whose plans are PostgreSQL's choice."""
 
 _STR = "JOIN meta_str AS {0} ON {0}.seq = i.seq JOIN meta_key AS {0}_key ON {0}_key.id = {0}.key"
 _NUM = _STR.replace("meta_str", "meta_num")
@@ -68,12 +68,12 @@ class Question(NamedTuple):
     """A filter."""
     joins: str
     condition: str
-    """Of plain SQL, with `?` for values."""
+    """Condition in plain SQL, with `?` for values."""
     values: tuple[Any, ...]
 
 
 class Start(NamedTuple):
-    """Where a page of a question begins."""
+    """Start of a page of a question."""
 
     question: Question
     cursor: str | None = None

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def places(affine, axis, cells):
-    """Where the centre of each pixel of an axis lies among cells; and the ends of the image there."""
+    """Return the position of each pixel's centre of an axis among cells, and the ends of the image there."""
     scale, shift, pixels = (
         (affine.sx, affine.px, affine.width) if axis == 0 else (affine.sy, affine.py, affine.height)
     )

@@ -37,7 +37,9 @@ def field_holds(key: str, value: Any, record: InferenceRecord) -> bool:
     if key in names:
         return name_holds(names[key], value)
     if key == "answer":
-        return texts_hold([one["answer"] for one in listed(record) if "answer" in one], value)
+        return texts_hold(
+            [prediction["answer"] for prediction in listed(record) if "answer" in prediction], value
+        )
     if key in {"ground_truth", "feedback"}:
         return value == {"exists": False}
     if key == "ground_truth.label":
@@ -82,7 +84,7 @@ def compares(value: Any, operator: str, operand: Any) -> bool:
     if operator == "exists":
         return (value is not ABSENT) == operand
     if operator == "in":
-        return any(compares(value, "eq", one) for one in operand)
+        return any(compares(value, "eq", item) for item in operand)
     if kind(value) == "other" or kind(value) != kind(operand):
         return False
     if operator == "contains":
@@ -93,18 +95,21 @@ def compares(value: Any, operator: str, operand: Any) -> bool:
     ]
 
 
-def operators(asked: Any) -> dict[str, Any]:
-    return asked if isinstance(asked, dict) else {"eq": asked}
+def operators(condition: Any) -> dict[str, Any]:
+    return condition if isinstance(condition, dict) else {"eq": condition}
 
 
-def all_hold(value: Any, asked: Any) -> bool:
-    return all(compares(value, *one) for one in operators(asked).items())
+def all_hold(value: Any, condition: Any) -> bool:
+    return all(
+        compares(value, *operator_and_operand)
+        for operator_and_operand in operators(condition).items()
+    )
 
 
-def texts_hold(texts: list[str], asked: Any) -> bool:
+def texts_hold(texts: list[str], condition: Any) -> bool:
     """Some of the texts, each operator by itself."""
     held = []
-    for operator, operand in operators(asked).items():
+    for operator, operand in operators(condition).items():
         if operator == "exists":
             held.append(bool(texts) == operand)
         elif operator == "ne":
@@ -114,13 +119,13 @@ def texts_hold(texts: list[str], asked: Any) -> bool:
     return all(held)
 
 
-def name_holds(names: set[str], asked: Any) -> bool:
+def name_holds(names: set[str], condition: Any) -> bool:
     held = []
-    for operator, operand in operators(asked).items():
+    for operator, operand in operators(condition).items():
         if operator == "exists":
             held.append(operand)
         elif operator == "in":
-            held.append(any(one.lower() in names for one in operand))
+            held.append(any(name_.lower() in names for name_ in operand))
         else:
             held.append((operand.lower() in names) == (operator == "eq"))
     return all(held)
@@ -130,44 +135,46 @@ def listed(record: InferenceRecord) -> list[dict[str, Any]]:
     return record.predictions if isinstance(record.predictions, list) else []
 
 
-def prediction_holds(record: InferenceRecord, asked: Any) -> bool:
+def prediction_holds(record: InferenceRecord, condition: Any) -> bool:
     lengths = {"name", "score", "area", "cx", "cy", "width", "height", "n"}
-    if not isinstance(asked, dict) or not lengths & asked.keys():
-        labels = {one.get("label") for one in listed(record)}
+    if not isinstance(condition, dict) or not lengths & condition.keys():
+        labels = {prediction.get("label") for prediction in listed(record)}
         return all(
             {"eq": operand in labels, "ne": operand not in labels}[operator]
             if operator != "in"
             else bool(labels & set(operand))
-            for operator, operand in operators(asked).items()
+            for operator, operand in operators(condition).items()
         )
-    rest = dict(asked)
+    rest = dict(condition)
     count = rest.pop("n", {"ge": 1})
     matching = [
-        one
-        for one in listed(record)
+        prediction
+        for prediction in listed(record)
         if all(
-            all_hold(one.get("label", ABSENT), bound)
+            all_hold(prediction.get("label", ABSENT), bound)
             if name == "name"
-            else all_hold(length(one, name, record), bound)
+            else all_hold(length(prediction, name, record), bound)
             for name, bound in rest.items()
         )
     ]
     return all_hold(len(matching), count)
 
 
-def length(one: dict[str, Any], name: str, record: InferenceRecord) -> Any:
+def length(prediction: dict[str, Any], name: str, record: InferenceRecord) -> Any:
     """Give a property of a prediction, in pixels."""
     if name == "score":
-        return one.get("score", ABSENT)
-    if "xmin" in one:
-        west, east, north, south = (float(one[key]) for key in ("xmin", "xmax", "ymin", "ymax"))
-    elif "contour" in one:
-        xs = [point["x"] for ring in one["contour"] for point in ring]
-        ys = [point["y"] for ring in one["contour"] for point in ring]
+        return prediction.get("score", ABSENT)
+    if "xmin" in prediction:
+        west, east, north, south = (
+            float(prediction[key]) for key in ("xmin", "xmax", "ymin", "ymax")
+        )
+    elif "contour" in prediction:
+        xs = [point["x"] for ring in prediction["contour"] for point in ring]
+        ys = [point["y"] for ring in prediction["contour"] for point in ring]
         west, east, north, south = min(xs), max(xs), min(ys), max(ys)
-    elif "w" in one and record.input.width and record.input.height:
-        wide, high = one["w"] * record.input.width, one["h"] * record.input.height
-        cx, cy = one["cx"] * record.input.width, one["cy"] * record.input.height
+    elif "w" in prediction and record.input.width and record.input.height:
+        wide, high = prediction["w"] * record.input.width, prediction["h"] * record.input.height
+        cx, cy = prediction["cx"] * record.input.width, prediction["cy"] * record.input.height
         return {"width": wide, "height": high, "area": wide * high, "cx": cx, "cy": cy}[name]
     else:
         return ABSENT
@@ -197,9 +204,9 @@ def place_holds(metadata: dict[str, Any], shape: dict[str, Any]) -> bool:
     return (in_box if "box" in shape else in_ring)(*place, next(iter(shape.values())))
 
 
-def distance_m(one: list[float], other: list[float]) -> float:
+def distance_m(first: list[float], second: list[float]) -> float:
     """Measure the angle between two places as vectors."""
-    a, b = ([math.radians(degrees) for degrees in place] for place in (one, other))
+    a, b = ([math.radians(degrees) for degrees in place] for place in (first, second))
     turn = b[1] - a[1]
     across = math.hypot(
         math.cos(b[0]) * math.sin(turn),

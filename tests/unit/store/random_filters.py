@@ -32,13 +32,13 @@ def is_allowed(given_metadata: dict[str, Any]) -> bool:
 
 
 def random_metadata(pick: random.Random, depth: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key in pick.sample(["a", "b", "a.b", "n", 'q"'], pick.randint(0, 4)):
         if pick.random() < 0.3 and depth < 2:
-            found[key] = random_metadata(pick, depth + 1)
+            metadata[key] = random_metadata(pick, depth + 1)
         else:
-            found[key] = pick.choice([*NUMBERS, *STRINGS, True, False, None, [1]])
-    return found if depth or is_allowed(found) else random_metadata(pick)
+            metadata[key] = pick.choice([*NUMBERS, *STRINGS, True, False, None, [1]])
+    return metadata if depth or is_allowed(metadata) else random_metadata(pick)
 
 
 def random_place(pick: random.Random) -> dict[str, Any]:
@@ -108,8 +108,10 @@ def asked(value: st.SearchStrategy[Any], operators: list[str]) -> st.SearchStrat
         "exists": st.booleans(),
         "contains": st.sampled_from(STRINGS),
     }
-    one = {operator: operands.get(operator, value) for operator in operators}
-    objects = st.fixed_dictionaries({}, optional=one).filter(lambda some: 1 <= len(some) <= 3)
+    operands_by_operator = {operator: operands.get(operator, value) for operator in operators}
+    objects = st.fixed_dictionaries({}, optional=operands_by_operator).filter(
+        lambda properties_: 1 <= len(properties_) <= 3
+    )
     return st.one_of(value, objects)
 
 
@@ -161,7 +163,7 @@ comparisons = st.one_of(
         asked(st.sampled_from([0, 0.25, 0.5, 1]), BOUNDS),
     ),
     st.tuples(properties, st.sampled_from(["a", "b", "z"])).map(lambda p: {"label": {"name": p[1], **p[0]}}),
-    properties.filter(bool).map(lambda some: {"box": some}),
+    properties.filter(bool).map(lambda properties_: {"box": properties_}),
     asked(st.sampled_from([200, 500]), ORDERED).map(lambda v: {"status": v}),
     asked(st.integers(0, 3), ORDERED).map(lambda v: {"predictions": v}),
     asked(st.sampled_from(["1", "2"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"version": v}),

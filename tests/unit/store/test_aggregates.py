@@ -89,18 +89,18 @@ def by_definition(
     records: list[InferenceRecord], width: str | None, names: list[str]
 ) -> dict[tuple, list[InferenceRecord]]:
     """Return the records of each group."""
-    found: dict[tuple, list[InferenceRecord]] = {} if width or names else {(0,): []}
-    for one in records:
-        values = {"model": one.model.name, "version": one.model.version, "task": one.task}
-        key = (start_ms(time_ms(one.seq), width), *(values[name] for name in names))
-        found.setdefault(key, []).append(one)
-    return found
+    groups: dict[tuple, list[InferenceRecord]] = {} if width or names else {(0,): []}
+    for record in records:
+        values = {"model": record.model.name, "version": record.model.version, "task": record.task}
+        key = (start_ms(time_ms(record.seq), width), *(values[name] for name in names))
+        groups.setdefault(key, []).append(record)
+    return groups
 
 
 def labels_of(records: list[InferenceRecord]) -> dict[str, int]:
     mix: dict[str, int] = {}
-    for one in records:
-        for prediction in one.predictions if isinstance(one.predictions, list) else []:
+    for record in records:
+        for prediction in record.predictions if isinstance(record.predictions, list) else []:
             label = prediction["label"].replace("\0", "\ufffd")
             mix[label] = mix.get(label, 0) + 1
     return mix
@@ -108,10 +108,10 @@ def labels_of(records: list[InferenceRecord]) -> dict[str, int]:
 
 def assert_counted(group: dict[str, Any], records: list[InferenceRecord]) -> None:
     assert group["count"] == len(records)
-    errors = sum(one.status >= 500 for one in records)
+    errors = sum(record.status >= 500 for record in records)
     assert group["error_rate"] == (errors / len(records) if records else None)
     assert group["labels"] == labels_of(records)
-    latencies = sorted(round(one.latency_ms * 1000) / 1000 for one in records)
+    latencies = sorted(round(record.latency_ms * 1000) / 1000 for record in records)
     for name, quantile in (("latency_p50", 0.5), ("latency_p95", 0.95), ("latency_p99", 0.99)):
         exact = latencies[math.ceil(quantile * len(latencies)) - 1] if latencies else None
         assert group[name] == (exact if exact is None else pytest.approx(exact, rel=0.01, abs=0))
@@ -125,15 +125,15 @@ conditions = {
 }
 
 
-def holds(where: dict[str, Any], one: InferenceRecord) -> bool:
-    name = one.model.name.lower()
-    short = {"OBJECT_DETECTION": "detection"}.get(one.task, "classification")
-    at = time_ms(one.seq)
+def holds(where: dict[str, Any], record: InferenceRecord) -> bool:
+    name = record.model.name.lower()
+    short = {"OBJECT_DETECTION": "detection"}.get(record.task, "classification")
+    at = time_ms(record.seq)
     bounds = where.get("ts", {})
     return (
-        where.get("model", name) in {name, f"{name}:{one.model.version}"}
-        and where.get("task", short) in {one.task, short}
-        and where.get("meta.site", one.metadata["site"]) == one.metadata["site"]
+        where.get("model", name) in {name, f"{name}:{record.model.version}"}
+        and where.get("task", short) in {record.task, short}
+        and where.get("meta.site", record.metadata["site"]) == record.metadata["site"]
         and ("ge" not in bounds or at >= ms_of(bounds["ge"]))
         and ("lt" not in bounds or at < ms_of(bounds["lt"]))
     )
@@ -164,7 +164,7 @@ def test_what_is_counted_equals_the_rows(counted: AggregateHarness, data: st.Dat
     group = data.draw(st.permutations([*names, *([{"time": width}] if width else [])]))
     answer = counted.aggregate(where=where, group=group, metrics=EVERY)
     assert answer.source == ("inferences" if from_rows or width == "90s" else "rollups")
-    expected = by_definition([one for one in RECORDS if holds(where, one)], width, names)
+    expected = by_definition([record for record in RECORDS if holds(where, record)], width, names)
     keys = [(group.get("time"), *(group[name] for name in names)) for group in answer.groups]
     assert keys == [
         (timestamp_text(start) if width else None, *rest) for start, *rest in sorted(expected)
@@ -186,7 +186,7 @@ def test_labels_are_groups_too(counted: AggregateHarness, where: dict[str, Any])
 def test_rollups_answer_any_logic_of_models(counted: AggregateHarness) -> None:
     where = {"not": {"or": [{"model": "shapes:1"}, {"task": {"in": ["classification"]}}]}}
     answer = counted.aggregate(where=where, metrics=["count"])
-    expected = sum(one.model.version == "2" for one in RECORDS)
+    expected = sum(record.model.version == "2" for record in RECORDS)
     assert (answer.source, answer.groups) == ("rollups", [{"count": expected}])
 
 
@@ -228,7 +228,7 @@ def test_too_many_rows_are_refused_with_the_reason(
 ) -> None:
     monkeypatch.setattr(aggregates, "MAX_ROWS", 10)
     monkeypatch.setattr(
-        aggregates, "QueryRequest", lambda **asked: Request(**(asked | {"limit": 7}))
+        aggregates, "QueryRequest", lambda **fields: Request(**(fields | {"limit": 7}))
     )
     with pytest.raises(QueryError, match="at most 10 inferences to count one by one"):
         counted.aggregate(where={"meta.site": "a"})

@@ -14,7 +14,7 @@ ORIENTED = {"cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.0, "r": -1.5}
 
 
 @pytest.mark.parametrize(
-    ("given_form", "kept"),
+    ("given_form", "wire_form"),
     [
         ({"label": "cat"}, {"label": "cat"}),
         ({"class_label": "cat"}, {"label": "cat"}),
@@ -35,9 +35,9 @@ ORIENTED = {"cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.0, "r": -1.5}
         ),
     ],
 )  # fmt: skip
-def test_each_form_is_kept_in_that_of_the_wire(given_form, kept):
-    assert parse_annotations([given_form]) == [kept]
-    assert parse_annotations([kept]) == [kept]
+def test_each_form_is_kept_in_that_of_the_wire(given_form, wire_form):
+    assert parse_annotations([given_form]) == [wire_form]
+    assert parse_annotations([wire_form]) == [wire_form]
 
 
 def test_an_empty_list_says_that_there_is_nothing():
@@ -115,7 +115,9 @@ GOOD = [
     {"context": "q", "generated_text": "a"},
     {"prompt": "q", "answers": ["a"]},
 ]
-KEYS = sorted({key for one in GOOD for key in one} | {"x", "contour", "oriented_bbox"})
+KEYS = sorted(
+    {key for annotation_ in GOOD for key in annotation_} | {"x", "contour", "oriented_bbox"}
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xy"), inner),

@@ -66,13 +66,13 @@ def store(database_url: str, tmp_path: Path) -> Iterator[BlobReferenceHarness]:
 def test_what_a_row_keeps_stays_and_the_rest_goes_once_it_is_old(
     store: BlobReferenceHarness,
 ) -> None:
-    kept, hashed, orphan = store.put(b"kept"), store.put(b"hashed"), store.put(b"orphan")
+    referenced, hashed, orphan = store.put(b"kept"), store.put(b"hashed"), store.put(b"orphan")
     young = store.put(b"young", 0.5 * HOUR)
-    store.journal_record(NOW_SEQ + 1, kept)
+    store.journal_record(NOW_SEQ + 1, referenced)
     store.journal_record(NOW_SEQ + 2, hashed, has_blob=False)
     store.commit_journal()
-    assert store.remove(kept, hashed, orphan, young, orphan, blob_key(b"never")) == 2
-    assert store.stored_keys() == {kept, young}
+    assert store.remove(referenced, hashed, orphan, young, orphan, blob_key(b"never")) == 2
+    assert store.stored_keys() == {referenced, young}
     assert store.remove() == 0
 
 
@@ -108,16 +108,16 @@ def test_what_waits_in_the_journal_keeps_what_was_put_before_it(
 
 def test_a_sweep_looks_at_all_in_steps(store: BlobReferenceHarness, monkeypatch) -> None:
     monkeypatch.setattr(blob_references, "SWEEP_BATCH", 4)
-    kept = {store.put(b"kept %d" % number) for number in range(5)}
+    referenced = {store.put(b"kept %d" % number) for number in range(5)}
     young = {store.put(b"young %d" % number, 0.0) for number in range(3)}
-    for number, key in enumerate(kept):
+    for number, key in enumerate(referenced):
         store.journal_record(NOW_SEQ + number, key)
     store.commit_journal()
     for number in range(6):
         store.put(b"orphan %d" % number)
     removed = store.sweep()
     assert (len(removed), sum(removed)) == (4, 6)
-    assert store.stored_keys() == kept | young
+    assert store.stored_keys() == referenced | young
     assert sum(store.sweep()) == 0
 
 

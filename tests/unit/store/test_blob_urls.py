@@ -19,9 +19,9 @@ def blobs(tmp_path: Path) -> FileBlobs:
 
 def parts(url: str) -> dict[str, str]:
     split = urlsplit(url)
-    asked = {name: values[0] for name, values in parse_qs(split.query).items()}
-    asked["mime"] = asked.pop("type")
-    return asked | {"digest": split.path.rpartition("/")[2]}
+    query = {name: values[0] for name, values in parse_qs(split.query).items()}
+    query["mime"] = query.pop("type")
+    return query | {"digest": split.path.rpartition("/")[2]}
 
 
 def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs, tmp_path) -> None:

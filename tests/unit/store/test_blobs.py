@@ -51,8 +51,8 @@ class BlobHarness:
 
     def names(self) -> list[str]:
         if self.server is None:
-            found = (p for p in self.directory.rglob("*") if p.is_file())
-            return sorted(str(path.relative_to(self.directory)) for path in found)
+            files = (p for p in self.directory.rglob("*") if p.is_file())
+            return sorted(str(path.relative_to(self.directory)) for path in files)
         prefix = f"{self.prefix}/"
         return sorted(n.removeprefix(prefix) for n in self.server.objects if n.startswith(prefix))
 
@@ -143,9 +143,9 @@ def test_a_list_gives_size_and_time_of_each(place: BlobHarness) -> None:
     blobs = place.open()
     keys = {blobs.put(b"%d" % number * number): number for number in range(5)}
     place.age(blob_key(b"4444"), HOUR)
-    found = {blob.key: blob for blob in blobs.entries()}
-    assert {key: blob.size for key, blob in found.items()} == keys
-    ages = sorted(round((time.time() - blob.put_at) / HOUR) for blob in found.values())
+    entries = {blob.key: blob for blob in blobs.entries()}
+    assert {key: blob.size for key, blob in entries.items()} == keys
+    ages = sorted(round((time.time() - blob.put_at) / HOUR) for blob in entries.values())
     assert ages == [0, 0, 0, 0, 1]
 
 

@@ -107,7 +107,7 @@ def test_feedback_is_read_with_its_inference(store: StoreHarness) -> None:
         Feedback(1, "thumbs", -1.0), Feedback(1, "note\0", None, "too\0 dark", "amy")
     )
     given_ = msgspec.to_builtins(store.inferences.get("1").feedback)
-    assert [(one["kind"], one["value"], one["comment"], one["source"]) for one in given_] == [
+    assert [(entry["kind"], entry["value"], entry["comment"], entry["source"]) for entry in given_] == [
         ("thumbs", -1.0, "", ""), ("note\ufffd", None, "too\ufffd dark", "amy")
     ]  # fmt: skip
     assert given_[0]["id"] == str(FIRST_CHANGE_ID + 1)
@@ -162,9 +162,9 @@ def test_a_rule_of_retention_replaces_the_one_before(store: StoreHarness) -> Non
 def everything(seq: int) -> InferenceRecord:
     """Make a record with rows in every table."""
     metadata = {"s": "x" * 300, "n": 1.5, "o": {"b": True, "l": [1]}, "latitude": 1, "longitude": 2}
-    kept = InputReference("image", f"blake3:{seq:064x}", 1, 1, "image/png", kept=True)
+    reference = InputReference("image", f"blake3:{seq:064x}", 1, 1, "image/png", kept=True)
     labels = [{"label": "a", "score": 0.5}, {"label": "b"}]
-    return make_record(seq, metadata=metadata, input=kept, predictions=labels)
+    return make_record(seq, metadata=metadata, input=reference, predictions=labels)
 
 
 def changes_of(seq: int) -> list[Any]:
@@ -265,8 +265,8 @@ def test_any_changes_leave_what_their_result_would_have_had(
         expected = result if is_good(result) else expected
     store.commit(make_record(fresh, metadata=expected))
     assert store.metadata(changed) == expected
-    found = store.rows("SELECT meta, meta_flat FROM inference ORDER BY seq DESC LIMIT 2")
-    flats = [read(flat) if flat else read(meta) for meta, flat in found]
+    stored_rows = store.rows("SELECT meta, meta_flat FROM inference ORDER BY seq DESC LIMIT 2")
+    flats = [read(flat) if flat else read(meta) for meta, flat in stored_rows]
     assert flats[0] == flats[1]
     for table in ("meta_num", "meta_str"):
         by_seq = {changed: set(), fresh: set()}
@@ -280,10 +280,10 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     url = postgres.create()
-    one, two = StoreHarness(tmp_path / "one", url), StoreHarness(tmp_path / "two", url)
+    first_store, two = StoreHarness(tmp_path / "one", url), StoreHarness(tmp_path / "two", url)
     two.commit(make_record(1))
     statement = TruthStatement("request_id", "r", [{"label": "a"}])
-    stating = threading.Thread(target=one.commit_changes, args=(statement,))
+    stating = threading.Thread(target=first_store.commit_changes, args=(statement,))
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
     engine = open_writer(url)
@@ -298,9 +298,9 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
             pass
     stating.join(60)
     try:
-        assert one.rows("SELECT seq FROM ground_truth") == [(2,)]
+        assert first_store.rows("SELECT seq FROM ground_truth") == [(2,)]
     finally:
         engine.dispose()
-        one.close()
+        first_store.close()
         two.close()
         postgres.drop(url)

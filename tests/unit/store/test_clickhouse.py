@@ -154,11 +154,11 @@ def test_changes_are_rows_of_their_own(harness) -> None:
     made = [JournaledChange(10 + number, change) for number, change in enumerate(changes)]
     assert harness.send(make_record(1), *made, make_record(2)) == 8
     assert harness.stored_ids() == [1, 2]
-    found = {
+    rows_by_table = {
         table: harness.query(f"SELECT * EXCEPT time FROM {table} ORDER BY ALL")
         for table in ("metadata_change", "truth", "feedback", "deletion")
     }
-    assert found == {
+    assert rows_by_table == {
         "metadata_change": [{"id": 10, "seq": 1, "set": '{"camera":"south"}', "remove": ["altitude"]}],
         "truth": [
             {"id": 11, "join_on": "id", "value": "1", "annotations": '[{"label":"circle"}]', "source": "me"},
@@ -349,8 +349,8 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
                 server.start()
         assert harness.position().offsets, "something was sent before the last kill"
         harness.sender().drain()
-        found = harness.query("SELECT seq FROM inference FINAL ORDER BY seq")
-        assert [row["seq"] for row in found] == written
+        stored_rows = harness.query("SELECT seq FROM inference FINAL ORDER BY seq")
+        assert [row["seq"] for row in stored_rows] == written
     finally:
         server.close()
         harness.journal.close()

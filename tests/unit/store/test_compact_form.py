@@ -140,7 +140,7 @@ compares = st.one_of(
 bounds = st.lists(
     st.tuples(st.sampled_from(PROPERTIES), st.sampled_from(BOUNDS), numbers),
     max_size=3, unique_by=lambda bound: bound[:2],
-).map(lambda some: tuple(sorted(some, key=lambda bound: PROPERTIES.index(bound[0]))))  # fmt: skip
+).map(lambda bounds_: tuple(sorted(bounds_, key=lambda bound: PROPERTIES.index(bound[0]))))  # fmt: skip
 counts = st.lists(
     st.tuples(st.sampled_from(BOUNDS), numbers), max_size=2, unique_by=lambda bound: bound[0]
 ).map(tuple)
@@ -176,7 +176,7 @@ def test_every_tree_can_be_written_and_read_again(tree: Filter) -> None:
     text = render(tree)
     assert parse(text, NOW_US) == tree
     in_url, options = split_url(urlencode({"q": text, "limit": "5"}))
-    assert ([parse(one, NOW_US) for one in in_url], options) == ([tree], {"limit": "5"})
+    assert ([parse(text_, NOW_US) for text_ in in_url], options) == ([tree], {"limit": "5"})
 
 
 @given(text=st.text(max_size=40))

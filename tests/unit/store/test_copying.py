@@ -40,7 +40,7 @@ TABLES = {
 def contents(url: str) -> dict[str, list[str]]:
     """Return all that a store holds, with names in place of their ids, as text in order."""
     engine = open_writer(url)
-    found = {}
+    rows_by_table = {}
     with engine.connect() as connection:
         labels = {str(key): name for key, name in execute(connection, "SELECT id, name FROM label")}
         for table, text in TABLES.items():
@@ -51,9 +51,9 @@ def contents(url: str) -> dict[str, list[str]]:
                 if table == "rollup":
                     counts = msgspec.json.decode(row["labels"])
                     row["labels"] = sorted((labels[label], n) for label, n in counts.items())
-            found[table] = sorted(map(repr, rows))
+            rows_by_table[table] = sorted(map(repr, rows))
     engine.dispose()
-    return found
+    return rows_by_table
 
 
 def assert_same(target: str, source: str) -> None:
@@ -306,7 +306,7 @@ records = st.lists(
         st.integers(0, 10**9),
     ),
     max_size=8,
-    unique_by=lambda each: each[0],
+    unique_by=lambda item: item[0],
 )
 
 
@@ -321,8 +321,8 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     root = tmp_path / str(time.monotonic_ns())
     first, last, empty = (f"sqlite:///{root}/{name}.db" for name in ("first", "last", "empty"))
     made = [
-        make_record(seq, metadata=metadata, predictions=found, latency_ms=latency / 1000)
-        for seq, metadata, found, latency in rows
+        make_record(seq, metadata=metadata, predictions=predictions, latency_ms=latency / 1000)
+        for seq, metadata, predictions, latency in rows
     ]
     fill(first, root, made)
     migrate(empty)

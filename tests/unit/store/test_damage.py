@@ -26,9 +26,9 @@ def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
     file_store.journal.close()
     assert file_store.commit_journal() == (0, 0, 1)
     assert segment_paths(file_store.journal_directory) == []
-    (kept,) = (file_store.root / "dead").iterdir()
-    assert data.endswith(kept.read_bytes())
-    assert b'"request-3"' in kept.read_bytes()
+    (dead_file,) = (file_store.root / "dead").iterdir()
+    assert data.endswith(dead_file.read_bytes())
+    assert b'"request-3"' in dead_file.read_bytes()
 
 
 @pytest.mark.parametrize("state", ["open", "closed"])
@@ -49,8 +49,8 @@ def test_a_damaged_frame_alone_is_kept_apart(
     parts = sum(seq - 1 not in damaged for seq in damaged)  # neighbours are kept together
     assert file_store.commit_journal() == (5 - len(damaged), 0, parts)
     assert file_store.stored_ids() == [seq for seq in range(1, 6) if seq not in damaged]
-    kept = sorted((file_store.root / "dead").iterdir())
-    assert b"".join(path.read_bytes() for path in kept) == b"".join(
+    dead_files = sorted((file_store.root / "dead").iterdir())
+    assert b"".join(path.read_bytes() for path in dead_files) == b"".join(
         data[ends[seq - 1] : ends[seq]] for seq in damaged
     )
     assert len([r for r in caplog.records if "is damaged" in r.getMessage()]) == parts
@@ -111,7 +111,7 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
     store.journal.append([make_record(seq) for seq in seqs])
     (segment,) = segment_paths(store.journal_directory)
     data = segment.read_bytes()
-    whole = [
+    frames_before = [
         data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in read_frames(segment)
     ]
     for damage in damages:
@@ -124,6 +124,6 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
         store.journal.close()
     for _ in range(2):
         writer.drain()
-    left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
+    left = [seq for seq, frame in zip(seqs, frames_before, strict=True) if frame in data]
     assert store.stored_ids() == before + left
     assert writer.records_committed - moved_before == len(left)

@@ -60,19 +60,19 @@ def test_any_inferences_come_back_as_they_were(record, given_records, form: str)
         for name in ("one", "two"):
             (Path(folder) / name).mkdir()
             stores.append(StoreHarness(Path(folder) / name, f"sqlite:///{folder}/{name}/store.db"))
-        one, two = stores
-        one.add(*(
+        first_store, two = stores
+        first_store.add(*(
             record(MS + number << 22, task=task, predictions=predictions, metadata=metadata)
             for number, ((task, predictions), metadata) in enumerate(given_records)
         ))  # fmt: skip
-        two.import_file(one.export(Path(folder) / f"first.{form}", format=form))
-        lines = [each.export(Path(folder) / "all.jsonl").read_bytes() for each in stores]
+        two.import_file(first_store.export(Path(folder) / f"first.{form}", format=form))
+        lines = [store_.export(Path(folder) / "all.jsonl").read_bytes() for store_ in stores]
         assert lines[0] == lines[1]
         assert lines[0].count(b"\n") == len(given_records)
         for dataset in ("chariot", "coco"):
-            one.export(Path(folder) / "set.zip", format=dataset)
-        for each in stores:
-            each.close()
+            first_store.export(Path(folder) / "set.zip", format=dataset)
+        for store_ in stores:
+            store_.close()
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "images.zip", "a.parquet", "images.parquet"])
@@ -106,20 +106,20 @@ def test_only_what_matches_is_exported_over_many_pages(
 ) -> None:
     monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 7)
     store.add(*(record(MS + n << 22, metadata={"odd": n % 2 == 1}) for n in range(100)))
-    told = []
+    progress = []
     where = ExportParameters({"meta.odd": True})
     count = export(
         store.inferences,
         store.blobs,
         where,
         tmp_path / "odd.jsonl",
-        lambda *so: told.append(so),
+        lambda *so: progress.append(so),
     )
     assert count == 50
     rows = [json.loads(line) for line in (tmp_path / "odd.jsonl").read_text().splitlines()]
     assert [int(row["id"]) for row in rows] == [MS + n << 22 for n in range(1, 100, 2)]
-    assert told[0] == (0, None)
-    assert told[1:] == [(min(n, 50), 50) for n in range(7, 57, 7)]
+    assert progress[0] == (0, None)
+    assert progress[1:] == [(min(n, 50), 50) for n in range(7, 57, 7)]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "chariot", "coco"])
@@ -194,13 +194,13 @@ def test_coco_is_as_its_page_says(store, tmp_path, record) -> None:
     file = store.export(tmp_path / "coco.zip", format="coco")
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
-        whole = json.loads(archive.read("annotations.json"))
+        document = json.loads(archive.read("annotations.json"))
         results = json.loads(archive.read("results.json"))
-        assert archive.read(f"images/{whole['images'][0]['file_name']}") == b"image 0"
-    assert [image["id"] for image in whole["images"]] == [1, 2, 3, 4, 5, 6]
-    assert {one["name"] for one in whole["categories"]} == {"a", "b", "c"}
-    names = {one["id"]: one["name"] for one in whole["categories"]}
-    best, detection, oriented, segment = whole["annotations"]
+        assert archive.read(f"images/{document['images'][0]['file_name']}") == b"image 0"
+    assert [image["id"] for image in document["images"]] == [1, 2, 3, 4, 5, 6]
+    assert {category_["name"] for category_ in document["categories"]} == {"a", "b", "c"}
+    names = {category_["id"]: category_["name"] for category_ in document["categories"]}
+    best, detection, oriented, segment = document["annotations"]
     assert (names[best["category_id"]], "bbox" in best) == ("b", False)
     assert (detection["bbox"], detection["area"]) == ([1.5, 2, 2, 3], 6)
     assert oriented["bbox"] == pytest.approx([40, 12.5, 20, 25])
@@ -209,8 +209,8 @@ def test_coco_is_as_its_page_says(store, tmp_path, record) -> None:
     assert segment["bbox"] == [1, 1, 8, 8]
     assert segment["area"] == 60  # less the hole
     assert len(segment["segmentation"]) == 1
-    assert [names[one["category_id"]] for one in results] == ["a", "b", "a", "b", "c"]
-    assert [one["score"] for one in results] == [0.2, 0.8, 0.5, 0.25, 1.0]
+    assert [names[category_["category_id"]] for category_ in results] == ["a", "b", "a", "b", "c"]
+    assert [category_["score"] for category_ in results] == [0.2, 0.8, 0.5, 0.25, 1.0]
 
 
 @pytest.mark.parametrize("form", ["chariot", "coco"])
@@ -221,7 +221,7 @@ def test_inferences_come_back_from_a_dataset(
     file = store.export(tmp_path / "set.zip", format=form, annotations="predictions")
     assert other_store.import_file(file).images == 6
     for seq in (MS + 1 << 22, MS + 2 << 22, MS + 3 << 22, MS + 4 << 22):
-        was, now = (each.inferences.get(str(seq)) for each in (store, other_store))
+        was, now = (store_.inferences.get(str(seq)) for store_ in (store, other_store))
         assert json.loads(bytes(now.predictions)) == json.loads(bytes(was.predictions))
         assert (now.model, now.input, now.created_at) == (was.model, was.input, was.created_at)
         assert json.loads(bytes(now.metadata))["camera"] == "north"

@@ -66,10 +66,10 @@ def test_a_shape_holds_what_its_definition_says(kind: str) -> None:
         shape = a_shape(kind, pick)
         compiled = compile_place(parse({"geo": shape}, 0), Known(), DIALECTS["sqlite"])
         query = f"SELECT {compiled.sql.text} FROM inference AS i ORDER BY rowid"
-        found = [bool(row[0]) for row in database.execute(query, compiled.sql.values)]
+        selected = [bool(row[0]) for row in database.execute(query, compiled.sql.values)]
         values = compiled.scans[0].condition.values
         ranges = list(zip(values[1::3], values[2::3], strict=True))
-        for (latitude, longitude), is_found in zip(places, found, strict=True):
+        for (latitude, longitude), is_found in zip(places, selected, strict=True):
             is_held = place_holds({"latitude": latitude, "longitude": longitude}, shape)
             assert is_found == is_held, (shape, latitude, longitude)
             cell = geo.morton(geo.grid_row(latitude), geo.grid_column(longitude))

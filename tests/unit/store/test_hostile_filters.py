@@ -37,9 +37,9 @@ def inferences(database_url: str, tmp_path: Path, record) -> Iterator[InferenceR
         for number, value in enumerate(values)
     ])  # fmt: skip
     assert (writer.records_committed, writer.records_rejected) == (len(values), 0)
-    found = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
-    yield found
-    found.close()
+    reader = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
+    yield reader
+    reader.close()
 
 
 def ask(inferences: InferenceReader, body: bytes) -> int | None:

@@ -34,10 +34,12 @@ def test_ground_truth_comes_back_alone(store, other_store, tmp_path, record, for
     other_store.add(*records_of_every_task(record, other_store.blobs))
     imported = other_store.import_file(file, "ground-truth")
     assert (imported.ground_truths, imported.inferences) == (1, 0)
-    found = other_store.inferences.get(str(records[1].seq)).ground_truth
-    assert json.loads(bytes(found)) == TRUTH
-    without = [one for one in records if one is not records[1]]
-    assert all(other_store.inferences.get(str(one.seq)).ground_truth is None for one in without)
+    annotations = other_store.inferences.get(str(records[1].seq)).ground_truth
+    assert json.loads(bytes(annotations)) == TRUTH
+    without = [record_ for record_ in records if record_ is not records[1]]
+    assert all(
+        other_store.inferences.get(str(record_.seq)).ground_truth is None for record_ in without
+    )
 
 
 def test_predictions_do_not_come_back_as_ground_truth(store, other_store, tmp_path, record) -> None:
@@ -103,10 +105,10 @@ def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, for
     image = InputReference("image", blob_key(b"image 1"))
     store.add(record(MS << 22, input=image, metadata=metadata))
     assert store.import_file(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
-    found = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
-    assert [one["label"] for one in found] == ["ship"] * len(found)
+    annotations = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
+    assert [annotation["label"] for annotation in annotations] == ["ship"] * len(annotations)
     if form.startswith("coco"):
-        box, contour, crowd = found
+        box, contour, crowd = annotations
         assert (box["xmin"], box["ymax"]) == (1, 6)
         assert contour["contour"][0][2] == {"x": 4, "y": 6}
         assert (crowd["crowd"], crowd["xmax"]) == (True, 4)
@@ -117,7 +119,7 @@ GOOD = {"id": ID, "model": {"name": "m"}, "task": "TENSOR"}
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "line 2: expected a JSON object, got"),
         ("[]", "line 2: expected a JSON object, got"),
@@ -137,16 +139,16 @@ GOOD = {"id": ID, "model": {"name": "m"}, "task": "TENSOR"}
         ({"path": "a", "annotations": []}, "line 2: expected an inference as an export writes it"),
     ],
 )
-def test_a_line_that_means_nothing_is_named(store, tmp_path, line: Any, said: str) -> None:
+def test_a_line_that_means_nothing_is_named(store, tmp_path, line: Any, message: str) -> None:
     file = tmp_path / "bad.jsonl"
     text = line if isinstance(line, str) else json.dumps(line)
     file.write_text(json.dumps(GOOD) + "\n" + text + "\n")
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(StoreError, match=message):
         store.import_file(file)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.txt", b"", "expected a file .jsonl, .parquet, .json or .zip, got .txt"),
         ("a.zip", b"no", "expected a.zip to be a zip file"),
@@ -155,16 +157,18 @@ def test_a_line_that_means_nothing_is_named(store, tmp_path, line: Any, said: st
         ("a.json", b"[" * 100_000, "expected COCO's JSON with images"),
     ],
 )
-def test_a_file_that_means_nothing_is_named(tmp_path, name: str, content: bytes, said: str) -> None:
+def test_a_file_that_means_nothing_is_named(
+    tmp_path, name: str, content: bytes, message: str
+) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(QueryError, match=said):
+    with pytest.raises(QueryError, match=message):
         list(read(tmp_path / name))
 
 
 def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
-    asked = GOOD | {"input": {"hash": blob_key(b"one"), "kept": True}}
+    inference = GOOD | {"input": {"hash": blob_key(b"one"), "kept": True}}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("inferences.jsonl", json.dumps(asked))
+        archive.writestr("inferences.jsonl", json.dumps(inference))
         archive.writestr(f"images/{ID}.png", b"another")
     with pytest.raises(QueryError, match="line 1: expected the image blake3:"):
         store.import_file(tmp_path / "a.zip")

@@ -74,7 +74,7 @@ def test_pages_join_without_gaps_while_records_arrive(store: StoreHarness, recor
     store.writer.drain()
     second = store.inferences.query(QueryRequest(limit=4, cursor=page.cursor))
     third = store.inferences.query(QueryRequest(limit=4, cursor=second.cursor))
-    assert [int(one.id) for p in (page, second, third) for one in p.inferences] == list(
+    assert [int(inference.id) for p in (page, second, third) for inference in p.inferences] == list(
         range(10, 0, -1)
     )
     assert third.cursor is None
@@ -104,9 +104,9 @@ def test_the_ids_of_all_matches_come_in_order(
             ({"meta.name": {"contains": "1"}}, [1, *range(10, 20), 21]),
             ({"model": "nobody"}, []),
         ]:
-            found = list(inferences.matching_ids(where))
-            assert [one for some in found for one in some] == list(wanted)
-            assert max(map(len, found)) <= most
+            id_pages = list(inferences.matching_ids(where))
+            assert [id_ for page in id_pages for id_ in page] == list(wanted)
+            assert max(map(len, id_pages)) <= most
     cautious.close()
 
 
@@ -293,7 +293,7 @@ def test_a_search_that_takes_long_answers_what_it_has(
     while not pages or cursor:
         page = short.query(QueryRequest(where, limit=2, cursor=cursor, count="capped"))
         assert (page.count, page.count_is_exact) == (1, False)
-        pages.append(([int(one.id) for one in page.inferences], page.partial))
+        pages.append(([int(inference.id) for inference in page.inferences], page.partial))
         cursor = page.cursor
     assert pages == [([81], True), ([61, 41], False), ([21], True), ([1], False)]
     with pytest.raises(

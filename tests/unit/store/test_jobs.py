@@ -66,12 +66,12 @@ def test_a_job_is_done_and_says_so(jobs: Jobs) -> None:
     assert (job.state, jobs.read(job.id)) == ("queued", job)
     with runner(jobs):
         until(lambda: ended(jobs, job.id))
-    found = jobs.read(job.id, with_log=True)
-    assert (found.state, found.error, found.progress.done) == ("succeeded", None, 1)
-    assert found.created_at <= found.started_at <= found.ended_at
-    assert found.log.endswith(" written\n")
+    job_state = jobs.read(job.id, with_log=True)
+    assert (job_state.state, job_state.error, job_state.progress.done) == ("succeeded", None, 1)
+    assert job_state.created_at <= job_state.started_at <= job_state.ended_at
+    assert job_state.log.endswith(" written\n")
     assert jobs.result(job.id).read_text() == "42"
-    assert found.result.bytes == 2
+    assert job_state.result.bytes == 2
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_job_that_fails_says_why_and_the_next_is_done(jobs: Jobs, kind: str, e
     first, second = (jobs.submit("test", {"work": name}) for name in (kind, "write"))
     with runner(jobs):
         until(lambda: ended(jobs, second.id))
-    found = jobs.read(first.id)
-    assert (found.state, found.error) == ("failed", error)
+    job_state = jobs.read(first.id)
+    assert (job_state.state, job_state.error) == ("failed", error)
     assert jobs.read(second.id).state == "succeeded"
     with pytest.raises(NotFoundError, match="has no result: it is failed"):
         jobs.result(first.id)
@@ -174,9 +174,9 @@ def test_old_jobs_are_removed_with_what_they_made(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("job_id", ["", "..", "1", "0" * 19 + "-abcd", "../../etc/passwd", "\0"])
 def test_what_is_no_job_is_said(jobs: Jobs, job_id: str) -> None:
-    for asked in (jobs.read, jobs.cancel, jobs.result):
+    for method in (jobs.read, jobs.cancel, jobs.result):
         with pytest.raises(NotFoundError, match="job not found"):
-            asked(job_id)
+            method(job_id)
 
 
 def test_a_job_that_power_took_half_of_stops_no_other(jobs: Jobs) -> None:

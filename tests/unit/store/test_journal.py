@@ -101,13 +101,13 @@ def test_damage_costs_no_other_frame(directory: Path, record, at: int, damaged, 
     journal = Journal(directory, 0)
     journal.append([record(seq) for seq in range(4)])
     (segment,) = segment_paths(directory)
-    whole = list(read_frames(segment))
-    begins = [0, *(end for _, _, end in whole)]
+    frames_before = list(read_frames(segment))
+    begins = [0, *(end for _, _, end in frames_before)]
     data = bytearray(segment.read_bytes())
     for number in damaged:
         data[begins[number] + at] ^= 0xFF
     segment.write_bytes(data)
-    assert list(read_frames(segment)) == [whole[number] for number in left]
+    assert list(read_frames(segment)) == [frames_before[number] for number in left]
 
 
 def test_a_frame_is_found_wherever_a_chunk_of_the_search_ends(
@@ -130,9 +130,9 @@ def test_nothing_is_found_in_a_tail_without_frames(directory: Path, record, tail
     journal = Journal(directory, 0)
     journal.append([record(1)])
     (segment,) = segment_paths(directory)
-    whole = list(read_frames(segment))
+    frames_before = list(read_frames(segment))
     segment.write_bytes(segment.read_bytes() + tail)
-    assert list(read_frames(segment)) == whole
+    assert list(read_frames(segment)) == frames_before
 
 
 def test_threads_never_mix_their_frames(directory: Path, record) -> None:
@@ -144,9 +144,12 @@ def test_threads_never_mix_their_frames(directory: Path, record) -> None:
             journal.append([record(first), record(first + 1)])
 
     at_once([partial(append, number) for number in range(4)])
-    found = seqs(directory)
-    assert sorted(found) == [t * 1000 + n for t in range(4) for n in range(100)]
-    assert all(second == first + 1 for first, second in zip(found[::2], found[1::2], strict=True))
+    journaled_seqs = seqs(directory)
+    assert sorted(journaled_seqs) == [t * 1000 + n for t in range(4) for n in range(100)]
+    assert all(
+        second == first + 1
+        for first, second in zip(journaled_seqs[::2], journaled_seqs[1::2], strict=True)
+    )
 
 
 FULL_DISK = """

@@ -44,8 +44,8 @@ def kept_plans(store: StoreHarness) -> int:
     for _ in range(8):
         ids(store)
     with store.inferences.snapshot() as connection:
-        found = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements")
-        return found.scalar_one()
+        result = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements")
+        return result.scalar_one()
 
 
 def test_a_kept_plan_sees_months_that_come_and_go(postgres_store, engine, record) -> None:
@@ -75,7 +75,10 @@ def test_of_connections_that_broke_one_query_tells(postgres_store, engine, recor
         postgres_store.inferences.snapshot() as first,
         postgres_store.inferences.snapshot() as second,
     ):
-        pids = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (first, second)]
+        pids = [
+            connection_.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+            for connection_ in (first, second)
+        ]
     for _ in pids:
         assert ids(postgres_store) == [JANUARY]  # each knows the names
     with engine.begin() as connection:

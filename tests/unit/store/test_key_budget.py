@@ -53,7 +53,7 @@ def few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stored(database_url: str, tmp_path: Path, record) -> list[InferenceRecord]:
-    records = [record(number + 1, metadata=one) for number, one in enumerate(METADATA)]
+    records = [record(number + 1, metadata=metadata) for number, metadata in enumerate(METADATA)]
     for at in range(3):  # three servers, one after the other
         move(database_url, tmp_path / f"{at}", records[2 * at : 2 * at + 2])
     return records
@@ -71,12 +71,15 @@ def move(url: str, folder: Path, things: list[Any]) -> None:
 
 
 def found(inferences: InferenceReader, where: dict[str, Any]) -> list[int]:
-    return [int(one.id) for one in inferences.query(QueryRequest(where, order="ts")).inferences]
+    return [
+        int(inference.id)
+        for inference in inferences.query(QueryRequest(where, order="ts")).inferences
+    ]
 
 
 @pytest.mark.parametrize("where", FILTERS)
 def test_keys_beyond_the_budget_are_found_without_an_index(stored, inferences, where) -> None:
-    assert found(inferences, where) == [one.seq for one in stored if holds(where, one)]
+    assert found(inferences, where) == [record.seq for record in stored if holds(where, record)]
 
 
 def test_they_are_not_named_in_the_database(stored, database_url: str) -> None:

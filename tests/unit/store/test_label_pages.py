@@ -39,7 +39,11 @@ def labelled(store: StoreHarness, record) -> StoreHarness:
 
 def ids(store: StoreHarness, where: Any, order: str, limit: int = 7) -> list[int]:
     request = QueryRequest(where=where, order=order, limit=limit)  # type: ignore[arg-type]
-    return [int(one.id) for page in store.inferences.pages(request) for one in page.inferences]
+    return [
+        int(inference.id)
+        for page in store.inferences.pages(request)
+        for inference in page.inferences
+    ]
 
 
 def passing(name: str, bound: float) -> list[int]:

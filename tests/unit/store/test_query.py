@@ -112,9 +112,9 @@ def found(
     ids: list[int] = []
     cursor = None
     while True:
-        asked = QueryRequest(request.where, order, limit, cursor)  # type: ignore[arg-type]
-        page = inferences.query(asked)
-        ids += [int(one.id) for one in page.inferences]
+        page_request = QueryRequest(request.where, order, limit, cursor)  # type: ignore[arg-type]
+        page = inferences.query(page_request)
+        ids += [int(inference.id) for inference in page.inferences]
         assert len(page.inferences) == limit or page.partial == (page.cursor is not None)
         cursor = page.cursor
         if cursor is None:
@@ -327,7 +327,7 @@ def test_the_largest_filters_can_be_asked(table: QueryHarness, kind: str) -> Non
 @pytest.fixture(scope="module")
 def random_store(other_database: EmptyDatabase, record) -> Iterator[QueryHarness]:
     stored = QueryHarness(
-        other_database, [record(**one) for one in random_records(random.Random(20))]
+        other_database, [record(**fields) for fields in random_records(random.Random(20))]
     )
     yield stored
     stored.close()

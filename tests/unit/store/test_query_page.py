@@ -52,7 +52,7 @@ def test_the_examples_find_what_the_page_says(database_url: str, tmp_path: Path,
     inferences = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
 
     def found(request: QueryRequest) -> str:
-        return " ".join(names[one.id] for one in inferences.query(request).inferences)
+        return " ".join(names[inference.id] for inference in inferences.query(request).inferences)
 
     assert len(EXAMPLES) > 30
     for text, as_json, expected in EXAMPLES:

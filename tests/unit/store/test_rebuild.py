@@ -37,7 +37,7 @@ TABLES = {
 def records(first: int, number: int) -> list[InferenceRecord]:
     """Return records that differ in all that is derived from them."""
     rnd = random.Random(first)
-    found = []
+    made_records = []
     for n in range(first, first + number):
         predictions = [
             rnd.choice([{"label": label, "score": rnd.random()}, {"label": label}])
@@ -46,7 +46,7 @@ def records(first: int, number: int) -> list[InferenceRecord]:
         metadata = {"n": rnd.randrange(5), "s": rnd.choice("xy") * 300, "d": {"t": True, "l": []}}
         if rnd.random() < 0.5:
             metadata |= {"latitude": rnd.uniform(-90, 90), "longitude": rnd.uniform(-180, 180)}
-        found.append(
+        made_records.append(
             make_record(
                 smallest_id_at(START_MS + (n % 7) * MINUTE_MS) + n,
                 model=ModelReference("shapes-detector", str(n % 2), "ab" * 32),
@@ -59,12 +59,12 @@ def records(first: int, number: int) -> list[InferenceRecord]:
                 ),
             )
         )
-    return found
+    return made_records
 
 
 def everything(store: StoreHarness) -> dict[str, Any]:
     """Return all that is derived, by names, as ids may differ."""
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         table: sorted(store.rows(statement)) for table, statement in TABLES.items()
     }
     names = {row[0]: row[1] for row in store.rows("SELECT id, name FROM label")}
@@ -72,7 +72,7 @@ def everything(store: StoreHarness) -> dict[str, Any]:
         "SELECT k.version, r.minute, r.n, r.errors, r.kept_bytes, r.latency, r.labels"
         " FROM rollup AS r JOIN model AS k ON k.id = r.model_id WHERE r.n > 0 OR kept_bytes > 0"
     )
-    found["rollup"] = sorted(
+    contents["rollup"] = sorted(
         (
             *rest,
             decode_counts(latency),
@@ -80,20 +80,20 @@ def everything(store: StoreHarness) -> dict[str, Any]:
         )
         for *rest, latency, labels in counts
     )
-    return found
+    return contents
 
 
 def damage(store: StoreHarness) -> None:
     """Take rows away, add wrong ones, and change others."""
-    some, other = smallest_id_at(START_MS) + 7, smallest_id_at(START_MS) + 99_999_999
+    first_id, other = smallest_id_at(START_MS) + 7, smallest_id_at(START_MS) + 99_999_999
     minute = START_MS // MINUTE_MS
     for statement in (
         "DELETE FROM meta_num WHERE val < 2",
         "DELETE FROM pred WHERE label = 1",
         "UPDATE pred SET n = n + 3, worst = 7",
-        f"INSERT INTO meta_num (key, val, seq) VALUES (1, 77.5, {some}), (1, 77.5, {other})",
-        f"INSERT INTO meta_str (key, val, seq) VALUES (1, 'wrong', {some}), (9, '', {other})",
-        f"INSERT INTO pred (label, band, seq, score, worst, n) VALUES (2, 50, {some}, 5.5, 0, 1),"
+        f"INSERT INTO meta_num (key, val, seq) VALUES (1, 77.5, {first_id}), (1, 77.5, {other})",
+        f"INSERT INTO meta_str (key, val, seq) VALUES (1, 'wrong', {first_id}), (9, '', {other})",
+        f"INSERT INTO pred (label, band, seq, score, worst, n) VALUES (2, 50, {first_id}, 5.5, 0, 1),"
         f" (1, 0, {other}, -1e999, 0, 1)".replace("-1e999", MINUS_INFINITY[store.url[:6]]),
         f"DELETE FROM rollup WHERE minute < {minute + 2}",
         f"UPDATE rollup SET n = n + 1, labels = '{{}}', kept_bytes = 5 WHERE minute > {minute + 4}",
@@ -144,8 +144,8 @@ def test_it_is_done_while_others_write(store: StoreHarness, fresh: StoreHarness)
     store.commit(*before)
     damage(store)
     entries: list[Any] = [before[0]]
-    for number, one in enumerate(later):
-        entries.append(one)
+    for number, record_ in enumerate(later):
+        entries.append(record_)
         if number % 10 == 5:
             gone = [before[number // 10].seq, later[number - 3].seq]
             entries.append(store.sequenced(Deletion(gone)))
@@ -154,8 +154,8 @@ def test_it_is_done_while_others_write(store: StoreHarness, fresh: StoreHarness)
             entries.append(store.sequenced(change))
 
     def write() -> None:
-        for one in entries:
-            store.commit(one)
+        for record_ in entries:
+            store.commit(record_)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -215,5 +215,5 @@ def test_counts_outlive_the_rows_that_retention_removed(store: StoreHarness) -> 
     store.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")
     rebuild(store.url, store.root / "rebuild", ignore)
     counted = everything(store)["rollup"]
-    kept = [[row[:4] for row in rows] for rows in (counted, right)]
-    assert kept[0] == kept[1]
+    rollup_keys = [[row[:4] for row in rows] for rows in (counted, right)]
+    assert rollup_keys[0] == rollup_keys[1]

@@ -110,7 +110,9 @@ def test_inputs_go_first_and_inferences_later(store: RetentionHarness) -> None:
     store.set_rule("shapes-detector", 7, 30)
     store.run_maintenance()
     assert store.inputs_by_id() == {middle.seq: False, new.seq: True, others.seq: True}
-    there = [store.blobs.get(one.input.hash) is not None for one in (old, middle, new, others)]
+    there = [
+        store.blobs.get(record_.input.hash) is not None for record_ in (old, middle, new, others)
+    ]
     assert there == [False, False, True, True]
     assert store.kept_bytes() == len("6") + len("others")
     for table in DERIVED:
@@ -181,11 +183,16 @@ def test_beyond_a_size_the_oldest_inputs_go(store: RetentionHarness) -> None:
     store.commit(*reversed(records))
     assert store.run_maintenance(store.cleaner(400)) == 0
     store.run_maintenance(store.cleaner(399))
-    assert [store.inputs_by_id()[one.seq] for one in records] == [False, True, True, True]
+    assert [store.inputs_by_id()[record_.seq] for record_ in records] == [False, True, True, True]
     store.run_maintenance(store.cleaner(120))
-    assert [store.inputs_by_id()[one.seq] for one in records] == [False, False, False, True]
+    assert [store.inputs_by_id()[record_.seq] for record_ in records] == [False, False, False, True]
     assert store.kept_bytes() == 100
-    assert [store.blobs.get(one.input.hash) is None for one in records] == [True, True, True, False]
+    assert [store.blobs.get(record_.input.hash) is None for record_ in records] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_an_input_of_unknown_size_goes_too(store: RetentionHarness) -> None:
@@ -283,13 +290,13 @@ def test_a_month_that_is_past_is_dropped_at_once(store: RetentionHarness, monkey
     new = store.record(0)
     store.commit(*april, *may, new)
     with store.engine.begin() as connection:
-        for number, one in enumerate([april[0], new]):
+        for number, record_ in enumerate([april[0], new]):
             execute(
                 connection,
                 "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, 'id', ?, '', '[]')",
-                (number, str(one.seq)),
+                (number, str(record_.seq)),
             )
-            values = (one.seq, number)
+            values = (record_.seq, number)
             execute(connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", values)
     before = names_of_months(store.engine)
     assert before[:3] == ["y2026m04", "y2026m05", "y2026m06"]

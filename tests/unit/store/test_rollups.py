@@ -66,20 +66,22 @@ def stored(engine: sa.Engine) -> dict[tuple, dict]:
             "errors": errors,
             "latency": decode_counts(latency),
             "labels": {names[label]: number for label, number in decode_counts(labels).items()},
-            "kept_bytes": kept,
+            "kept_bytes": inputs_kept,
         }
-        for version, minute, n, errors, latency, labels, kept in rows
+        for version, minute, n, errors, latency, labels, inputs_kept in rows
     }
 
 
 def test_inferences_are_counted_by_model_and_minute(engine: sa.Engine) -> None:
     other = ModelReference("shapes-detector", "2", "cd" * 32)
-    kept = InputReference("image", "blake3:" + "1" * 64, 1, 1, "image/png", kept=True, bytes=700)
+    reference = InputReference(
+        "image", "blake3:" + "1" * 64, 1, 1, "image/png", kept=True, bytes=700
+    )
     unknown = InputReference("image", "blake3:" + "2" * 64, 1, 1, "image/png", kept=True)
     two = [{"label": "circle", "score": 0.5}, {"label": "circle"}, {"label": "square"}]
     add(engine, [
-        journaled(seq(0, 1), latency_ms=1.0, input=kept),
-        journaled(seq(0, 2), latency_ms=1.0, predictions=two, input=kept),
+        journaled(seq(0, 1), latency_ms=1.0, input=reference),
+        journaled(seq(0, 2), latency_ms=1.0, predictions=two, input=reference),
         journaled(seq(0, 3), latency_ms=0, predictions=[], status=500, input=unknown),
         journaled(seq(1), predictions={"raw": [1]}, status=499),
     ])  # fmt: skip
@@ -127,11 +129,14 @@ def test_servers_that_count_at_once_lose_nothing(engine: sa.Engine, database_url
                 add(own, [journaled(seq(minute, n)) for n in numbers for minute in (1, 0)])
 
     at_once([partial(serve, server) for server in range(servers)])
-    each = servers * rounds * 2
-    counted = {key: (of["n"], of["labels"]) for key, of in stored(engine).items()}
+    expected_count = servers * rounds * 2
+    counted = {
+        key: (tally_fields["n"], tally_fields["labels"])
+        for key, tally_fields in stored(engine).items()
+    }
     assert counted == {
-        ("1", 0): (each + 1, {"circle": each + 1}),
-        ("1", 1): (each, {"circle": each}),
+        ("1", 0): (expected_count + 1, {"circle": expected_count + 1}),
+        ("1", 1): (expected_count, {"circle": expected_count}),
     }
 
 
@@ -157,12 +162,12 @@ def test_tallies_add_up_and_come_apart(counted: list[tuple[int, int]], at: int) 
     for number, (status, latency) in enumerate(counted):
         parts[number >= at].count(status, latency)
         parts[number >= at].count_label(status, 2)
-    whole = Tally()
+    total = Tally()
     for part in parts:
-        whole.add(part)
-    assert (whole.n, sum(whole.latency.values())) == (len(counted), len(counted))
-    whole.add(parts[1], -1)
-    assert whole == parts[0]
+        total.add(part)
+    assert (total.n, sum(total.latency.values())) == (len(counted), len(counted))
+    total.add(parts[1], -1)
+    assert total == parts[0]
 
 
 def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, record) -> None:
@@ -171,6 +176,6 @@ def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, 
     for _ in range(2):
         commit_journal(database_url, tmp_path / "journal")
         with writer_engine(database_url) as engine:
-            assert [of["n"] for of in stored(engine).values()] == [3]
+            assert [tally_fields["n"] for tally_fields in stored(engine).values()] == [3]
         run_statements(database_url, ("DELETE FROM journal_offset", ()))
     journal.close()

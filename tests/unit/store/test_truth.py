@@ -163,14 +163,20 @@ def test_truth_is_the_latest_statement_that_a_record_is_joined_to(
                 join = f"meta.{own}{join[5:]}"
             else:
                 value = own + value
-            one = store.sequenced(TruthStatement(join, value, annotations))
-            one = type(one)(one.seq * 100 + number + shift * 10, one.change)  # not in order
-            statements[one.seq] = one.change
-            store.commit(one)
+            statement = store.sequenced(TruthStatement(join, value, annotations))
+            statement = type(statement)(
+                statement.seq * 100 + number + shift * 10, statement.change
+            )  # not in order
+            statements[statement.seq] = statement.change
+            store.commit(statement)
     for seq, (request, image, digest, metadata) in records.items():
         has = {("id", str(seq)), ("request_id", request), ("request_id", f"{request}#{image}"),
                ("input.hash", digest)}  # fmt: skip
         has |= {(f"meta.{path}", join_text(value)) for path, value in metadata.items()}
-        matching = [number for number, one in statements.items() if (one.join, one.value) in has]
+        matching = [
+            number
+            for number, statement in statements.items()
+            if (statement.join, statement.value) in has
+        ]
         expected = statements[max(matching)].annotations if matching else None
         assert store.ground_truth(seq) == expected

@@ -29,7 +29,7 @@ _HASH_FACTOR = 0x9E3779B97F4A7C15
 """Factor of Fibonacci hashing: 2**64 over the golden ratio."""
 
 
-class InferenceRow(NamedTuple):
+class SignalInputs(NamedTuple):
     """Stored fields of an inference that signals are derived from."""
 
     id: int
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(list[AnyPrediction])
 _flat_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
-def derive_signals(row: InferenceRow) -> dict[str, SignalValue]:
+def derive_signals(row: SignalInputs) -> dict[str, SignalValue]:
     """Return the signals of an inference by name, without those that it does not have."""
     signals: dict[str, SignalValue] = {"latency_ms": row.latency_ms}
     wh = (row.width, row.height) if row.width and row.height else None
@@ -76,7 +76,7 @@ def derive_signals(row: InferenceRow) -> dict[str, SignalValue]:
 
 
 def _prediction_signals(
-    row: InferenceRow, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
+    row: SignalInputs, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
 ) -> dict[str, SignalValue]:
     if row.task == "IMAGE_TEXT_TO_TEXT":
         lengths = [float(len(prediction.answer or "")) for prediction in predictions]

@@ -9,7 +9,7 @@ import numpy as np
 
 from quadriga.monitor.drift.row_signals import (
     METADATA_PREFIX,
-    InferenceRow,
+    SignalInputs,
     SignalValue,
     derive_signals,
 )
@@ -65,7 +65,7 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
         models[model] = None
         stored = stored_signals.get(inference_id, _NO_SIGNALS)
         width, height, bytes_ = size
-        row = InferenceRow(
+        row = SignalInputs(
             id=inference_id,
             task=task,
             predictions=predictions,

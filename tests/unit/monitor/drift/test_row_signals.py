@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from quadriga.monitor.drift.row_signals import InferenceRow, derive_signals
+from quadriga.monitor.drift.row_signals import SignalInputs, derive_signals
 
 BOX = {"label": "ship", "score": 0.9, "xmin": 10, "ymin": 20, "xmax": 50, "ymax": 40}
 TURNED = {"label": "ship", "score": 0.8, "cx": 0.5, "cy": 0.25, "w": 0.2, "h": 0.1, "r": 4.0}
@@ -15,7 +15,7 @@ DETECTION, CLASSIFICATION = "OBJECT_DETECTION", "IMAGE_CLASSIFICATION"
 
 
 def signals(task, predictions, metadata=None, seq=1, size=(100, 200)):
-    row = InferenceRow(
+    row = SignalInputs(
         seq,
         task,
         predictions if isinstance(predictions, str) else json.dumps(predictions),
@@ -86,13 +86,13 @@ def test_signals_of_predictions(task, predictions, expected):
 
 
 def test_signals_of_the_request():
-    row = InferenceRow(
+    row = SignalInputs(
         1, "TENSOR", "[]", metadata='{"a": 1}', latency_ms=2.5, width=100, height=200, bytes=5000
     )
     signals = derive_signals(row)
     assert signals["latency_ms"] == 2.5
     assert (signals["width"], signals["height"], signals["bytes_per_pixel"]) == (100, 200, 0.25)
-    assert "width" not in derive_signals(InferenceRow(1, "TENSOR", "[]", "{}", latency_ms=2.5))
+    assert "width" not in derive_signals(SignalInputs(1, "TENSOR", "[]", "{}", latency_ms=2.5))
 
 
 def test_signals_of_metadata():

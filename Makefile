@@ -56,6 +56,8 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Benchmarks use the servers and models of the tests.
+bench: export PYTHONPATH := $(CURDIR)
 bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, embeddings, the store, and evaluation
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/protocol_cost.py

@@ -15,7 +15,7 @@ CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test nightly longest clients conformance browser lint bench descriptors lock clean
+.PHONY: help demo serve test drill nightly longest clients conformance browser lint bench soak descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 
 test: $(INSTALLED)-dev  ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+drill: $(INSTALLED)-dev  ## Kill and harm real servers under load, count what was lost: DRILL="--kills 30"
+	@$(BIN)/python -m tests.drill $(DRILL)
 
 nightly:  ## Run every test, the longest too, on the lowest and the highest Python
 	@for version in $(PYTHONS); do \
@@ -65,6 +68,12 @@ bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protoc
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
 	@$(BIN)/python bench/evaluation_speed.py
+
+soak: export PYTHONPATH := $(CURDIR)
+soak: $(INSTALLED)-dev  ## Put load of all kinds on a server for MINUTES, and see that its memory does not grow
+	@$(BIN)/python bench/soak.py --minutes $(MINUTES)
+
+MINUTES := 120
 
 # make bench RECORDS=1000000; the store of each size is kept.
 RECORDS := 200000

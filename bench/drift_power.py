@@ -77,6 +77,7 @@ def more(rng: np.random.Generator, n: int) -> Any:
     return rng.poisson(4, n)
 
 
+BY_TURNS, AT_RANDOM = worlds.without_key(worlds.turns), worlds.without_key(worlds.random_turns)
 CHANGES = {
     "0.5 sd": Change(100, worlds.normal, partial(shifted, worlds.normal, 0.5)),
     "0.5 sd, few rows": Change(50, worlds.normal, partial(shifted, worlds.normal, 0.5)),
@@ -102,6 +103,15 @@ CHANGES = {
     ),
     "AR(0.9), no source key: 1 sd": Change(
         1000, worlds.unkeyed, partial(shifted, worlds.unkeyed, 1.0)
+    ),
+    "AR(0.9), no source key: 3 sd": Change(
+        1000, worlds.unkeyed, partial(shifted, worlds.unkeyed, 3.0)
+    ),
+    "AR(0.9), 4 cameras: 1 sd": Change(1000, worlds.cameras, partial(shifted, worlds.cameras, 1.0)),
+    "8 cameras by turns, no key: 3 sd": Change(1000, BY_TURNS, partial(shifted, BY_TURNS, 3.0)),
+    "8 cameras at random, no key: 3 sd": Change(1000, AT_RANDOM, partial(shifted, AT_RANDOM, 3.0)),
+    "20 cameras, short, key: 1 sd": Change(
+        1000, worlds.short_sources, partial(shifted, worlds.short_sources, 1.0)
     ),
 }
 

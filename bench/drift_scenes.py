@@ -93,9 +93,10 @@ def draw(world: World, at: int, window: int) -> bytes:
 class Study:
     """Requests of the study to one server."""
 
-    def __init__(self, client: ServerClient, threads: int) -> None:
+    def __init__(self, client: ServerClient, threads: int, *, stores_images: bool = False) -> None:
         self._client = client
         self._pool = ThreadPoolExecutor(threads)
+        self._parameters = {} if stores_images else {"store_input": False}
 
     def send(self, world: World, window: int, count: int) -> dict[str, str]:
         """Send a window of scenes, and return the span of time in which they were sent."""
@@ -106,7 +107,7 @@ class Study:
         return {"from": start, "to": _now()}
 
     def _infer(self, image: bytes) -> None:
-        self._client.infer(MODEL, image, "image", {"store_input": False})
+        self._client.infer(MODEL, image, "image", self._parameters)
 
     def baseline(self, window: dict[str, str]) -> dict[str, Any]:
         """Create the baseline, and wait for its job."""
@@ -117,13 +118,15 @@ class Study:
             raise SystemExit(f"expected a baseline, got {job}")
         return job
 
-    def compare(self, window: dict[str, str]) -> dict[str, Any]:
-        """Compare a window with the baseline, and return the report."""
+    def compare(self, window: dict[str, str], page: Path | None = None) -> dict[str, Any]:
+        """Compare a window with the baseline, and return the report; write it as a page, too."""
         parameters = {"model": MODEL, "ignore": LEFT_OUT, **window}
         job = self._ended(str(self._client.request_json("POST", "/api/drift", parameters)["id"]))
         if job["state"] != "succeeded":
             raise SystemExit(f"expected a report, got {job}")
         report: dict[str, Any] = self._client.request_json("GET", f"/api/reports/{job['id']}")
+        if page is not None:
+            page.write_bytes(self._client.read_bytes("GET", f"/api/reports/{job['id']}/page"))
         return report
 
     def _ended(self, job_id: str) -> dict[str, Any]:
@@ -148,6 +151,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=150, help="of a window")
     parser.add_argument("--baseline", type=int, default=1500, help="images of the baseline")
     parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--pages", type=Path, help="folder for a page of each world's first window")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -155,7 +159,11 @@ def main() -> None:
             Path(folder) / "data", SAMPLE_MODELS / MODEL, "--signals-per-s", "1000000"
         ) as server,
     ):
-        study = Study(ServerClient(f"http://{server.host}"), arguments.threads)
+        study = Study(
+            ServerClient(f"http://{server.host}"),
+            arguments.threads,
+            stores_images=arguments.pages is not None,
+        )
         study.baseline(study.send(WORLDS[0], arguments.windows, arguments.baseline))
         print(f"{arguments.images} images a window, {arguments.baseline} of the baseline\n")
         print(
@@ -166,7 +174,10 @@ def main() -> None:
             first: Counter[str] = Counter()
             every: Counter[str] = Counter()
             for window in range(arguments.windows):
-                report = study.compare(study.send(world, window, arguments.images))
+                page = None
+                if arguments.pages is not None and window == 0:
+                    page = arguments.pages / f"{world.name.replace(' ', '-')}.html"
+                report = study.compare(study.send(world, window, arguments.images), page)
                 names = list(moved(report))
                 first.update(names[:1])
                 every.update(names)

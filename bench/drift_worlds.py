@@ -10,12 +10,19 @@ import math
 import os
 import zlib
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import Pool
 from typing import Any
 
 import numpy as np
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
+
+from quadriga.monitor.drift.comparison import as_summary
+from quadriga.monitor.drift.samples import build_sample
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
+from quadriga.monitor.drift.source_search import find_source
+from quadriga.monitor.drift.summary import Summary
 
 LABELS = [f"label{at:02}" for at in range(20)]
 SHARES = np.array([0.3, 0.25, 0.2, 0.15, *[0.1 / 16] * 16])
@@ -140,6 +147,81 @@ def video_embeddings(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
 def unkeyed(rng: np.random.Generator, n: int) -> tuple[Any, None]:
     """Return an autoregressive series without a source key."""
     return chain(rng, n), None
+
+
+def turns(rng: np.random.Generator, n: int, cameras: int = 8) -> tuple[Any, list[str]]:
+    """Return autoregressive series of cameras at different levels, frame by frame."""
+    series = [chain(rng, n // cameras + 1) + camera / 2 for camera in range(cameras)]
+    return np.stack(series, axis=1).ravel()[:n], [f"camera{at % cameras}" for at in range(n)]
+
+
+def random_turns(rng: np.random.Generator, n: int, cameras: int = 8) -> tuple[Any, list[str]]:
+    """Return autoregressive series of cameras at different levels, each frame of any camera."""
+    of_frame = rng.integers(0, cameras, n)
+    values = np.empty(n)
+    for camera in range(cameras):
+        of_camera = of_frame == camera
+        values[of_camera] = chain(rng, int(of_camera.sum())) + camera / 2
+    return values, [f"camera{camera}" for camera in of_frame]
+
+
+def short_sources(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return autoregressive series of 20 cameras, so that each has few rows."""
+    return turns(rng, n, 20)
+
+
+def lost_copies(rng: np.random.Generator, n: int) -> Any:
+    """Return frames repeated five times, in an order that is lost."""
+    values = np.repeat(rng.normal(size=n // COPIES), COPIES)
+    rng.shuffle(values)
+    return values
+
+
+def nested_turns(rng: np.random.Generator, n: int) -> dict[str, Any]:
+    """Return frames of eight cameras by turns, and in other columns the camera, and the site of every four."""
+    values, cameras = turns(rng, n)
+    sites = [f"site{int(camera[-1]) // 4}" for camera in cameras]
+    return {"x": values, "meta.site": sites, "meta.cam": cameras}
+
+
+def without_key(world: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a world of which nobody says which row is from which source."""
+    return partial(_values, world)
+
+
+def with_other_key(world: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a world whose sources stand in a column that is not known to name them."""
+    return partial(_columns, world)
+
+
+def _values(world: Callable[..., Any], rng: np.random.Generator, n: int) -> Any:
+    return world(rng, n)[0]
+
+
+def _columns(world: Callable[..., Any], rng: np.random.Generator, n: int) -> dict[str, Any]:
+    values, sources = world(rng, n)
+    return {"x": values, "meta.cam": sources}
+
+
+def values_of(side: Any) -> Any:
+    """Return the values of what a world returned: values, with their sources, or with other columns."""
+    return np.asarray(
+        side[0] if isinstance(side, tuple) else side["x"] if isinstance(side, dict) else side
+    )
+
+
+def sides(drawn: list[Any], settings: ComparisonSettings) -> tuple[Summary, Summary]:
+    """Return what a world returned for both sides, with the sources that are found in other columns."""
+    samples = []
+    for side in drawn:
+        values, sources = side if isinstance(side, tuple) else (side, None)
+        columns = values if isinstance(values, dict) else {"x": values}
+        samples.append(build_sample(columns, sources=sources))
+    baseline, current = (as_summary(sample, settings) for sample in samples)
+    explanation = find_source(baseline, current, prefix="meta.")
+    with_sources = (baseline, current) if explanation is None else explanation[1]
+    others = {column.name for column in baseline.sample.columns} - {"x"}
+    return with_sources[0].without(others), with_sources[1].without(others)
 
 
 def evidently(baseline: Any, current: Any) -> bool:

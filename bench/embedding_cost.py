@@ -18,7 +18,7 @@ from onnx import helper
 
 from quadriga.engine.inspection import open_model
 from quadriga.engine.model import Model
-from quadriga.engine.repository import find_model
+from quadriga.engine.model_folders import find_model
 from quadriga.tasks.image import Image, decode
 from tests.onnx_models import save, value
 from tests.server_process import IMAGES, SAMPLE_MODELS
@@ -86,7 +86,7 @@ def compare(folder: Path, answers: int, most_s: float) -> str:
     """Measure one model with and without its embedding."""
     file = find_model(folder)
     assert file is not None
-    with_it, without = open_model(folder), Model(folder.name, "1", file, over=WITHOUT)
+    with_it, without = open_model(folder), Model(folder.name, "1", file, overrides=WITHOUT)
     if with_it.embedding.tensor is None:
         return f"{folder.name:26} none: {with_it.embedding.reason}"
     prompts = {"prompt": "How many circles?"} if with_it.recognition.task.endswith("TEXT") else {}

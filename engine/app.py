@@ -2,91 +2,155 @@
 
 import asyncio
 import logging
+import os
 import threading
-import time
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import cv2
+import msgspec
 from litestar import Litestar, MediaType, Request
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
+from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
+from quadriga.engine.api.models import model_routes
 from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.embedding import Vector
 from quadriga.engine.metrics import PrometheusMetrics
+from quadriga.engine.model_archives import UnpackedArchives
 from quadriga.engine.model_control import ModelControl
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.readiness import ReadinessFlags
+from quadriga.engine.model_host import ModelHost
+from quadriga.engine.pipeline import Pipeline, request_queue
+from quadriga.engine.process_metrics import ProcessMetrics
+from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
+from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.store_access import open_reader
+from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.model_files import rename_aliases
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto import table
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.grpc_server import GrpcServer
+from quadriga.proto.intake import Intake
 from quadriga.proto.openapi import add_operations
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
-from quadriga.store.ids import IdSource
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.damaged_files import damaged_files
+from quadriga.store.errors import StoreError
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
-from quadriga.store.journal import latest_seq as latest_journaled
+from quadriga.store.renumbering import renumbered_count
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
-LATEST_ID_TIMEOUT_S = 5.0
-"""Maximum time that a worker's start waits for a database that does not respond."""
+QUERY_WAIT_S = 10.0
+"""Maximum time that a search waits for a thread."""
+
+CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
+"""Changes of the store that a worker makes at once, that wait for that, and how long each waits at most."""
+
+CHEAP_READS = 4
+"""Reads of the store that find a connection beside all searches."""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """The server of one worker; the worker's number is part of every id that it creates.
+    """The server of one worker.
 
     Args:
         settings: Settings of the server.
-        worker: Number of the worker process.
+        worker: Number of the worker process among those of the server.
         run_directory: Folder through which workers coordinate; None for a single process.
+        run_id: Id of the run of the server, in which the writer claims the numbers that are part of ids.
+        host: What the worker gives to its models.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
     """
 
     def __init__(
-        self, settings: Settings, worker: int = 0, run_directory: Path | None = None
+        self,
+        settings: Settings,
+        worker: int = 0,
+        run_directory: Path | None = None,
+        *,
+        run_id: str = "",
+        host: ModelHost | None = None,
     ) -> None:
-        cv2.setNumThreads(1)  # parallelism comes from concurrent requests
-        self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
-        recorder, handlers = (
-            _open_store(settings, worker, self._embed) if settings.store else (None, [])
+        self._host = msgspec.structs.replace(
+            host or ModelHost(),
+            isolation=settings.isolation,
+            load_timeout_s=settings.load_timeout_s,
+            client_model_mb=settings.client_model_mb,
         )
+        cv2.setNumThreads(1)  # parallelism comes from concurrent requests
+        self.repository = ModelRepository(
+            Path(settings.models),
+            settings.score_threshold,
+            UnpackedArchives(settings.archives_directory),
+            self._host,
+            max_client_models=settings.max_client_models,
+        )
+        recorder: Recorder | None = None
+        self._ids: WorkerIds | None = None
+        self._jobs = Jobs(settings.jobs_directory, settings.max_waiting_jobs)
+        self._queries = BoundedThreads(
+            "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
+        )
+        handlers: list[Any] = []
+        if settings.store:
+            recorder, self._ids, handlers = _open_store(
+                settings,
+                worker,
+                run_id,
+                embed=self._embed,
+                repository=self.repository,
+                jobs=self._jobs,
+                query_threads=self._queries,
+            )
+        self.intake = Intake(
+            max(settings.max_inflight_bytes, settings.max_body_bytes),
+            settings.body_timeout_s,
+            settings.body_bytes_per_s,
+        )
+        self._recorder = recorder
+        queue = request_queue(settings)
         self._control = ModelControl(
             self.repository,
             run_directory,
             worker=worker,
             workers=settings.workers,
             max_file_bytes=settings.max_body_bytes,
+            timeout_s=max(120.0, 3 * settings.load_timeout_s),
             allowed=settings.model_control,
-            counters=dict if recorder is None else recorder.counters,
+            counters=self._own_counters,
+            queues=queue.statistics,
         )
         self.pipeline = Pipeline(
             self.repository,
@@ -94,6 +158,7 @@ class Application:
             settings,
             control=self._control,
             scores=SemanticScores(settings, self._served),
+            queue=queue,
         )
         self._settings = settings
         options = WireOptions(
@@ -106,7 +171,10 @@ class Application:
         )
         operations = list(table.all_operations(self.pipeline, options))
         handlers.append(
-            metrics_route(PrometheusMetrics(self.pipeline, VERSION, self._control.counters))
+            metrics_route(
+                PrometheusMetrics(self.pipeline, VERSION, self._counters),
+                ProcessMetrics(worker, None if run_directory is None else os.getppid()),
+            )
         )
         app = Litestar(
             handlers,
@@ -117,27 +185,68 @@ class Application:
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
         )
-        protocols = Dispatcher(self.pipeline, operations, settings.max_body_bytes)
-        self.asgi = _AsgiFront(app, protocols)
+        protocols = Dispatcher(
+            self.pipeline,
+            operations,
+            settings.max_body_bytes,
+            request_timeout_s=settings.request_timeout_s,
+        )
+        self.asgi = _AsgiFront(app, protocols, self.intake)
+
+    def _own_counters(self) -> dict[str, float]:
+        """Return the counters of this worker."""
+        recorded = {} if self._recorder is None else self._recorder.counters()
+        queries = {
+            "queries_waiting": self._queries.waiting,
+            "queries_refused_total": self._queries.refused,
+        }
+        jobs = {"jobs_refused_total": self._jobs.refused}
+        return {**recorded, **self.intake.counters(), **queries, **jobs}
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
+
+    def _counters(self) -> dict[str, float]:
+        """Return the counters of all workers, and those that the writer leaves in the data folder."""
+        counters = self._control.counters()
+        if self._settings.store:
+            counters["renumbered_total"] = renumbered_count(Path(self._settings.data))
+            counters["damaged_databases"] = len(damaged_files(self._settings.database_url))
+            counters["jobs_waiting"] = self._jobs.waiting_count()
+        counters["models_refused"] = len(self._host.crashes.refused())
+        return counters
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Return the embedding of an image by a model, and its embedding space."""
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
-    def load_models(self, readiness: ReadinessFlags, worker: int) -> None:
-        """Start to load the models in a thread; the worker's readiness flag is set when they are loaded."""
-        self.pipeline.readiness = readiness
+    def load_models(self, states: ProcessStates, worker: int) -> threading.Event:
+        """Start to load the models in a thread; return the event that is set when they are loaded.
+
+        Before that the worker waits for its number, as nothing could be stored without. What fails, as on a full disk,
+        is tried again until it works; the worker's state has the reason.
+        """
+        self.pipeline.health.processes = states
+        name, loaded = worker_name(worker), threading.Event()
+
+        def wait(reason: str) -> None:
+            takes_requests = states.state(name).state != "starting"
+            states.mark(name, "loading" if takes_requests else "starting", reason)
 
         def load() -> None:
-            self._control.start()
-            self.repository.load_all()
-            readiness.mark(worker, loaded=True)
+            if self._ids is not None:
+                assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
+                retry_until_done("find the newest id", assign, wait)
+            if self._recorder is not None:
+                self._recorder.check_disk()
+            retry_until_done("follow changes of models", self._control.start, wait)
+            retry_until_done("load the models", self.repository.load_all, wait)
+            states.mark(name, "ready")
+            loaded.set()
 
         threading.Thread(target=load, name="load-models", daemon=True).start()
+        return loaded
 
     async def serve_grpc(self, address: str) -> GrpcServer:
         """Serve V2 over gRPC on the running event loop, at the `host:port` that the workers share.
@@ -149,7 +258,11 @@ class Application:
             self.pipeline,
             server_version=VERSION,
             max_message_bytes=self._settings.max_body_bytes,
+            max_connections=self._settings.max_connections,
+            intake=self.intake,
             stream_form=self._settings.grpc_stream,
+            max_connection_age_s=self._settings.grpc_connection_age_s,
+            request_timeout_s=self._settings.request_timeout_s,
         )
         await server.start(address)
         return server
@@ -159,7 +272,7 @@ class Application:
 
         From now on every response closes its connection, so that no client sends into a closing one.
         """
-        self.pipeline.draining = True
+        self.pipeline.health.draining = True
         self.asgi.closing = True
         await asyncio.sleep(seconds)
 
@@ -168,62 +281,75 @@ class Application:
         self.pipeline.close()
 
 
-def _open_store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
-    """Open the store: return the recorder, and the routes that find and change inferences.
+def _open_store(
+    settings: Settings,
+    worker: int,
+    run_id: str,
+    *,
+    embed: Embed,
+    repository: ModelRepository,
+    jobs: Jobs,
+    query_threads: BoundedThreads,
+) -> tuple[Recorder, WorkerIds, list[Any]]:
+    """Open the store: return the recorder, its ids, and the routes that find and change inferences.
 
     Raises:
         quadriga.engine.session.LoadError: Images cannot be stored at their location.
     """
     try:
-        inferences, blobs = open_reader(settings)
+        inferences, blobs = open_reader(
+            settings, connections=settings.query_threads + CHEAP_READS, served=repository.names
+        )
     except StoreError as error:
         raise LoadError(str(error)) from error
+    for folder in (
+        settings.baselines_directory,
+        settings.drift_directory,
+        settings.evaluation_directory,
+    ):
+        rename_aliases(folder, repository.names())
     directory = settings.journal_directory
-    number = settings.first_worker + worker
-    ids = IdSource(number, latest_id(inferences, directory))
-    journal = Journal(directory, number)
-    recorder = Recorder(ids, journal, blobs, settings=settings, engine_version=VERSION, embed=embed)
-    changes = ChangeService(inferences, journal, ids, parse_metadata_value)
-    jobs = Jobs(settings.jobs_directory)
+    ids = WorkerIds(settings, worker, run_id, inferences=inferences)
+    journal = Journal(directory, worker)
+    recorder = Recorder(
+        ids.source, journal, blobs, settings=settings, engine_version=VERSION, embed=embed
+    )
+    changes = ChangeService(inferences, journal, ids.source, parse_metadata_value)
+    change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
+    reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
-    return recorder, [
-        *inference_routes(inferences),
-        *change_routes(changes),
-        *job_routes(jobs),
-        *evaluation_routes(jobs),
-        *drift_routes(drift),
-        *schedule_routes(settings.drift_directory),
-    ]
-
-
-def latest_id(inferences: InferenceReader, journal_directory: Path) -> int:
-    """Return the largest stored id, or the largest journaled one while the database is unavailable.
-
-    A new database does not respond before its first migration. If it stays unavailable, the worker starts
-    anyway: its ids repeat no others as long as the clock was not set back.
-    """
-    deadline_s = time.monotonic() + LATEST_ID_TIMEOUT_S
-    while True:
-        try:
-            return inferences.latest_seq()
-        except (NotReadyError, QueryTimeoutError) as error:
-            if time.monotonic() > deadline_s:
-                _log.error(
-                    "new ids follow the clock alone, the newest stored is unknown: %s", error
-                )
-                return latest_journaled(journal_directory)
-        time.sleep(0.05)
+    return (
+        recorder,
+        ids,
+        [
+            *inference_routes(inferences, StoreQueries(inferences, query_threads)),
+            *change_routes(changes, change_threads),
+            *ground_truth_routes(changes, change_threads),
+            *job_routes(jobs, inferences.names),
+            bulk_inference_route(jobs, inferences.names, settings.bulk_folder),
+            *evaluation_routes(jobs, inferences.names),
+            *drift_routes(drift),
+            *model_routes(repository.served_versions, inferences, reports, drift),
+            *schedule_routes(settings.drift_directory, inferences.names),
+            *evaluation_schedule_routes(settings.evaluation_directory, inferences.names, reports),
+        ],
+    )
 
 
 class _AsgiFront:
     """Dispatch in front of the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
-    def __init__(self, routes: ASGIApp, protocols: Dispatcher) -> None:
+    def __init__(self, routes: ASGIApp, protocols: Dispatcher, intake: Intake) -> None:
         self._routes = routes
+        self._intake = intake
         self._protocols = protocols
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._intake.receiving(scope, receive) as receive_body:
+            await self._respond(scope, receive_body, send)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
             send = _close_after_response(send)
         method = str(scope.get("method"))

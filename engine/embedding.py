@@ -18,7 +18,7 @@ import numpy.typing as npt
 from quadriga.engine.embedding_finder import AVERAGE, TOKENS, EmbeddingFinder, EmbeddingSource
 from quadriga.engine.onnx_file import Graph, OnnxFileError, add_output, read_onnx
 from quadriga.engine.recognition.model_toml import ModelToml
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.session import GraphSource, LoadError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name
@@ -44,15 +44,22 @@ _log = logging.getLogger("quadriga.models")
 
 
 def load_session(
-    name: str, path: Path, toml: ModelToml, stopwatch: Stopwatch | None = None
+    name: str,
+    path: Path,
+    toml: ModelToml,
+    stopwatch: Stopwatch | None = None,
+    graphs: GraphSource | None = None,
 ) -> tuple[Session, EmbeddingSource]:
-    """Load a graph as model.toml says, with its embedding if it has one; `name` is for the log."""
+    """Load a graph as model.toml says, with its embedding if it has one; `name` is for the log.
+
+    `graphs` opens the graph; default: in this process.
+    """
     try:
         header, graph = read_onnx(path)
     except OnnxFileError as error:
         raise LoadError(str(error)) from error
     arguments = path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch
-    session = partial(Session, *arguments, header=header)
+    session = partial(Session, *arguments, header=header, graphs=graphs)
     source = _find_embedding(graph, toml)
     if source.tensor is None:
         return session(), source

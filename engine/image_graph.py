@@ -11,6 +11,7 @@ from quadriga.engine.embedding import Vector, mean_vector, pool_vectors
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.tasks import TASKS, Task, TiledTask
+from quadriga.tasks.budget import Budget
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.legacy import legacy, wants_legacy
 from quadriga.tasks.parameters import ParameterError
@@ -73,9 +74,20 @@ class ImageGraph:
             ) from error
         self._tiled_task = self._task if isinstance(self._task, TiledTask) else None
 
-    def decode(self, data: bytes, max_pixels: int) -> Image:
+    def decode(self, data: bytes, max_pixels: int, budget: Budget | None = None) -> Image:
         """Decode an image file as the network takes it; see `decode_image`."""
-        return decode_image(data, self._spec.input, max_pixels)
+        return decode_image(data, self._spec.input, max_pixels, budget)
+
+    def count_tiles(self, image: Image, options: ImageOptions) -> int:
+        """Return the number of tiles of an image; 0 if it runs in one piece."""
+        tiling = options.tiling
+        if tiling is None:
+            return 0
+        return count_tiles(image.width, image.height, tiling.size, tiling.overlap)
+
+    def count_tokens(self, _: ImageOptions) -> int:
+        """Return 0, as no tokens are generated."""
+        return 0
 
     def read_options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
@@ -128,6 +140,21 @@ class ImageGraph:
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image, whatever it shows; None where the model has none."""
         return self._run([self._task.preprocess(image)])[1][0]
+
+    def detect(self, image: Image, options: ImageOptions) -> Any:
+        """Return the candidates of an image in one piece, not clipped to it; None for a task without them."""
+        if self._tiled_task is None:
+            return None
+        ((candidates, _),) = self._run_and_read([image], [options.task], self._tiled_task.detect)
+        return candidates
+
+    def outputs_for(self, image: Image) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the graph outputs for an image, without the batch axis."""
+        tensor, affine = self._task.preprocess(image)
+        outputs, _ = self._run([(tensor, affine)])
+        if not self._spec.output.batch_axis:
+            return outputs
+        return {name: array[0] for name, array in outputs.items()}
 
     def _predict_tiles(
         self, image: Image, options: Any, tiling: Tiling
@@ -217,11 +244,14 @@ class ImageGraph:
         return vector
 
 
-def decode_image(data: bytes, spec: InputSpec, max_pixels: int) -> Image:
+def decode_image(
+    data: bytes, spec: InputSpec, max_pixels: int, budget: Budget | None = None
+) -> Image:
     """Decode an image file with the channels, bits and orientation that a network's input takes.
 
     Raises:
         quadriga.tasks.image_formats.ImageError: It cannot be decoded, or not as the input takes it.
+        quadriga.tasks.budget.BudgetError: It has more pixels than the budget.
     """
     image = decode(
         data,
@@ -229,6 +259,7 @@ def decode_image(data: bytes, spec: InputSpec, max_pixels: int) -> Image:
         bit_depth=spec.bit_depth,
         exif=spec.exif,
         max_pixels=max_pixels,
+        budget=budget,
     )
     check_shape(image.width, image.height, spec)
     return image

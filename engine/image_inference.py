@@ -7,23 +7,32 @@ import msgspec
 
 from quadriga.engine.embedding import Vector
 from quadriga.engine.image_graph import ImageGraph
+from quadriga.engine.image_text.arguments import move_arguments
 from quadriga.engine.image_text.generation import TextPackage
+from quadriga.engine.output_decoration import echoed_parameters
 from quadriga.engine.recording import ImageResult
 from quadriga.proto.chariot import read_image_inputs
+from quadriga.proto.deadline import check_deadline
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
+from quadriga.tasks.budget import Budget, BudgetError
 from quadriga.tasks.image import Image
 from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
 
-ECHOED_PARAMETERS = ("action", "metadata")
-"""Parameters that an output repeats from its input, or from the request, as they were sent."""
-
 MAX_SIGNAL_PIXEL_BYTES = 64 << 20
 """Bytes of decoded pixels of one request after which no further image is held for its signals."""
+
+
+class ImageBudgets(msgspec.Struct, frozen=True):
+    """What the images of one request may cost together, counted before each step; the default is any amount."""
+
+    pixels: Budget = msgspec.field(default_factory=lambda: Budget(None, "pixels"))
+    tiles: Budget = msgspec.field(default_factory=lambda: Budget(None, "tiles"))
+    tokens: Budget = msgspec.field(default_factory=lambda: Budget(None, "new tokens"))
 
 
 class ImageModel(msgspec.Struct, frozen=True):
@@ -32,6 +41,7 @@ class ImageModel(msgspec.Struct, frozen=True):
     predictor: ImageGraph | TextPackage
     max_pixels: int
     max_images: int
+    budgets: ImageBudgets = msgspec.field(default_factory=ImageBudgets)
     choose_for_signals: Callable[[int], Collection[int]] | None = None
     """Chooses, among so many images, the positions of those whose signals are wanted; None chooses none."""
 
@@ -56,8 +66,9 @@ def infer_images(
     """Answer a request to an image model, every parameter checked first.
 
     Returns:
-        One output per input, of its name; and one result per image.
+        One output per input of images, of its name; and one result per image.
     """
+    request = _of_images(images, request)
     _check_outputs(request)
     count = sum(len(tensor.data) for tensor in request.inputs)
     if count > images.max_images:
@@ -65,6 +76,7 @@ def infer_images(
             f"expected at most {images.max_images} images in a request, got {count}"
         )
     image_requests = _choose_for_signals(images, _read_images(images, request))
+    _spend_tokens(images, image_requests)
     results: list[ImageResult] = []
     pixel_bytes = 0
     size = abs(images.predictor.batch_size)
@@ -79,10 +91,7 @@ def infer_images(
     pairs = zip(image_requests, results, strict=True)
     for tensor in request.inputs:
         predictions = [_format_predictions(images, *next(pairs)) for _ in tensor.data]
-        parameters = {**request.parameters, **tensor.parameters}
-        echoed = {
-            name: parameters[name] for name in ECHOED_PARAMETERS if parameters.get(name) is not None
-        }
+        echoed = echoed_parameters({**request.parameters, **tensor.parameters})
         outputs.append(
             Tensor(tensor.name, "BYTES", (len(predictions),), data=predictions, parameters=echoed)
         )
@@ -106,6 +115,7 @@ def stream_image(
     if len(image_requests) != 1:
         raise InvalidRequest(f"expected one image to answer as a stream, got {len(image_requests)}")
     (image_request,) = image_requests
+    _spend_tokens(images, image_requests)
     image = _decode(images, image_request)
     pieces = predictor.stream(image, image_request.options)
     text = ""
@@ -136,16 +146,21 @@ def failed_image_results(images: ImageModel, request: InferRequest) -> list[Imag
     """Return what can be stored of a request that the model failed to answer."""
     return [
         msgspec.structs.replace(image_request.result, image=image_request.data)
-        for image_request in _read_images(images, request)
+        for image_request in _read_images(images, _of_images(images, request))
     ]
 
 
 def wants_raw_tensors(request: InferRequest) -> bool:
     """Check whether a request sends an image model the tensors of its graph, and expects tensors back."""
-    if all(tensor.datatype == "BYTES" for tensor in request.inputs):
-        return False
+    if any(tensor.datatype == "BYTES" for tensor in request.inputs):
+        return False  # with numbers beside images, which no graph takes, the error names the number
     content_types = [tensor.parameters.get("content_type") for tensor in request.inputs]
     return "raw" in (request.parameters.get("content_type"), *content_types)
+
+
+def _of_images(images: ImageModel, request: InferRequest) -> InferRequest:
+    """Return a request all of whose inputs are images; those of an image-text model may be arguments, too."""
+    return move_arguments(request) if isinstance(images.predictor, TextPackage) else request
 
 
 def _check_outputs(request: InferRequest) -> None:
@@ -204,6 +219,9 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
     """Decode and answer images that run together."""
     decoded = [_decode(images, image_request) for image_request in image_requests]
     options = [image_request.options for image_request in image_requests]
+    for image_request, image in zip(image_requests, decoded, strict=True):
+        tiles = images.predictor.count_tiles(image, image_request.options)
+        _spend(images.budgets.tiles, tiles, image_request)
     try:
         predicted = images.predictor.predict(decoded, options)
     except ParameterError as error:
@@ -215,9 +233,24 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
 
 
 def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:
+    check_deadline()
     try:
-        return images.predictor.decode(image_request.data, images.max_pixels)
-    except ImageError as error:
+        return images.predictor.decode(image_request.data, images.max_pixels, images.budgets.pixels)
+    except (ImageError, BudgetError) as error:
+        raise InvalidRequest(f"{image_request.location}: {error}") from error
+
+
+def _spend_tokens(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> None:
+    """Count the tokens that images may generate, before the first of them is decoded."""
+    for image_request in image_requests:
+        tokens = images.predictor.count_tokens(image_request.options)
+        _spend(images.budgets.tokens, tokens, image_request)
+
+
+def _spend(budget: Budget, units: int, image_request: _ImageRequest) -> None:
+    try:
+        budget.spend(units)
+    except BudgetError as error:
         raise InvalidRequest(f"{image_request.location}: {error}") from error
 
 

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.model import Model
+from quadriga.engine.model_folders import find_model
 from quadriga.engine.recognition.decisions import Decision
-from quadriga.engine.repository import find_model
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.specification import InputSpec
@@ -71,7 +71,7 @@ def inspect_model(path: Path) -> Inspection:
         task=recognition.task,
         family=recognition.family,
         preprocessing=describe_input(model.spec.input) if model.spec else "",
-        labels=model.spec.labels if model.spec else (),
+        labels=model.labels,
         embedding=model.embedding,
         decisions=recognition.decisions,
     )
@@ -128,6 +128,7 @@ _RESIZES = {
     "stretch_crop": "stretched, then cropped in the middle to {size} ({fraction:.3g} of it)",
     "shortest_crop": "scaled by its shortest side, then cropped in the middle to {size} ({fraction:.3g} of it)",
     "shortest_longest": "scaled to a shortest side of {width}, no side over {height}",
+    "shortest_at_least": "enlarged to a shortest side of {width} if it is smaller, no side over {height}",
     "none": "as it is",
 }
 

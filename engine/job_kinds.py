@@ -24,3 +24,17 @@ JOB_KINDS: Mapping[str, JobWork] = {
     "export": import_when_run("quadriga.store.exchange.export:run_export"),
 }
 """The work of each kind. Names of kinds are stored in `job.json`: do not change them."""
+
+BULK_INFERENCE = "bulk-inference"
+"""Kind of the jobs that run a model over images: hours may pass, so a runner of its own does them."""
+
+
+def bulk_inference(url: str, folder: str, max_bytes: int) -> JobWork:
+    """Return the work of bulk inference; arguments as of `quadriga.engine.commands.bulk_inference`."""
+
+    def work(run: JobRun) -> str:
+        module = import_module("quadriga.engine.commands.bulk_inference")
+        name: str = module.run_bulk_inference(run, url=url, folder=folder, max_bytes=max_bytes)
+        return name
+
+    return work

@@ -4,9 +4,11 @@ The database may be unreachable or slow, or the disk full. A request that cannot
 runs, no inference is acknowledged that is not stored, and every other outcome is counted.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,10 @@ from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.journal_lag import JournalLag, default_limit_bytes
 
 _RETRY_INTERVAL_S = 0.02
+_LIMITS_INTERVAL_S = 10.0
+_TRIAL_INTERVAL_S = 1.0
+_MAX_TRIAL_BYTES = 16 << 20
+_log = logging.getLogger(__name__)
 
 
 class OutcomeCounters:
@@ -35,6 +41,58 @@ class OutcomeCounters:
         return {f"{name}_total": total for name, total in self._totals.items()}
 
 
+class FailedWrites:
+    """Whether the disk takes what requests store: from a write that failed until one of that size works again.
+
+    Meanwhile a thread tries it, since a server that is not ready may get no request that would.
+
+    Args:
+        try_write: Writes so many bytes where records are stored, and so many where images are, and removes them again;
+            0 where none need be.
+        interval_s: Seconds between two trials.
+    """
+
+    def __init__(
+        self, try_write: Callable[[int, int], object], interval_s: float = _TRIAL_INTERVAL_S
+    ) -> None:
+        self._try_write = try_write
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._record_bytes = self._image_bytes = 0
+        self._closing = threading.Event()
+
+    def reason(self) -> str | None:
+        """Return why nothing can be stored; None if nothing is known to be wrong."""
+        return self._reason
+
+    def note(self, error: JournalError, record_bytes: int, image_bytes: int) -> None:
+        """Note that a write of so many bytes of records and of images failed."""
+        with self._lock:
+            self._record_bytes = min(max(record_bytes, self._record_bytes), _MAX_TRIAL_BYTES)
+            self._image_bytes = min(max(image_bytes, self._image_bytes), _MAX_TRIAL_BYTES)
+            begins = self._reason is None and not self._closing.is_set()
+            self._reason = str(error)
+        if begins:
+            _log.error("inferences cannot be stored: %s", error)
+            threading.Thread(target=self._try_again, name="disk-trial", daemon=True).start()
+
+    def close(self) -> None:
+        """End the trials."""
+        self._closing.set()
+
+    def _try_again(self) -> None:
+        while not self._closing.wait(self._interval_s):
+            try:
+                self._try_write(self._record_bytes, self._image_bytes)
+            except (OSError, JournalError):
+                continue
+            with self._lock:
+                self._reason, self._record_bytes, self._image_bytes = None, 0, 0
+            _log.warning("inferences can be stored again")
+            return
+
+
 class Admission(msgspec.Struct, frozen=True):
     """Decision, made before the model runs, whether the journal has room for a request."""
 
@@ -50,13 +108,14 @@ ADMITTED = Admission()
 class JournalCapacity:
     """The limits of one journal, as one worker sees it; safe to use from several threads.
 
-    Limits that the settings leave open follow the free disk space at the start.
+    Limits that the settings leave open follow the free disk space: at the start, and again, at most every
+    `_LIMITS_INTERVAL_S`, while the journal is beyond its soft limit, as the disk may have been full at the start.
     """
 
     def __init__(self, journal_directory: Path, settings: Settings) -> None:
-        self._hard_bytes = settings.journal_hard_bytes or default_limit_bytes(journal_directory)
-        soft_bytes = settings.journal_soft_bytes or self._hard_bytes // 2
-        self._soft_bytes = min(soft_bytes, self._hard_bytes)
+        self._directory = journal_directory
+        self._settings = settings
+        self._set_limits()
         self._policy = settings.journal_full
         self._block_s = settings.journal_block_ms / 1000
         self.lag_bytes = JournalLag(journal_directory).bytes
@@ -69,6 +128,20 @@ class JournalCapacity:
             "behind",  # requests answered while the journal lag was beyond its soft limit
             "failed",  # records of requests that the model failed to answer
         )
+
+    def _set_limits(self) -> None:
+        settings = self._settings
+        self._hard_bytes = settings.journal_hard_bytes or default_limit_bytes(self._directory)
+        soft_bytes = settings.journal_soft_bytes or self._hard_bytes // 2
+        self._soft_bytes = min(soft_bytes, self._hard_bytes)
+        self._limits_until_s = time.monotonic() + _LIMITS_INTERVAL_S
+
+    def _has_room(self, lag_bytes: int) -> bool:
+        """Check whether a lag is within the hard limit, which follows the disk."""
+        if not self._settings.journal_hard_bytes and time.monotonic() > self._limits_until_s:
+            with suppress(OSError):  # then the limits stay
+                self._set_limits()
+        return lag_bytes <= self._hard_bytes
 
     def is_behind(self) -> bool:
         """Check whether the journal lag is beyond its soft limit."""
@@ -87,7 +160,7 @@ class JournalCapacity:
         if lag_bytes <= self._soft_bytes:
             return ADMITTED
         policy = policy or self._policy
-        if lag_bytes > self._hard_bytes and policy == "block":
+        if not self._has_room(lag_bytes) and policy == "block":
             self.counts.add("blocked")
             deadline_s = time.monotonic() + self._block_s
             while lag_bytes > self._hard_bytes and time.monotonic() < deadline_s:
@@ -95,12 +168,16 @@ class JournalCapacity:
                 lag_bytes = self.lag_bytes()
         if lag_bytes > self._hard_bytes and policy != "shed":
             self.counts.add("refused")
-            raise JournalError(
-                f"expected at most {self._hard_bytes} bytes of the journal to wait for the "
-                f"database, got {lag_bytes}"
-            )
+            raise JournalError(_full(self._hard_bytes, lag_bytes))
         self.counts.add("behind")
         return Admission(shed=lag_bytes > self._hard_bytes, lag_bytes=lag_bytes)
+
+    def refusal_reason(self, policy: FullPolicy | None) -> str | None:
+        """Return why requests are refused for want of room in the journal; None if they are not."""
+        lag_bytes = self.lag_bytes()
+        if (policy or self._policy) == "shed" or self._has_room(lag_bytes):
+            return None
+        return _full(self._hard_bytes, lag_bytes)
 
     def retry_write(
         self, error: JournalError, policy: FullPolicy | None, write: Callable[[], None]
@@ -131,3 +208,7 @@ class JournalCapacity:
                 error = again
             else:
                 return True
+
+
+def _full(limit_bytes: int, lag_bytes: int) -> str:
+    return f"expected at most {limit_bytes} bytes of the journal to wait for the database, got {lag_bytes}"

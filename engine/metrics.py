@@ -10,23 +10,41 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from quadriga.proto.messages import Duration, ModelStatistics, Serving
+from quadriga.proto.messages import (
+    Duration,
+    ModelStatistics,
+    ProcessHealth,
+    QueueStatistics,
+    Serving,
+)
 
 _LABELS = ("model", "version")
+_OF_REQUESTS = {
+    "body_bytes": "Bytes of request bodies that this worker holds.",
+    "bodies_refused_total": "Requests refused as the bodies of all together were too large.",
+    "bodies_late_total": "Requests refused as their bodies did not arrive in time.",
+    "models_refused": "Versions of models that are refused as they ended their process too often.",
+    "connections_refused_total": "Connections refused as there were too many.",
+    "queries_waiting": "Searches of the store that wait for a thread of this worker.",
+    "queries_refused_total": "Searches of the store refused as too many waited.",
+    "jobs_waiting": "Submitted jobs that wait or run.",
+    "jobs_refused_total": "Jobs refused as too many waited.",
+}
+"""Help texts of the numbers that are not the store's."""
 
 
 class PrometheusMetrics(Collector):
     """The state of a server, summed over all its workers, as metrics.
 
-    `store` returns the store's numbers by name, without prefix; those that end in `_total` only rise.
+    `numbers` returns further numbers by name, without prefix; those that end in `_total` only rise.
     """
 
     def __init__(
-        self, serving: Serving, server_version: str, store: Callable[[], Mapping[str, float]]
+        self, serving: Serving, server_version: str, numbers: Callable[[], Mapping[str, float]]
     ) -> None:
         self._serving = serving
         self._version = server_version
-        self._store = store
+        self._numbers = numbers
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric with its current value."""
@@ -37,11 +55,30 @@ class PrometheusMetrics(Collector):
         yield build
         ready = self._serving.unready_reason() is None
         yield GaugeMetricFamily("quadriga_ready", "Whether requests are answered.", float(ready))
+        yield from _process_metrics(self._serving.health_report().processes)
         yield from _model_metrics(self._serving.statistics(None, None))
-        for name, value in self._store().items():
-            text = "Of the inference store; see the page on the store."
+        yield from _queue_metrics(self._serving.queue_statistics())
+        for name, value in self._numbers().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield kind(f"quadriga_store_{name}", text, value)
+            if name in _OF_REQUESTS:
+                yield kind(f"quadriga_{name}", _OF_REQUESTS[name], value)
+            else:
+                text = "Of the inference store; see the page on the store."
+                yield kind(f"quadriga_store_{name}", text, value)
+
+
+def _process_metrics(processes: Iterable[ProcessHealth]) -> Iterable[Metric]:
+    restarts = CounterMetricFamily(
+        "quadriga_process_restarts", "Processes started again.", labels=["process"]
+    )
+    hangs = CounterMetricFamily(
+        "quadriga_process_hangs", "Processes killed as they hung.", labels=["process"]
+    )
+    for process in processes:
+        name = process.name.replace(" ", "-")
+        restarts.add_metric([name], process.restarts)
+        hangs.add_metric([name], process.hangs)
+    yield from (restarts, hangs)
 
 
 def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
@@ -73,3 +110,28 @@ def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
         add(stages, model, "infer", model.compute_infer)
         add(stages, model, "output", model.compute_output)
     yield from (images, runs, requests, stages)
+
+
+def _queue_metrics(statistics: Iterable[QueueStatistics]) -> Iterable[Metric]:
+    waiting = GaugeMetricFamily(
+        "quadriga_requests_waiting", "Requests that wait for a thread.", labels=["model"]
+    )
+    running = GaugeMetricFamily(
+        "quadriga_requests_running", "Requests that run in a thread.", labels=["model"]
+    )
+    refused = CounterMetricFamily(
+        "quadriga_requests_refused", "Requests refused on arrival.", labels=["model", "reason"]
+    )
+    stopped = CounterMetricFamily(
+        "quadriga_requests_stopped",
+        "Requests stopped before their answer.",
+        labels=["model", "reason"],
+    )
+    for queue in statistics:
+        waiting.add_metric([queue.model], queue.waiting)
+        running.add_metric([queue.model], queue.running)
+        for reason, count in queue.refused.items():
+            refused.add_metric([queue.model, reason], count)
+        for reason, count in queue.stopped.items():
+            stopped.add_metric([queue.model, reason], count)
+    yield from (waiting, running, refused, stopped)

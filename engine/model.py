@@ -14,17 +14,24 @@ from quadriga.engine.embedding import Vector, load_session, with_length
 from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import TextPackage
-from quadriga.engine.recognition.model_toml import read_model_toml
+from quadriga.engine.model_host import ModelHost
+from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition, recognise
-from quadriga.engine.session import RunError
+from quadriga.engine.session import GraphSource, LoadError, LocalGraphs, RunError
 from quadriga.engine.stopwatch import ModelCounters, Stopwatch
 from quadriga.proto.datatypes import NUMPY_TYPES
+from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
 from quadriga.store.records import ModelReference
+from quadriga.tasks.classification import RowClassification
 from quadriga.tasks.image import Image
 from quadriga.tasks.specification import ModelSpec
 
-PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
+ROW_OUTPUT = "predictions"
+"""Name of the output that holds the predictions of each row of features."""
+
+PLATFORM = "onnx_onnxv1"
+"""Platform of all models, as the Open Inference Protocol lists it."""
 
 ONNX_SUBFOLDER = "onnx"
 """Folder of the ONNX file below the one of config.json, in the layout of transformers.js."""
@@ -36,7 +43,8 @@ class Model:
     """One version of a model, loaded and ready to answer.
 
     It is in the ONNX file `path`, or in the folder of a package of several. `score_threshold` is the server's
-    default for detections, where the model says nothing; `overrides` go before its model.toml.
+    default for detections, where the model says nothing; `overrides` go before its model.toml. `host` opens its
+    graphs; without one they are opened in this process.
 
     Raises:
         LoadError: It cannot be loaded, or does not answer its warm-up.
@@ -49,15 +57,30 @@ class Model:
         path: Path,
         score_threshold: float | None = None,
         overrides: Mapping[str, Any] | None = None,
+        *,
+        host: ModelHost | None = None,
     ) -> None:
+        host = host or ModelHost()
+        self.run_mark = host.mark(name, version)
+        """Notes which request the current thread answers."""
+        self._graphs: GraphSource = LocalGraphs()
+
+        def open_graphs(runtime: RuntimeOptions) -> GraphSource:
+            self._graphs = host.graphs(self.run_mark, runtime, name, version, path)
+            return self._graphs
+
         self.name = name
         self.version = version
         self.image_predictor: ImageGraph | TextPackage | None = None
         """Predicts what images show; None where the model takes tensors."""
+        self.row_classifier: RowClassification | None = None
+        """Classifies rows of features; None for other models."""
         self.counters = ModelCounters()
         self.stopwatch = Stopwatch()
         if path.is_dir():
-            self.image_predictor = package = TextPackage(path, overrides, self.stopwatch)
+            self.image_predictor = package = TextPackage(
+                path, overrides, self.stopwatch, open_graphs
+            )
             self.session = package.session
             self.recognition: Recognition = package.recognition
             self.embedding = package.embedding
@@ -65,10 +88,14 @@ class Model:
         else:
             folder = model_folder(path)
             toml = read_model_toml(folder, overrides)
-            self.session, self.embedding = load_session(name, path, toml, self.stopwatch)
+            self.session, self.embedding = load_session(
+                name, path, toml, self.stopwatch, open_graphs(toml.runtime)
+            )
             self.recognition = recognise(folder, self.session, toml, score_threshold)
             if self.spec is None:
                 self.embedding = EmbeddingSource(reason="the model takes tensors")
+                if self.recognition.rows is not None:
+                    self.row_classifier = RowClassification(self.recognition.rows)
             else:
                 max_batch, output = toml.runtime.max_batch, self.embedding.output
                 self.image_predictor = ImageGraph(self.session, self.spec, max_batch, output)
@@ -81,8 +108,9 @@ class Model:
         if self.spec is not None:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
-        if self.recognition.written.runtime.warmup:
+        if self.recognition.written.runtime.warmup or host.always_warms_up:
             self._warm_up()
+        self._graphs.end_loading()
         self.embedding_space = self.embedding.space_id(self.sha256)
         """Embedding-space id (16 hex digits), or None."""
 
@@ -91,13 +119,30 @@ class Model:
         """Meaning of its input and outputs; None where the model takes tensors."""
         return self.recognition.spec
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of its classes, by class id; empty where it has none."""
+        spec = self.spec or self.recognition.rows
+        return () if spec is None else spec.labels
+
+    @property
+    def tensor_inputs(self) -> list[TensorInfo]:
+        """Inputs of the graph as a client sends them: any number of rows to a classifier of rows."""
+        inputs = self.session.inputs
+        if self.row_classifier is None:
+            return inputs
+        return [TensorInfo(info.name, info.datatype, (-1, *info.shape[1:])) for info in inputs]
+
     def info(self, versions: Sequence[str]) -> ModelInfo:
-        """Describe the model as a client meets it: image models take images, not tensors."""
-        inputs, outputs = self.session.inputs, self.session.outputs
+        """Describe the model as a client meets it: image models take images, and classifiers answer labels."""
+        inputs, outputs = self.tensor_inputs, self.session.outputs
         max_batch = self.recognition.written.runtime.max_batch
         if self.image_predictor is not None:
             max_batch = abs(self.image_predictor.batch_size)
             inputs = outputs = [TensorInfo("image", "BYTES", (-1,))]
+        elif self.row_classifier is not None:
+            outputs = [TensorInfo(ROW_OUTPUT, "BYTES", (-1,))]
+        takes_raw = isinstance(self.image_predictor, ImageGraph)
         return ModelInfo(
             name=self.name,
             version=self.version,
@@ -106,8 +151,12 @@ class Model:
             task=self.recognition.task,
             inputs=inputs,
             outputs=outputs,
-            labels=() if self.spec is None else self.spec.labels,
+            labels=self.labels,
+            features=() if self.recognition.rows is None else self.recognition.rows.features,
+            takes_images=self.image_predictor is not None,
             max_batch=max_batch,
+            graph_inputs=self.session.inputs if takes_raw else (),
+            graph_outputs=self.session.outputs if takes_raw else (),
             version_labels=self.recognition.written.runtime.version_labels,
         )
 
@@ -117,11 +166,13 @@ class Model:
 
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""
-        if self.image_predictor is not None:
-            self.embedding = with_length(self.embedding, self.image_predictor.warm_up())
-            return
         try:
+            if self.image_predictor is not None:
+                self.embedding = with_length(self.embedding, self.image_predictor.warm_up())
+                return
             self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
+        except ModelNotReady as error:  # it has a process of its own, which has ended
+            raise LoadError(str(error)) from error
         except RunError as error:  # zeros of a guessed size may be no input that the model accepts
             _log.info("%s: warm-up with zeros refused: %s", self.name, error)
 

@@ -20,6 +20,7 @@ import msgspec
 
 from quadriga.engine.overrides import Override, write_files
 from quadriga.engine.repository import ModelRepository
+from quadriga.engine.request_queue import merge_queue_statistics
 from quadriga.engine.session import LoadError
 from quadriga.engine.stopwatch import merge_statistics
 from quadriga.proto.errors import (
@@ -29,7 +30,7 @@ from quadriga.proto.errors import (
     ProtocolError,
     Unsupported,
 )
-from quadriga.proto.messages import ModelStatistics
+from quadriga.proto.messages import ModelStatistics, QueueStatistics
 
 Read = TypeVar("Read", bound=msgspec.Struct)
 
@@ -63,6 +64,7 @@ class _WorkerReport(msgspec.Struct, frozen=True):
     statistics: list[ModelStatistics] = []
     numbers: dict[str, float] = {}
     """Further counters of the worker, by name."""
+    queues: list[QueueStatistics] = []
 
 
 class ModelControl:
@@ -77,6 +79,7 @@ class ModelControl:
         timeout_s: Maximum time that a change waits for another change, and for the other workers.
         allowed: Whether models may be loaded and unloaded.
         counters: Returns further counters of this worker, by name.
+        queues: Returns the statistics of this worker's queue of requests.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class ModelControl:
         timeout_s: float = 120.0,
         allowed: bool = True,
         counters: Callable[[], Mapping[str, float]] = dict,
+        queues: Callable[[], Sequence[QueueStatistics]] = list,
     ) -> None:
         self._repository = repository
         self._directory = directory
@@ -99,6 +103,7 @@ class ModelControl:
         self._timeout_s = timeout_s
         self._allowed = allowed
         self._counters = counters
+        self._queues = queues
         self._state_lock = threading.Lock()
         self._report = _WorkerReport()
 
@@ -113,7 +118,7 @@ class ModelControl:
                 folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
             override = Override(dict(config or {}), folder)
             try:
-                model_name = self._repository.load(name, override)
+                model_name = self._repository.load(name, override, by_client=True)
             except Exception as error:
                 if folder is not None:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -146,6 +151,12 @@ class ModelControl:
                 if name in total and name.endswith("_total"):
                     total[name] += value
         return total
+
+    def queue_statistics(self) -> Sequence[QueueStatistics]:
+        """Return the statistics of queues summed over the workers; those of others are a fraction of a second old."""
+        return merge_queue_statistics(
+            [self._queues(), *(report.queues for report in self._reports())]
+        )
 
     def start(self) -> None:
         """Make the changes from before this worker started, and start following those of other workers."""
@@ -269,8 +280,12 @@ class ModelControl:
 
     def _current_report(self) -> _WorkerReport:
         statistics = self._repository.statistics(None, None)
-        counters = dict(self._counters())
-        return msgspec.structs.replace(self._report, statistics=statistics, numbers=counters)
+        return msgspec.structs.replace(
+            self._report,
+            statistics=statistics,
+            numbers=dict(self._counters()),
+            queues=list(self._queues()),
+        )
 
     def _reports(self) -> list[_WorkerReport]:
         return [self._read(_report_name(number), _WorkerReport) for number in self._others]

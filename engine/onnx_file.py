@@ -2,15 +2,18 @@
 
 The file is memory-mapped and unneeded fields are skipped. Nodes inside control flow are not read.
 
-Source: onnx/onnx.proto (field numbers), Protocol Buffers "Encoding" (messages are merged by joining bytes).
+Source: onnx/onnx.proto (field numbers).
 """
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import msgspec
+
+from quadriga.engine.external_data import ExternalData, read_external_data
+from quadriga.engine.protobuf import Message, encode_bytes
 
 Shape = tuple[int, ...]
 """Sizes of a tensor's axes, -1 where one is open."""
@@ -22,26 +25,21 @@ _VALUE_PRESERVING = {
 """Operators that keep the kind of a value, such as a probability."""
 _UNQUANTISED = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
 """Operators of quantised graphs, and the operators that they stand for."""
+_CLASS_LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
+"""Attributes of operators of ai.onnx.ml that list the classes."""
 _LFS_POINTER = b"version https://git-lfs"
 _INT64 = 7
-_EXTERNAL = 1
 _MAX_CONSTANTS = 8
 """Maximum number of integers of a constant that are read; longer ones are weights."""
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_ATTRIBUTE_BYTES = 1 << 16
+"""Maximum size of an attribute that is read; larger ones are weights or the nodes of trees."""
+
 _GRAPH, _NODE, _OUTPUT = 7, 1, 12
 
 
 class OnnxFileError(ValueError):
-    """The file is not an ONNX model, or a file that it refers to is missing."""
-
-
-class ExternalData(msgspec.Struct, frozen=True):
-    """A part of another file that holds one tensor's bytes."""
-
-    location: str
-    offset: int
-    length: int
+    """The file is not an ONNX model."""
 
 
 class OnnxHeader(msgspec.Struct, frozen=True):
@@ -56,6 +54,8 @@ class OnnxHeader(msgspec.Struct, frozen=True):
     producers: dict[str, str]
     """Operator that gives each graph output, looking through those that only move, cast or quantise
     values; Softmax also where a graph writes it out as Exp, ReduceSum and Div."""
+    class_labels: tuple[tuple[str, ...], ...] = ()
+    """Class labels that operators of ai.onnx.ml name, those of ZipMap first; whole numbers as texts."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -104,29 +104,6 @@ def read_onnx(path: Path) -> tuple[OnnxHeader, Graph]:
         raise OnnxFileError(f"expected {path.name} to be an ONNX model, got: {error}") from error
 
 
-def check_external_data(path: Path, header: OnnxHeader) -> None:
-    """Check that every file with external weights is there and long enough.
-
-    Raises:
-        OnnxFileError: A file is missing, too short, or outside the model's folder.
-    """
-    folder = path.parent.resolve()
-    for external in header.external_data:
-        target = (folder / external.location).resolve()
-        name, end = external.location, external.offset + external.length
-        if not target.is_relative_to(folder):
-            raise OnnxFileError(f"expected external data inside the model's folder, got {name!r}")
-        if not target.is_file():
-            raise OnnxFileError(
-                f"expected the weights in {name!r} beside {path.name}, got no such file: "
-                "copy it there, or export again with external_data=False"
-            )
-        if end > (size := target.stat().st_size):
-            raise OnnxFileError(
-                f"expected {name!r} to hold {end} bytes, got {size}: the copy may be incomplete"
-            )
-
-
 def add_output(model: bytes, tensor: str, average: str = "") -> bytes:
     """Return a serialized model whose outputs include one more tensor of its graph.
 
@@ -134,60 +111,14 @@ def add_output(model: bytes, tensor: str, average: str = "") -> bytes:
     """
     nodes = b""
     if average:
-        named = _encode_bytes(1, tensor.encode()), _encode_bytes(2, average.encode())
-        nodes = _encode_bytes(_NODE, b"".join([*named, _encode_bytes(4, b"GlobalAveragePool")]))
-    output = _encode_bytes(_OUTPUT, _encode_bytes(1, (average or tensor).encode()))
-    return model + _encode_bytes(_GRAPH, nodes + output)
-
-
-class _Message:
-    """The fields of one message by number: integers, and the bytes of longer values."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._fields: dict[int, list[int | memoryview]] = {}
-        for number, value in _read_fields(data):
-            self._fields.setdefault(number, []).append(value)
-
-    def parts(self, number: int) -> list[memoryview]:
-        return [value for value in self._fields.get(number, ()) if not isinstance(value, int)]
-
-    def messages(self, *path: int) -> list["_Message"]:
-        messages = [self]
-        for number in path:
-            messages = [
-                _Message(payload) for message in messages for payload in message.parts(number)
-            ]
-        return messages
-
-    def texts(self, number: int) -> tuple[str, ...]:
-        return tuple(bytes(payload).decode("utf-8", "replace") for payload in self.parts(number))
-
-    def text(self, number: int) -> str:
-        return "".join(self.texts(number)[-1:])
-
-    def integers(self, number: int) -> tuple[int, ...]:
-        """Return the integers of a field, which may be packed."""
-        integers: list[int] = []
-        for value in self._fields.get(number, ()):
-            if isinstance(value, int):
-                integers.append(value)
-                continue
-            position = 0
-            while position < len(value):
-                integer, position = _read_varint(value, position)
-                integers.append(integer)
-        return tuple(integers)
-
-    def integer(self, number: int, default: int = 0) -> int:
-        return next(iter(self.integers(number)), default)
-
-    def pairs(self, number: int) -> dict[str, str]:
-        """Return messages of a key and a value as a dictionary."""
-        return {entry.text(1): entry.text(2) for entry in self.messages(number)}
+        named = encode_bytes(1, tensor.encode()), encode_bytes(2, average.encode())
+        nodes = encode_bytes(_NODE, b"".join([*named, encode_bytes(4, b"GlobalAveragePool")]))
+    output = encode_bytes(_OUTPUT, encode_bytes(1, (average or tensor).encode()))
+    return model + encode_bytes(_GRAPH, nodes + output)
 
 
 def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
-    model = _Message(data)
+    model = Message(data)
     opsets = {opset.text(1): opset.integer(2) for opset in model.messages(8)}
     if not model.integer(1) or not opsets:
         raise OnnxFileError("a file without IR version and operator set")
@@ -197,14 +128,16 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
     weights = {tensor.text(8): tensor.integers(1) for tensor in (*tensors, *sparse)}
     constants = {tensor.text(8): _small_constant(tensor) for tensor in tensors}
     nodes: list[Node] = []
+    class_labels: list[tuple[str, ...]] = []
     for node in (node for graph in graphs for node in graph.messages(_NODE)):
-        numbers = {
-            attribute.text(1): _attribute_integers(attribute) for attribute in node.messages(5)
-        }
+        attributes = [Message(part) for part in node.parts(5) if len(part) <= _MAX_ATTRIBUTE_BYTES]
+        numbers = {attribute.text(1): _attribute_integers(attribute) for attribute in attributes}
         numbers = {name: values for name, values in numbers.items() if values}
         nodes.append(Node(node.text(4), node.texts(1), node.texts(2), numbers))
         if nodes[-1].operator == "Constant" and nodes[-1].outputs:
             constants[nodes[-1].outputs[0]] = next(iter(numbers.values()), ())
+        if labels := _class_labels(attributes):
+            class_labels.insert(0 if nodes[-1].operator == "ZipMap" else len(class_labels), labels)
     inputs = dict(_name_and_shape(value) for graph in graphs for value in graph.messages(11))
     graph = Graph(
         nodes=_sort_nodes(nodes),
@@ -215,31 +148,35 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
         weights=weights,
         constants=constants,
     )
-    defaults = {"location": "", "offset": "0", "length": "0"}
-    external = [
-        defaults | tensor.pairs(13) for tensor in tensors if tensor.integer(14) == _EXTERNAL
-    ]
     header = OnnxHeader(
         ir_version=model.integer(1),
         opsets=opsets,
         producer=f"{model.text(2)} {model.text(3)}".strip(),
         metadata=model.pairs(14),
-        external_data=tuple(
-            ExternalData(entry["location"], int(entry["offset"] or 0), int(entry["length"] or 0))
-            for entry in external
-        ),
+        external_data=tuple(read_external_data(data)),
         producers=_producers(graph),
+        class_labels=tuple(dict.fromkeys(class_labels)),
     )
     return header, graph
 
 
-def _attribute_integers(attribute: _Message) -> tuple[int, ...]:
+def _class_labels(attributes: Sequence[Message]) -> tuple[str, ...]:
+    """Return the class labels among the attributes of a node; none if it has none."""
+    for attribute in attributes:
+        if attribute.text(1) in _CLASS_LABELS:
+            numbers = attribute.integers(8)
+            signed = (number - (1 << 64) if number >> 63 else number for number in numbers)
+            return attribute.texts(9) or tuple(map(str, signed))
+    return ()
+
+
+def _attribute_integers(attribute: Message) -> tuple[int, ...]:
     """Return the integers of an attribute: one, several, or those of a tensor."""
     tensors = [number for tensor in attribute.messages(5) for number in _small_constant(tensor)]
     return (*attribute.integers(3), *tensors, *attribute.integers(8))
 
 
-def _small_constant(tensor: _Message) -> tuple[int, ...]:
+def _small_constant(tensor: Message) -> tuple[int, ...]:
     """Return the values of a weight or constant if they are a few integers, else none."""
     if tensor.integer(2) != _INT64:
         return ()
@@ -251,7 +188,7 @@ def _small_constant(tensor: _Message) -> tuple[int, ...]:
     return values if len(values) <= _MAX_CONSTANTS else ()
 
 
-def _name_and_shape(value: _Message) -> tuple[str, Shape]:
+def _name_and_shape(value: Message) -> tuple[str, Shape]:
     """Return name and shape of an input or output; no axes if the file does not have them."""
     sizes = [axis.integer(1, -1) for axis in value.messages(2, 1, 2, 1)]
     return value.text(1), tuple(size if size < 2**63 else -1 for size in sizes)
@@ -289,51 +226,3 @@ def _source_node(name: str, made_by: Mapping[str, Node]) -> Node:
     while node.operator in _VALUE_PRESERVING and node.inputs and node.inputs[0] in made_by:
         node = made_by[node.inputs[0]]
     return node
-
-
-def _read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the fields of one message: number with an integer or with the bytes."""
-    position, end = 0, len(data)
-    while position < end:
-        key, position = _read_varint(data, position)
-        number, kind = key >> 3, key & 7
-        if number == 0:
-            raise OnnxFileError("a field numbered 0")
-        if kind == _VARINT:
-            value, position = _read_varint(data, position)
-            yield number, value
-            continue
-        if kind == _BYTES:
-            length, position = _read_varint(data, position)
-        else:
-            length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
-        if length < 0 or position + length > end:
-            raise OnnxFileError(f"a field that does not fit at byte {position}")
-        yield number, data[position : position + length]
-        position += length
-
-
-def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Read an integer of variable length; return its value and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise OnnxFileError(f"a number too long at byte {position}")
-
-
-def _encode_bytes(number: int, payload: bytes) -> bytes:
-    return bytes([*_encode_varint(number << 3 | _BYTES), *_encode_varint(len(payload))]) + payload
-
-
-def _encode_varint(value: int) -> list[int]:
-    groups = []
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    return [*groups, value]

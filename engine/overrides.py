@@ -12,12 +12,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quadriga.engine.model import BACKEND, PLATFORM
+from quadriga.engine.model import PLATFORM
+from quadriga.engine.model_archives import archive_name, read_archive
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
 
 MAX_PATH_NAMES = 8
 """Maximum number of names in the path of a file."""
+
+MAX_FILES = 1000
+"""Maximum number of files that a client may send for a model."""
+
+_RUNTIMES = {"platform": ("onnxruntime_onnx", PLATFORM), "backend": ("onnxruntime",)}
+"""Names of what runs the models, Triton's first."""
+
+_FREE_TEXTS = (
+    *("labels", "features", "text", "runtime.version_labels"),
+    *("input.name", "input.size_input", "monitor.embedding"),
+)
+"""Keys of model.toml whose texts are names of tensors or for people; all others are names that this server knows."""
 
 _PATH_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -63,10 +76,11 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
     """
     values = dict(config)
     values.pop("name", None)
-    for key, served in (("platform", PLATFORM), ("backend", BACKEND)):
-        requested = values.pop(key, served)
-        if requested not in ("", served):
-            raise LoadError(f"config: expected {key} to be {served!r}, got {requested!r:.60}")
+    for key, names in _RUNTIMES.items():
+        requested = values.pop(key, "")
+        if requested not in ("", *names):
+            expected = " or ".join(map(repr, names))
+            raise LoadError(f"config: expected {key} to be {expected}, got {requested!r:.60}")
     try:
         policy = msgspec.convert(values.pop("version_policy", {}), VersionPolicy, strict=False)
     except msgspec.ValidationError as error:
@@ -77,12 +91,27 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
     if "max_batch_size" in values:
         max_batch = values.pop("max_batch_size") or 1
         values["runtime"] = {**values.get("runtime", {}), "max_batch": max_batch}
-    decoder = values.get("output", {}).get("decoder")
-    if isinstance(decoder, str) and ":" in decoder:
-        raise LoadError(f"config: expected a decoder of this server, got {decoder!r:.60}")
+    _refuse_references(values)
     if isinstance(values.get("labels"), str):
         check_path(values["labels"])
     return values, policy
+
+
+def _refuse_references(value: Any, key: str = "") -> None:
+    """Refuse texts in the form module:attribute, so that a client names no code to import.
+
+    Every key is checked but those of `_FREE_TEXTS`, so that a new key is, too.
+    """
+    if key in _FREE_TEXTS:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_references(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            _refuse_references(element, key)
+    elif isinstance(value, str) and ":" in value:
+        raise LoadError(f"config: expected {key} to be a name of this server, got {value!r:.60}")
 
 
 def check_path(path: str) -> None:
@@ -98,6 +127,8 @@ def check_path(path: str) -> None:
 def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> Path:
     """Write files that a client sent, by their paths below the model's folder, into a new folder of their own.
 
+    A single file that is an archive stands for the files in it.
+
     Raises:
         quadriga.proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
         quadriga.proto.errors.TooLarge: The files exceed the limit.
@@ -105,6 +136,15 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
     size = sum(map(len, files.values()))
     if size > max_bytes:
         raise TooLarge(f"expected files of at most {max_bytes} bytes, got {size}")
+    if len(files) > MAX_FILES:
+        raise InvalidRequest(f"expected at most {MAX_FILES} files, got {len(files)}")
+    if len(files) == 1:
+        ((name, content),) = files.items()
+        if "/" not in name and archive_name(PurePosixPath(name)) is not None:
+            try:
+                files = read_archive(name, content, max_bytes)
+            except LoadError as error:
+                raise InvalidRequest(str(error)) from error
     for path in files:
         try:
             check_path(path)

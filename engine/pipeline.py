@@ -2,22 +2,20 @@
 
     admit → answer (decode, preprocess, run, postprocess) → score → record → decorate
 
-Images are answered in `quadriga.engine.image_inference`, tensors in `quadriga.engine.tensor_inference`. It is plain
-code in one thread per request (a stream may take another thread for each step); only `run`, which hands a request
-to that thread, is async.
+Images are answered in `quadriga.engine.image_inference`, rows of features in `quadriga.engine.row_inference`, tensors
+in `quadriga.engine.tensor_inference`. It is plain code in one thread per request (a stream may take another thread
+for each step); only `run`, which hands a request to `quadriga.engine.request_queue`, is async.
 """
 
-import asyncio
-import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
 from quadriga.engine.explanation import explain_images, read_explain_options
+from quadriga.engine.health import ServerHealth
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_inference import (
+    ImageBudgets,
     ImageModel,
     failed_image_results,
     infer_images,
@@ -27,18 +25,34 @@ from quadriga.engine.image_inference import (
 from quadriga.engine.journal_capacity import ADMITTED, Admission
 from quadriga.engine.model import Model
 from quadriga.engine.model_control import ModelControl
-from quadriga.engine.output_decoration import decorate_outputs, score_headers, select_outputs
-from quadriga.engine.readiness import ReadinessFlags
+from quadriga.engine.output_decoration import (
+    decorate_outputs,
+    score_headers,
+    select_outputs,
+    truncation_headers,
+)
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.repository import ModelRepository
+from quadriga.engine.request_queue import RequestQueue
 from quadriga.engine.request_trace import RequestTrace, to_protocol_error
+from quadriga.engine.row_explanation import explain_rows, read_rows_to_explain
+from quadriga.engine.row_inference import infer_rows, row_classifier
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
 from quadriga.engine.settings import Settings
 from quadriga.engine.tensor_inference import count_rows, failed_tensor_results, infer_tensors
 from quadriga.proto.chariot import protocol_of_images
-from quadriga.proto.errors import InvalidRequest, Overloaded, Unsupported
+from quadriga.proto.deadline import (
+    PARAMETER_LIMIT,
+    Deadline,
+    check_deadline,
+    current_deadline,
+    read_timeout_parameter,
+)
+from quadriga.proto.errors import InvalidRequest, Unsupported
 from quadriga.proto.messages import InferChunk, InferRequest, InferResponse
+from quadriga.store.model_names import find_model_name
+from quadriga.tasks.budget import Budget
 from quadriga.tasks.predictions import OutputError
 
 Result = TypeVar("Result")
@@ -46,22 +60,11 @@ Result = TypeVar("Result")
 _NOT_STORED = StoreResult()
 
 
-class _QueueTime(threading.local):
-    """Nanoseconds that this thread's task waited in the queue."""
-
-    ns = 0
-
-    def take(self) -> int:
-        """Return the time, and forget it: a task that makes two requests waited once."""
-        queue_ns, self.ns = self.ns, 0
-        return queue_ns
-
-
 class Pipeline:
     """Answers requests; satisfies `quadriga.proto.messages.Serving`.
 
     Without a recorder nothing is stored, without scores there are none, and without a control models are loaded
-    in this process alone.
+    in this process alone. The queue holds the requests of `run`; by default it is made from the settings.
     """
 
     def __init__(
@@ -71,43 +74,56 @@ class Pipeline:
         settings: Settings,
         control: ModelControl | None = None,
         scores: SemanticScores | None = None,
+        *,
+        queue: RequestQueue | None = None,
     ) -> None:
         self._repository = repository
-        control = control or ModelControl(repository)
+        self._queue = queue or request_queue(settings)
+        control = control or ModelControl(repository, queues=self._queue.statistics)
         self.model_info, self.model_statuses = repository.info, repository.statuses
         self.load_model, self.unload_model = control.load, control.unload
-        self.statistics = control.statistics
-        self._queue_time = _QueueTime()
+        self.statistics, self.queue_statistics = control.statistics, control.queue_statistics
+        self.health = ServerHealth(repository, recorder, settings)
+        """Readiness of the server; the end of the server and its processes are noted in it."""
+        self.unready_reason = self.health.unready_reason
+        self.model_unready_reason = self.health.model_unready_reason
+        self.health_report = self.health.report
         self._recorder = recorder
         self._scores = scores
-        self._pool = ThreadPoolExecutor(settings.thread_count, thread_name_prefix="request")
         self._settings = settings
-        self._queued = 0
-        self.draining = False
-        self.readiness: ReadinessFlags | None = None
-        """Readiness of all workers, where there are several."""
 
-    def run(self, task: Callable[[], Result]) -> Awaitable[Result]:
-        """Run a task in the pool of threads; called on the event loop.
+    def run(
+        self,
+        task: Callable[[], Result],
+        *,
+        model: str | None = None,
+        deadline: Deadline | None = None,
+        connection: Hashable = None,
+        is_begun: bool = False,
+    ) -> Awaitable[Result]:
+        """Run a task in the pool of threads, called on the event loop; see `quadriga.proto.messages.Serving.run`."""
+        names = self._repository.names()
+        if model not in names:  # the search of other forms sorts all names
+            model = None if model is None else find_model_name(model, names)
+        return self._queue.run(
+            task,
+            model=model or "",
+            deadline=deadline,
+            connection=connection,
+            is_begun=is_begun,
+        )
 
-        Raises:
-            Overloaded: The maximum number of requests runs and waits already.
-        """
-        if self._queued >= (max_queue := self._settings.max_queue):
-            raise Overloaded(f"expected fewer than {max_queue} requests at once, got one more")
-        self._queued += 1
-        queued_ns = time.perf_counter_ns()
-
-        def begin() -> Result:
-            self._queue_time.ns = time.perf_counter_ns() - queued_ns
-            return task()
-
-        future = asyncio.get_running_loop().run_in_executor(self._pool, begin)
-        future.add_done_callback(self._leave_queue)
-        return future
-
-    def _leave_queue(self, _: object) -> None:
-        self._queued -= 1
+    def _apply_timeout(self, request: InferRequest) -> None:
+        """Shorten the time of the request that this thread answers, if the request says so, and check it."""
+        deadline = current_deadline()
+        if deadline is None:
+            return
+        if (value := request.parameters.get("timeout")) is not None:
+            timeout_s = read_timeout_parameter(value)
+            if timeout_s is not None:
+                deadline.shorten(timeout_s, PARAMETER_LIMIT)
+                self._queue.watch(deadline)
+        deadline.check()
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request, in the caller's thread.
@@ -115,23 +131,31 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
+        self._apply_timeout(request)
         model = self._repository.get(request.model, request.version)
         images = self._image_model(model, request)
+        classifier = row_classifier(model, request)
+        is_tensors = images is None and classifier is None
         with self._trace(model, images, request) as trace:
             admission = self._admit(model, request)
-            if images is None:
-                outputs, results = infer_tensors(model, request)
-            else:
+            if images is not None:
                 outputs, results = infer_images(images, request)
+            elif classifier is not None:
+                outputs, results = infer_rows(
+                    model, classifier, request, max_rows=self._settings.max_images
+                )
+            else:
+                outputs, results = infer_tensors(model, request)
             trace.stop()
             results = self._score(model, results)
+            check_deadline()  # what nobody waits for is not stored
             stored = self._record(trace.summary(), results, admission)
-            trace.count_success(count_rows(model, request) if images is None else len(results))
+            trace.count_success(count_rows(model, request) if is_tensors else len(results))
         decorated = decorate_outputs(
             outputs,
             results,
             stored,
-            per_image=images is not None,
+            per_image=not is_tensors,
             with_scores=self._settings.semantic_score_in_parameters,
         )
         return InferResponse(
@@ -142,7 +166,10 @@ class Pipeline:
             inference_ids=[inference_id for inference_id in stored.ids if inference_id],
             stored=stored.stored,
             lag_bytes=admission.lag_bytes,
-            headers=score_headers(results, self._settings.semantic_score_header),
+            headers=[
+                *score_headers(results, self._settings.semantic_score_header),
+                *truncation_headers(results),
+            ],
         )
 
     def stream(self, request: InferRequest) -> Iterator[InferChunk]:
@@ -153,6 +180,7 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
+        self._apply_timeout(request)
         model = self._repository.get(request.model, request.version)
         images = self._image_model(model, request)
         if images is None:
@@ -165,6 +193,7 @@ class Pipeline:
                 stored = _NOT_STORED
                 if result is not None:  # the last piece, after which a client may not ask again
                     results = self._score(model, [result])
+                    check_deadline()
                     stored = self._record(trace.summary(), results, admission)
                     trace.count_success(1)
                 ids = [inference_id for inference_id in stored.ids if inference_id]
@@ -178,19 +207,27 @@ class Pipeline:
                 )
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
-        """Answer a request, and explain a prediction of each image; only the response is recorded.
+        """Answer a request, and explain a prediction of each image or row; only the response is recorded.
 
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         model = self._repository.get(request.model, request.version)
         images = self._image_model(model, request)
-        options = read_explain_options(model.recognition.task, request)
-        if images is None:
-            raise Unsupported("expected images to explain, got tensors")
+        explain: Callable[[], list[Any]]
+        if (classifier := row_classifier(model, request)) is not None:
+            rows = read_rows_to_explain(
+                model, classifier, request, max_rows=self._settings.max_images
+            )
+            explain = partial(explain_rows, model, classifier, rows)
+        else:
+            options = read_explain_options(model.recognition.task, request)
+            if images is None:
+                raise Unsupported("expected images or rows to explain, got tensors")
+            explain = partial(explain_images, images, request, options)
         response = self.infer(request)
         try:
-            return response, explain_images(images, request, options)
+            return response, explain()
         except (RunError, OutputError) as error:
             raise to_protocol_error(model.name, error) from error
 
@@ -205,6 +242,11 @@ class Pipeline:
             predictor=model.image_predictor,
             max_pixels=self._settings.max_pixels,
             max_images=self._settings.max_images,
+            budgets=ImageBudgets(
+                Budget(self._settings.max_request_pixels, "pixels"),
+                Budget(self._settings.max_tiles, "tiles"),
+                Budget(self._settings.max_tokens, "new tokens"),
+            ),
             choose_for_signals=None
             if recorder is None
             else partial(recorder.choose_for_signals, model),
@@ -223,7 +265,7 @@ class Pipeline:
             model,
             request,
             protocol=protocol,
-            queue_ns=self._queue_time.take(),
+            queue_ns=self._queue.waited.take(),
             recorder=self._recorder_of(model),
             failed_results=failed_results,
         )
@@ -250,26 +292,18 @@ class Pipeline:
             return _NOT_STORED
         return recorder.record(summary, results, shed=admission.shed)
 
-    def unready_reason(self) -> str | None:
-        """Return why the server is not ready, or None when it is."""
-        if self.draining:
-            return "the server is shutting down"
-        statuses = [s for s in self._repository.statuses() if s.state != "UNLOADED"]
-        loading = [f"{s.name} {s.version}" for s in statuses if s.state == "LOADING"]
-        if loading:
-            return f"expected every model to be loaded, still loading: {', '.join(loading)}"
-        failed = [f"{s.name} {s.version} ({s.reason})" for s in statuses if s.state == "FAILED"]
-        if failed and (self._settings.strict_readiness or len(failed) == len(statuses)):
-            return f"expected every model to load, failed: {'; '.join(failed)}"
-        return None if self.readiness is None else self.readiness.unready_reason()
-
     def close(self) -> None:
-        """Finish what runs, then close the journal."""
-        self._pool.shutdown(wait=True)
+        """Stop what still runs, then close the journal."""
+        self._queue.close()
         if self._scores is not None:
             self._scores.close()
         if self._recorder is not None:
             self._recorder.close()
+
+
+def request_queue(settings: Settings) -> RequestQueue:
+    """Make the queue of a worker, as the settings say."""
+    return RequestQueue(settings.thread_count, settings.max_queue, settings.max_wait_s)
 
 
 def _opts_out(request: InferRequest) -> bool:

@@ -1,5 +1,6 @@
 """From the results of a request to its records: storage options, ids, and standard metadata."""
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -7,20 +8,22 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.embedding import Vector
-from quadriga.engine.journal_capacity import JournalCapacity
+from quadriga.engine.journal_capacity import FailedWrites, JournalCapacity
 from quadriga.engine.model import Model
 from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
 from quadriga.engine.signal_worker import Embed, SignalRecorder, SignalTask
 from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
 from quadriga.store.blobs.interface import Blobs, blob_key
+from quadriga.store.disk import check_writable
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
-from quadriga.store.errors import JournalError
+from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
 from quadriga.store.records import InferenceRecord, InputReference
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
+from quadriga.tasks.tensor_file import MEDIA_TYPE
 
 COMMIT_TIMEOUT_S = 10.0
 """Seconds that a response with the durability `database` waits for the commit."""
@@ -41,7 +44,7 @@ class ImageResult(msgspec.Struct, frozen=True):
     """Predictions of an image, descriptions of output tensors, or either of them as JSON."""
     metadata: dict[str, Any]
     image: bytes | None = None
-    """The image file as received; None for tensors."""
+    """The image file as received, or the file of the tensors, if they are stored; None for other tensors."""
     width: int | None = None
     height: int | None = None
     mime: str | None = None
@@ -100,6 +103,8 @@ class Recorder:
         self._backlog = Backlog(MAX_BACKLOG_BYTES)
         self.capacity = JournalCapacity(journal.directory, settings)
         """Decides what is admitted, and counts what became of requests."""
+        self.failed_writes = FailedWrites(self._try_write)
+        """Knows whether the disk takes records and images."""
         is_behind = self.capacity.is_behind
         self._signals = SignalRecorder(
             ids, journal, settings.signals_per_s, is_behind=is_behind, embed=embed
@@ -123,12 +128,15 @@ class Recorder:
         policy, durability = options.journal_full, options.durability or self._settings.durability
         if summary.error:  # it is not acknowledged, and so nobody waits for it
             policy, durability = "shed", "process"
+        elif options.share < 1:
+            results = _choose_to_store(results, options.share)
         seqs: dict[int, int] = {}
         write = self._write_later if durability == "memory" else self._write
         if not shed:
             try:
                 write(summary, results, seqs, durability)
             except JournalError as error:
+                self._note_failure(error, summary, results)
                 again = partial(write, summary, results, seqs, durability)
                 shed = not self.capacity.retry_write(error, policy, again)
         if shed:
@@ -143,7 +151,7 @@ class Recorder:
             self._signal(summary.model, results, seqs)
         return StoreResult(ids)
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         """Return counters of what became of requests, for metrics; those that end in `_total` only rise."""
         return {
             **self.capacity.counts.totals(),
@@ -151,10 +159,47 @@ class Recorder:
             "journal_bytes_total": self._journal.appended_bytes,
             "lag_bytes": self.capacity.lag_bytes(),
             **self._signals.counts.totals(),
+            **self._ids.clock_counters(),
         }
+
+    def refusal_reason(self, model: Model) -> str | None:
+        """Return why the inferences of a model cannot be stored and so are refused; None if they are answered."""
+        options = model.recognition.written.store
+        policy = options.journal_full or self._settings.journal_full
+        reason = self.capacity.refusal_reason(policy)
+        return reason if reason or policy == "shed" else self.failed_writes.reason()
+
+    def check_disk(self) -> None:
+        """Find out at the start whether the journal can be written, before a request does."""
+        try:
+            self._try_write(_RECORD_BYTES, 0)
+        except OSError as error:
+            cause = JournalError(f"cannot write to the journal: {error.strerror}")
+            self.failed_writes.note(cause, _RECORD_BYTES, 0)
+
+    def _note_failure(
+        self, error: JournalError, summary: RequestSummary, results: Sequence[ImageResult]
+    ) -> None:
+        """Note a write that failed; a commit that is late is known from the writer."""
+        options = summary.model.recognition.written.store
+        durability = options.durability or self._settings.durability
+        if durability == "database" and isinstance(error, UnconfirmedError):
+            return
+        images = (
+            len(result.image or b"")
+            for result in results
+            if result.storage.store and result.storage.store_input and options.inputs != "none"
+        )
+        self.failed_writes.note(error, _RECORD_BYTES * len(results), sum(images))
+
+    def _try_write(self, record_bytes: int, image_bytes: int) -> None:
+        check_writable(self._journal.directory, record_bytes)
+        if image_bytes:
+            self._blobs.check_writable(image_bytes)
 
     def close(self) -> None:
         """Write what waits in memory, and close the journal."""
+        self.failed_writes.close()
         self._backlog.close()
         self._signals.close()
         self._journal.close()
@@ -170,7 +215,7 @@ class Recorder:
     ) -> None:
         """Hand over the images of recorded inferences."""
         space, other_model = model.embedding_space, model.embedding.other_model
-        images = [(seq, results[n]) for n, seq in seqs.items() if results[n].image is not None]
+        images = [(seq, results[n]) for n, seq in seqs.items() if results[n].width is not None]
         chosen = [
             SignalTask(
                 seq,
@@ -279,11 +324,22 @@ class Recorder:
             "protocol": summary.protocol,
             "stages_ms": summary.stages_ms,
         }
-        if first.image is not None:
+        if first.image is not None and first.mime != MEDIA_TYPE:
             standard["preprocessing"] = summary.model.preprocessing
         if summary.error:
             standard["error"] = summary.error
         return standard
+
+
+def _choose_to_store(results: Sequence[ImageResult], share: float) -> list[ImageResult]:
+    """Return results of which a random share is stored."""
+    replace = msgspec.structs.replace
+    return [
+        result
+        if random.random() < share  # noqa: S311 - which inferences are stored is no secret
+        else replace(result, storage=replace(result.storage, store=False))
+        for result in results
+    ]
 
 
 def _is_sampled(key: str, rate: float) -> bool:

@@ -4,24 +4,36 @@ A model that fails to load does not stop the others. Models are reloaded and unl
 request keeps the model that it started with.
 """
 
+import errno
 import logging
-import re
+import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from quadriga.engine.image_text.generation import describe_text_package
-from quadriga.engine.model import ONNX_SUBFOLDER, Model, model_folder
+from quadriga.engine.model import Model
+from quadriga.engine.model_archives import UnpackedArchives, archive_name
+from quadriga.engine.model_folders import NAME, find_models, find_versions
+from quadriga.engine.model_host import ModelHost, files_bytes
 from quadriga.engine.overrides import Override, read_config
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
+from quadriga.store.model_names import find_model_name, unknown_model_text
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk or a share of it that is full, which may have room again."""
+
+_LOAD_THREADS = 4
+"""Models that load at once when the server starts."""
+
+_LARGE_MODEL_BYTES = 512 * 1024 * 1024
 
 _log = logging.getLogger("quadriga.models")
 
@@ -36,18 +48,16 @@ class _VersionEntry(msgspec.Struct, eq=False):
     state: ModelState = "LOADING"
     reason: str = ""
     model: Model | None = None
+    is_from_client: bool = False
+    """Whether a client sent its files."""
 
-    def load(self, score_threshold: float | None) -> None:
+    def load(self, score_threshold: float | None, host: ModelHost) -> None:
         """Load the version, and log the outcome; raises as `Model` does."""
         started = time.perf_counter()
+        if self.is_from_client:
+            host = msgspec.structs.replace(host, origin="client")
         try:
-            self.model = Model(
-                self.name,
-                self.version,
-                self.path,
-                score_threshold=score_threshold,
-                overrides=self.overrides,
-            )
+            self.model = self._open(score_threshold, host)
         except LoadError as error:
             _log.error("%s %s: failed to load: %s", self.name, self.version, error)
             raise
@@ -56,50 +66,189 @@ class _VersionEntry(msgspec.Struct, eq=False):
         elapsed_s = time.perf_counter() - started
         _log.info("%s %s: %s, ready in %.2f s", self.name, self.version, task, elapsed_s)
 
+    def try_first(self, score_threshold: float | None, host: ModelHost) -> None:
+        """Load the version in a process of its own and drop it, so that the worker opens nothing that crashes it.
+
+        A version that has its own process anyway is not tried.
+        """
+        overrides = self.overrides or {}
+        isolation = overrides.get("runtime", {}).get("isolation")
+        if isolation == "process" or (self.is_from_client and host.isolation != "none"):
+            return
+        self._open(score_threshold, msgspec.structs.replace(host, origin="trial"))
+
+    def _open(self, score_threshold: float | None, host: ModelHost) -> Model:
+        return Model(
+            self.name,
+            self.version,
+            self.path,
+            score_threshold=score_threshold,
+            overrides=self.overrides,
+            host=host,
+        )
+
+
+class ServedVersion(msgspec.Struct, frozen=True):
+    """One version of a model, as lists show it."""
+
+    name: str
+    version: str
+    state: ModelState
+    reason: str
+    sha256: str | None = None
+    """Hash of the model's file; None where it is not loaded, as `task` and `labels`."""
+    task: str | None = None
+    labels: Sequence[str] = ()
+
 
 class ModelRepository:
-    """All models of one folder, or the model of a model folder or an ONNX file; safe from several threads.
+    """All models of one folder, or the model of a model folder, an archive or an ONNX file.
+
+    It is safe to use from several threads.
+
+    Args:
+        root: The folder or file.
+        score_threshold: Lowest score of detections where the model says nothing.
+        archives: Unpacks archives; without it they fail to load.
+        host: What the process gives to its models.
+        max_client_models: Maximum number of models from files of clients.
 
     Raises:
         LoadError: There is no such folder, or no model in it.
     """
 
-    def __init__(self, root: Path, score_threshold: float | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        score_threshold: float | None = None,
+        archives: UnpackedArchives | None = None,
+        host: ModelHost | None = None,
+        *,
+        max_client_models: int = 16,
+    ) -> None:
         self._root = root
+        self._max_client_models = max_client_models
+        self._host = host or ModelHost()
         self._score_threshold = score_threshold
+        self._archives = archives
         self._entries = {
             name: {version: _VersionEntry(name, version, path) for version, path in paths.items()}
-            for name, paths in _scan(root).items()
+            for name, paths in find_models(root).items()
         }
-        self._names = _by_lower_case(self._entries)
         if not self._entries:
             raise LoadError(
                 f"no model found in {root}: expected <name>/model.onnx or <name>/<version>/model.onnx"
             )
         self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
+        self._large_lock = threading.Lock()
         self.loaded = threading.Event()
 
     def load_all(self) -> None:
-        """Load every model that is waiting, one after the other; states have the outcome."""
-        for entry in self._all():
-            with self._change_lock:
-                standing = self._entries[entry.name].get(entry.version) is entry
-                if not standing or entry.state != "LOADING":
-                    continue
-                try:
-                    entry.load(self._score_threshold)
-                except LoadError as error:
-                    entry.state, entry.reason = "FAILED", str(error)
-                except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
-                    entry.state, entry.reason = "FAILED", f"internal error: {error!r}"
-                    _log.exception("%s %s: failed to load", entry.name, entry.version)
+        """Load every model that is waiting, a few at once; states have the outcome.
+
+        One that takes long does not keep others from loading. Large ones load one after the other, as the memory
+        that loading takes besides is a multiple of the file's size.
+
+        Raises:
+            OSError: The disk has no room for an archive's files. Its model goes on waiting, so call this again.
+        """
+        waiting = deque(self._all())
+        disk_errors: list[OSError] = []
+        threads = [
+            threading.Thread(target=self._load_in_turn, args=(waiting, disk_errors), daemon=True)
+            for _ in range(min(_LOAD_THREADS, len(waiting)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._remove_unused_archives()
+        if disk_errors:
+            raise disk_errors[0]
         self.loaded.set()
 
-    def load(self, name: str, override: Override | None = None) -> str:
+    def _load_in_turn(self, waiting: deque[_VersionEntry], disk_errors: list[OSError]) -> None:
+        while True:
+            try:
+                entry = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self._load_waiting(entry)
+            except OSError as error:
+                disk_errors.append(error)
+
+    def _load_waiting(self, waiting: _VersionEntry) -> None:
+        with self._change_lock:
+            standing = self._entries[waiting.name].get(waiting.version) is waiting
+            if not standing or waiting.state != "LOADING":
+                return
+            entries = self._unpack_entry(waiting)
+        for entry in entries:
+            is_large = files_bytes(entry.path) > _LARGE_MODEL_BYTES
+            with self._large_lock if is_large else nullcontext():
+                self._load_entry(entry)
+
+    def _load_entry(self, entry: _VersionEntry) -> None:
+        if entry.state != "LOADING":
+            return
+        try:
+            entry.load(self._score_threshold, self._host)
+        except LoadError as error:
+            entry.state, entry.reason = "FAILED", str(error)
+        except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
+            entry.state, entry.reason = "FAILED", f"internal error: {error!r}"
+            _log.exception("%s %s: failed to load", entry.name, entry.version)
+
+    def _unpack_entry(self, entry: _VersionEntry) -> list[_VersionEntry]:
+        """Replace the entry of an archive by those of the versions in it; it has failed if there are none."""
+        try:
+            paths = self._unpack({entry.version: entry.path})
+        except LoadError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM:
+                raise error.__cause__ from error
+            entry.state, entry.reason = "FAILED", str(error)
+            _log.error("%s: failed to load: %s", entry.name, error)
+            return [entry]
+        if paths == {entry.version: entry.path}:
+            return [entry]
+        entries = [_VersionEntry(entry.name, version, path) for version, path in paths.items()]
+        self._put(entries)
+        return entries
+
+    def _unpack(self, paths: Mapping[str, Path]) -> Mapping[str, Path]:
+        """Return the versions in an archive, if the paths are that of one, else the paths.
+
+        Raises:
+            LoadError: The archive cannot be unpacked, or has no model.
+        """
+        for path in paths.values():
+            if path.is_dir() or archive_name(path) is None:
+                continue
+            if self._archives is None:
+                raise LoadError(f"cannot unpack {path.name}: there is no data folder")
+            versions = find_versions(self._archives.unpack(path))
+            if not versions:
+                raise LoadError(
+                    f"no model found in {path.name}: expected model.onnx or <version>/model.onnx"
+                )
+            return versions
+        return paths
+
+    def _remove_unused_archives(self) -> None:
+        if self._archives is not None:
+            try:
+                self._archives.remove_unused()
+            except OSError as error:
+                _log.warning("cannot remove unused archives: %s", error)
+
+    def load(self, name: str, override: Override | None = None, *, by_client: bool = False) -> str:
         """Load a model from the current content of its folder, and serve it once all its versions work.
 
         Until then, and if a version fails, the previous versions stay in service. The name is that of a folder
-        of the repository, or any name if there are files.
+        of the repository, or any name if there are files. A load `by_client`, in the worker that it asked, first tries
+        a model of other files or another configuration in a process of its own; and it ends the refusal of a model
+        that ended its process too often.
 
         Returns:
             The name under which it is served.
@@ -110,35 +259,69 @@ class ModelRepository:
         """
         with self._change_lock:
             entries = self._read(name, override or Override())
+            self._check_client_models(entries[0])
+            host = msgspec.structs.replace(self._host, ignores_crashes=by_client)
+            is_foreign = override is not None and (override.folder or override.config)
             for entry in entries:
                 try:
-                    entry.load(self._score_threshold)
+                    if by_client and is_foreign:
+                        entry.try_first(self._score_threshold, host)
+                    entry.load(self._score_threshold, host)
                 except LoadError as error:
                     raise LoadError(
                         f"model {entry.name!r} version {entry.version} failed to load: {error}"
                     ) from error
-            return self._put(entries)
+            model_name = self._put(entries)
+            if by_client:
+                self._host.crashes.forget(model_name)
+            self._remove_unused_archives()
+            return model_name
 
     def _read(self, name: str, override: Override) -> list[_VersionEntry]:
         overrides, policy = read_config(override.config)
         if override.folder is None:
-            models = _scan(self._root)
-            model_name = _find_name(name, _by_lower_case(models))
+            models = find_models(self._root)
+            model_name = find_model_name(name, models)
             if model_name is None:
-                raise NotFound(f"model folder not found in the repository: {name!r:.140}")
-            paths = models[model_name]
+                raise NotFound(unknown_model_text(name, models))
+            paths = self._unpack(models[model_name])
         else:
-            model_name = _find_name(name, self._names) or name
-            paths = _versions_in(Path(override.folder))
+            model_name = find_model_name(name, self._entries) or name
+            paths = find_versions(Path(override.folder))
             if not NAME.fullmatch(model_name) or not model_name.strip(".") or not paths:
                 raise LoadError(
                     f"expected a name of {NAME.pattern}, and model.onnx or <version>/model.onnx among "
                     f"its files, got {name!r:.140} with {'files' if paths else 'no model'}"
                 )
         return [
-            _VersionEntry(model_name, version, paths[version], overrides)
+            _VersionEntry(
+                model_name,
+                version,
+                paths[version],
+                overrides,
+                is_from_client=override.folder is not None,
+            )
             for version in policy.choose(paths)
         ]
+
+    def _check_client_models(self, entry: _VersionEntry) -> None:
+        """Check that one more model of a client is allowed.
+
+        Raises:
+            LoadError: There are too many.
+        """
+        if not entry.is_from_client:
+            return
+        others = {
+            other.name
+            for other in self._all()
+            if other.is_from_client and other.state != "UNLOADED" and other.name != entry.name
+        }
+        if len(others) >= self._max_client_models:
+            raise LoadError(
+                f"expected at most {self._max_client_models} models of clients (max_client_models), got one more: "
+                "unload one first"
+            )
 
     def unload(self, name: str) -> str:
         """Stop serving a model; running requests are finished.
@@ -160,7 +343,6 @@ class ModelRepository:
         """Replace the versions of a model."""
         name = entries[0].name
         self._entries = {**self._entries, name: {entry.version: entry for entry in entries}}
-        self._names = _by_lower_case(self._entries)
         return name
 
     def get(self, name: str, version: str | None = None) -> Model:
@@ -170,11 +352,13 @@ class ModelRepository:
 
         Raises:
             NotFound: No such model or version.
-            ModelNotReady: The model is loading, has failed, or is unloaded.
+            ModelNotReady: The model is loading, has failed, is unloaded, or is refused as it ended its process.
         """
         candidates = self._requested_entries(name, version)
         for entry in candidates:
             if entry.model is not None:
+                if refusal := self._host.crashes.refusal(entry.name, entry.version):
+                    raise ModelNotReady(refusal.reason, math.ceil(refusal.seconds))
                 return entry.model
         entry = candidates[0]
         states = {"LOADING": "is still loading", "UNLOADED": "is unloaded"}
@@ -185,12 +369,37 @@ class ModelRepository:
         """Return the description of a model; raises as `get` does."""
         return self.get(name, version).info(list(self._versions(name)))
 
+    def names(self) -> list[str]:
+        """Return the names of all models, whatever their state."""
+        return list(self._entries)
+
     def statuses(self) -> list[ModelStatus]:
         """Return the state of every version of every model."""
         return [
-            ModelStatus(entry.name, entry.version, entry.state, entry.reason)
-            for entry in self._all()
+            ModelStatus(entry.name, entry.version, *self._state(entry)) for entry in self._all()
         ]
+
+    def _state(self, entry: _VersionEntry) -> tuple[ModelState, str]:
+        """Return the state of a version, and its reason."""
+        refusal = self._host.crashes.refusal(entry.name, entry.version)
+        if refusal is not None and entry.state == "READY":
+            return "REFUSED", refusal.reason
+        return entry.state, entry.reason
+
+    def served_versions(self) -> list[ServedVersion]:
+        """Return every version of every model with its state, and its file where it is loaded."""
+        versions = []
+        for entry in self._all():
+            version = ServedVersion(entry.name, entry.version, *self._state(entry))
+            if (model := entry.model) is not None:
+                version = msgspec.structs.replace(
+                    version,
+                    sha256=model.reference.sha256,
+                    task=model.recognition.task,
+                    labels=model.labels,
+                )
+            versions.append(version)
+        return versions
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
         """Return the statistics of one model, or of all, since they were loaded; none for unloaded ones."""
@@ -204,10 +413,9 @@ class ModelRepository:
         return [entry for versions in self._entries.values() for entry in versions.values()]
 
     def _versions(self, name: str) -> Mapping[str, _VersionEntry]:
-        model_name = _find_name(name, self._names)
+        model_name = find_model_name(name, self._entries)
         if model_name is None:
-            names = ", ".join(sorted(self._entries))
-            raise NotFound(f"expected a model among {names}, got {name!r:.140}")
+            raise NotFound(unknown_model_text(name, self._entries))
         return self._entries[model_name]
 
     def _requested_entries(self, name: str, version: str | None) -> list[_VersionEntry]:
@@ -219,72 +427,3 @@ class ModelRepository:
             expected = ", ".join(versions)
             raise NotFound(f"expected a version of {name!r} among {expected}, got {version!r:.60}")
         return [versions[version]]
-
-
-def _by_lower_case(names: Iterable[str]) -> dict[str, str]:
-    return {name.lower(): name for name in names}
-
-
-def _find_name(name: str, lowered: Mapping[str, str]) -> str | None:
-    """Return the name of a model given in any case, or by its id `m-<name>`; None if there is none."""
-    lower_name = name.lower()
-    candidates = (lower_name, lower_name.removeprefix("m-"), f"m-{lower_name}")
-    return next((lowered[candidate] for candidate in candidates if candidate in lowered), None)
-
-
-def find_model(folder: Path) -> Path | None:
-    """Find the model of a folder: model.onnx, a package of several, `onnx/model.onnx`, the only ONNX file."""
-    if (folder / "model.onnx").is_file():
-        return folder / "model.onnx"
-    if describe_text_package(folder) is not None:
-        return folder
-    if (folder / ONNX_SUBFOLDER / "model.onnx").is_file():
-        return folder / ONNX_SUBFOLDER / "model.onnx"
-    files = sorted(folder.glob("*.onnx"))
-    return files[0] if len(files) == 1 else None
-
-
-def _scan(root: Path) -> dict[str, dict[str, Path]]:
-    """Find the models of a folder by name, and the versions of each, highest first."""
-    if root.is_file():
-        path = root.resolve()
-        return {model_folder(path).name if root.stem == "model" else root.stem: {"1": root}}
-    if not root.is_dir():
-        raise LoadError(f"model folder not found: {root}")
-    root = root.resolve()
-    root_versions = _versions_in(root)
-    if not {root, root / "model.onnx", root / ONNX_SUBFOLDER / "model.onnx"}.isdisjoint(
-        root_versions.values()
-    ):
-        return {root.name: root_versions}  # other folders beside it do not matter
-    folders = sorted(path for path in root.iterdir() if path.is_dir())
-    by_folder = {folder.name: _versions_in(folder) for folder in folders}
-    has_model_folders = any(paths and not name.isdecimal() for name, paths in by_folder.items())
-    if (
-        root_versions and not has_model_folders
-    ):  # a stray file beside model folders does not hide them
-        return {root.name: root_versions}
-    for file in sorted(root.glob("*.onnx")):
-        location = f"{file.stem}/{file.name}"
-        _log.error("%r is ignored: it needs a folder of its own, as %s", file.name, location)
-    for folder in folders:
-        if not by_folder[folder.name] and any(folder.glob("*.onnx")):
-            _log.error("%r is ignored: expected model.onnx or one ONNX file", folder.name)
-        if by_folder[folder.name] and not NAME.fullmatch(folder.name):
-            _log.error("%r is ignored: expected a name of %s", folder.name, NAME.pattern)
-    models = {name: paths for name, paths in by_folder.items() if paths and NAME.fullmatch(name)}
-    lowered = [name.lower() for name in models]
-    for name in models:
-        if lowered.count(name.lower()) > 1:
-            raise LoadError(f"expected names that differ in more than case, got {name!r} twice")
-    return models
-
-
-def _versions_in(folder: Path) -> dict[str, Path]:
-    path = find_model(folder)
-    if path is not None:
-        return {"1": path}
-    below = (sub for sub in folder.iterdir() if sub.name.isascii() and sub.name.isdecimal())
-    numbered = sorted(filter(Path.is_dir, below), key=lambda sub: int(sub.name), reverse=True)
-    models = ((sub.name, find_model(sub)) for sub in numbered)
-    return {version: path for version, path in models if path is not None}

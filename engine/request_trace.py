@@ -11,6 +11,7 @@ from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.session import RunError
 from quadriga.engine.stopwatch import Event, stages_ms
 from quadriga.proto.errors import (
+    ClientLeft,
     InternalError,
     Overloaded,
     ProtocolError,
@@ -32,8 +33,8 @@ _INTERNAL_ERRORS = (JournalError, RunError, OutputError)
 class RequestTrace:
     """Times a request, counts it, and records it if the model fails; for use in a `with` statement.
 
-    An exception of the block is counted as a failure and leaves it as an error of the protocols. A stream that is
-    closed before its end is neither counted nor recorded.
+    An exception of the block is counted as a failure and leaves it as an error of the protocols. A request
+    whose client left, as a stream that is closed before its end, is neither counted nor recorded.
 
     Args:
         model: The model that answers.
@@ -72,7 +73,7 @@ class RequestTrace:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
         self.stop()
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, ClientLeft):
             return
         self._model.counters.count_failure(self._queue_ns, self._events)
         self._record_failure(error)
@@ -83,6 +84,7 @@ class RequestTrace:
         """Stop the time of the model's stages: its outputs are read."""
         if self._is_running:
             self._is_running = False
+            self._model.run_mark.end()
             self._events.extend(self._model.stopwatch.stop())
 
     def timed_steps(self, steps: Iterator[Step]) -> Iterator[Step]:
@@ -116,6 +118,8 @@ class RequestTrace:
         self._model.counters.count_success(images, self._queue_ns, self._events)
 
     def _start(self) -> None:
+        self._model.run_mark.note_request(self._request_id)
+        self._model.run_mark.begin()
         self._model.stopwatch.start()
         self._is_running = True
 

@@ -4,24 +4,39 @@ One thread per call and no spinning: concurrent calls use the cores better than 
 more requests per second on two cores) at the price of a longer single call.
 """
 
+import os
 import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, check_external_data, read_onnx
+from quadriga.engine.external_data import ExternalDataError, check_external_data
+from quadriga.engine.native_runs import NativeRuns, RunMark
+from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.datatypes import NAMES
+from quadriga.proto.deadline import check_deadline, current_deadline
+from quadriga.proto.errors import ProtocolError
 from quadriga.proto.messages import TensorInfo
 
 _NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
 """onnxruntime's names of datatypes, where they differ from V2's in lower case."""
 _DATATYPES = {f"tensor({_NAMES.get(name, name.lower())})": name for name in NAMES}
+
+MAPS = "MAPS"
+"""Datatype of an output that ZipMap makes: one map for each row, from classes to scores."""
+_MAPS = re.compile(r"seq\(map\((int64|string),tensor\(float\)\)\)")
+
+_OPERATOR = re.compile(r"(?<!\S)(\S+) is not a registered function/op|No Op registered for (\S+)")
+"""onnxruntime's text about an unknown operator, which begins after a space: the file's names may be long."""
 
 _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
 """Device on which a provider may leave outputs; other providers return arrays."""
@@ -42,6 +57,141 @@ class RunError(RuntimeError):
     """The model failed on an input."""
 
 
+def run_options() -> Any:
+    """Return onnxruntime's options of a run, whose `terminate` stops it between two operators."""
+    return onnxruntime.RunOptions()
+
+
+class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is opened, and how it is run."""
+
+    path: str
+    """The ONNX file; loaded by path, so that external weights are found."""
+    modified_model: bytes | None = None
+    """Serialized model to load in place of the file."""
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    intra_op_threads: int = 1
+
+
+class Graph(Protocol):
+    """An opened graph, with the methods of onnxruntime's `InferenceSession` that are used."""
+
+    def get_inputs(self) -> Sequence[Any]:
+        """Return name, type and shape of each input."""
+
+    def get_outputs(self) -> Sequence[Any]:
+        """Return name, type and shape of each output."""
+
+    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
+        """Run once, with the `RunOptions` of onnxruntime; raises onnxruntime's errors or a `RunError`."""
+
+
+class GraphSource(Protocol):
+    """Opens the graphs of one model version."""
+
+    shares_memory: bool
+    """Whether outputs may stay on the device of the model, as it is opened in this process."""
+
+    def end_loading(self) -> None:
+        """Note that the model is loaded, so that its runs are no longer part of its warm-up."""
+
+    def open(self, options: GraphOptions) -> Graph:
+        """Open a graph; raises onnxruntime's errors or a `LoadError`."""
+
+
+class LocalGraphs:
+    """Opens graphs in this process.
+
+    Args:
+        mark: Notes which threads run the model, for the case that it ends the process; default: nobody reads it.
+        load_s: Seconds within which the runs of the warm-up must end; None for no limit.
+    """
+
+    shares_memory = True
+
+    def __init__(self, mark: RunMark | None = None, load_s: float | None = None) -> None:
+        self._mark = mark or NativeRuns().mark("", "")
+        self._load_s = load_s
+        self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
+        """Time of `time.monotonic` by which a run must end; None once the model is loaded."""
+
+    def end_loading(self) -> None:
+        """Let runs take any time: the model is loaded."""
+        self.load_deadline_s = None
+
+    def run_in_time(self, run: Callable[[Any], list[Any]], options: Any) -> list[Any]:
+        """Run with the options of onnxruntime, and stop it at the deadline of loading.
+
+        Raises:
+            LoadError: It did not end in time.
+        """
+        options = options or run_options()
+        rest_s = max((self.load_deadline_s or 0.0) - time.monotonic(), 0.0)
+        timer = threading.Timer(rest_s, partial(setattr, options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return run(options)
+        except Exception as error:
+            if time.monotonic() < (self.load_deadline_s or 0.0):
+                raise
+            raise LoadError(
+                f"its warm-up did not end within {self._load_s:g} s: see the setting load_timeout_s"
+            ) from error
+        finally:
+            timer.cancel()
+
+    def open(self, options: GraphOptions) -> "LocalGraph":
+        """Open a graph; raises onnxruntime's errors."""
+        session_options = onnxruntime.SessionOptions()
+        session_options.intra_op_num_threads = options.intra_op_threads
+        session_options.inter_op_num_threads = 1
+        session_options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        folder = str(Path(options.path).parent.resolve())
+        session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
+        before = self._mark.begin()
+        try:
+            session = onnxruntime.InferenceSession(
+                options.modified_model or options.path,
+                session_options,
+                providers=list(options.providers),
+            )
+        finally:
+            self._mark.end(before)
+        return LocalGraph(session, self._mark, self)
+
+
+class LocalGraph:
+    """A graph in this process; its runs are marked."""
+
+    def __init__(self, session: Any, mark: RunMark, source: LocalGraphs) -> None:
+        self._session = session
+        self._mark = mark
+        self._source = source
+        self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
+        self.io_binding = session.io_binding
+
+    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
+        """Run once; raises onnxruntime's errors."""
+        before = self._mark.begin()
+        try:
+            if self._source.load_deadline_s is not None:
+                run = partial(self._session.run, names, feeds)
+                return self._source.run_in_time(run, options)
+            results: list[Any] = self._session.run(names, feeds, options)
+        finally:
+            self._mark.end(before)
+        return results
+
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+        """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
+        before = self._mark.begin()
+        try:
+            self._session.run_with_iobinding(binding, options)
+        finally:
+            self._mark.end(before)
+
+
 class Session:
     """A model ready to run.
 
@@ -53,6 +203,7 @@ class Session:
         header: Header of the file, if it has been read already.
         modified_model: Serialized model to load in place of the file; its external weights stand beside it.
         hidden_output: Name of the output that `modified_model` has besides those of the file.
+        graphs: Opens the graph; default: in this process.
     """
 
     def __init__(
@@ -65,29 +216,38 @@ class Session:
         header: OnnxHeader | None = None,
         modified_model: bytes | None = None,
         hidden_output: str = "",
+        graphs: GraphSource | None = None,
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch or Stopwatch()
-        self._device = _DEVICES.get(providers[0], "") if providers else ""
+        graphs = graphs or LocalGraphs()
+        self._device = ""
+        if intra_op_threads > (max_threads := 4 * (os.cpu_count() or 1)):
+            raise LoadError(
+                f"expected intra_op_threads of at most {max_threads}, four per core, got {intra_op_threads}"
+            )
+        if providers and graphs.shares_memory:
+            self._device = _DEVICES.get(providers[0], "")
         try:
             self.header = header or read_onnx(path)[0]
-            check_external_data(path, self.header)
-        except OnnxFileError as error:
+            check_external_data(path, self.header.external_data)
+        except (OnnxFileError, ExternalDataError) as error:
             raise LoadError(str(error)) from error
         available = onnxruntime.get_available_providers()
         if absent := [name for name in providers if name not in available]:
             raise LoadError(
                 f"expected providers among {', '.join(available)}, got {', '.join(absent)}"
             )
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = intra_op_threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent.resolve()))
+        options = GraphOptions(
+            path=str(path),
+            modified_model=modified_model,
+            providers=tuple(providers),
+            intra_op_threads=intra_op_threads,
+        )
         try:
-            self._session = onnxruntime.InferenceSession(
-                modified_model or str(path), options, providers=list(providers)
-            )
+            self._session: Any = graphs.open(options)
+        except LoadError:
+            raise
         except Exception as error:
             raise LoadError(_load_advice(str(error), path)) from error
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
@@ -109,17 +269,26 @@ class Session:
             batch: Images or rows in the feeds, for the statistics.
 
         Returns:
-            Array by output name, in the requested order.
+            Array by output name, in the requested order; of the datatype `MAPS`, (N,) dictionaries.
 
         Raises:
             RunError: onnxruntime refused the input or failed.
+            quadriga.proto.errors.ProtocolError: The request was stopped; see `Deadline.check`.
+            LoadError: The model is still loading, and its warm-up takes too long.
+            quadriga.proto.errors.ModelNotReady: The model has a process of its own, which has ended.
         """
+        options = _interruptible_options()
         try:
             names = list(outputs) or [output.name for output in self.outputs]
             started_ns = time.perf_counter_ns()
-            results = self._session.run(names, dict(feeds))
+            results = self._session.run(names, dict(feeds), options)
             self.stopwatch.record_run(started_ns, batch)
+        except (LoadError, ProtocolError):
+            raise
+        except UnicodeDecodeError as error:
+            raise RunError(f"expected the texts it answers in UTF-8, got: {error}") from error
         except Exception as error:
+            check_deadline()
             raise RunError(_first_line(str(error))) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
@@ -135,6 +304,7 @@ class Session:
         if not self._device:
             outputs = self.run(feeds, [fetch, *device_outputs])
             return outputs.pop(fetch), outputs
+        options = _interruptible_options()
         try:
             binding = self._session.io_binding()
             for name, value in feeds.items():
@@ -146,10 +316,11 @@ class Session:
             for name in device_outputs:
                 binding.bind_output(name, self._device)
             started_ns = time.perf_counter_ns()
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, options)
             self.stopwatch.record_run(started_ns, 1)
             fetched, *device_arrays = binding.get_outputs()
         except Exception as error:
+            check_deadline()
             raise RunError(_first_line(str(error))) from error
         return fetched.numpy(), dict(zip(device_outputs, device_arrays, strict=True))
 
@@ -160,8 +331,23 @@ class Session:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array.numpy()[rows], self._device, 0)
 
 
+def _interruptible_options() -> onnxruntime.RunOptions | None:
+    """Return options with which the request of this thread is stopped during a run; None outside of a request.
+
+    onnxruntime looks at them between two operators: an operator that runs is not interrupted. Options cost 0.3 us.
+    """
+    deadline = current_deadline()
+    if deadline is None:
+        return None
+    options = onnxruntime.RunOptions()
+    deadline.interrupt_by(partial(setattr, options, "terminate", True))
+    return options
+
+
 def _tensor_info(node: Any) -> TensorInfo:
     datatype = _DATATYPES.get(node.type)
+    if _MAPS.fullmatch(node.type):
+        return TensorInfo(node.name, MAPS, (-1,))
     if datatype is None:
         if node.type.startswith("tensor("):
             raise LoadError(
@@ -169,7 +355,7 @@ def _tensor_info(node: Any) -> TensorInfo:
             )
         raise LoadError(
             f"expected {node.name!r} to be a tensor, got {node.type}: "
-            "export the model without sequences and maps (scikit-learn: zipmap=False)"
+            "export the model without sequences and maps"
         )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
     return TensorInfo(node.name, datatype, shape)
@@ -189,8 +375,7 @@ def _load_advice(text: str, path: Path) -> str:
             f"expected an operator set that {runtime} supports in {path.name}, got {match[1]}: "
             "export again with a lower opset"
         )
-    operator = r"(\S+) is not a registered function/op|No Op registered for (\S+)"
-    if match := re.search(operator, text):
+    if match := _OPERATOR.search(text):
         name = (match[1] or match[2]).rstrip(".")
         return (
             f"expected operators of ONNX, got {name}, which {runtime} does not know: "

@@ -147,11 +147,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_worker: Annotated[
         int,
         Meta(
-            ge=0,
+            ge=-1,
             le=1022,
-            description="Number of the first worker in inference ids; servers that share a database need different ranges.",
+            description="Number of the first worker in inference ids; -1 takes free numbers of the database.",
         ),
-    ] = 0
+    ] = -1
     max_input_bytes: Annotated[
         int,
         Meta(
@@ -185,14 +185,59 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Largest request body; HTTP refuses more with 413, gRPC with RESOURCE_EXHAUSTED.",
         ),
     ] = 64 * 1024 * 1024
+    max_inflight_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="Bytes of the request bodies that a worker holds at once, at least max_body_bytes; more are refused with 503.",
+        ),
+    ] = 512 * 1024 * 1024
     max_pixels: Annotated[
         int, Meta(ge=1, description="Largest image in pixels; more are refused before decoding.")
     ] = 50_000_000
     max_queue: Annotated[
         int,
-        Meta(ge=1, description="Requests that may run or wait at once; more are refused with 503."),
+        Meta(
+            ge=1,
+            description="Requests to one model that may wait in a worker; more are refused with 503.",
+        ),
     ] = 256
-    max_images: Annotated[int, Meta(ge=1, description="Images allowed in one request.")] = 1000
+    max_wait_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="Seconds that a request may be expected to wait for a thread; if it would wait longer, it is refused with 503.",
+        ),
+    ] = 10.0
+    request_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="Seconds from the arrival of a request to its answer; then it is stopped and answered with 503. Clients may ask for less.",
+        ),
+    ] = 60.0
+    max_images: Annotated[
+        int, Meta(ge=1, description="Images, or rows of features, allowed in one request.")
+    ] = 1000
+    max_request_pixels: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Pixels of all images of a request; a chunk or strip of a file above 100 counts as 1000.",
+        ),
+    ] = 320_000_000
+    max_tiles: Annotated[
+        int, Meta(ge=1, description="Tiles of all images of a request that has tiling.")
+    ] = 5_000
+    max_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Tokens that a request may generate, in all its images, prompts and beams.",
+        ),
+    ] = 65_536
     not_finite: Annotated[
         Literal["token", "null", "error"],
         Meta(
@@ -223,12 +268,78 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Messages that ModelStreamInfer answers with: triton (an error is an answer and the stream goes on) or mlserver (an error ends the stream)."
         ),
     ] = "triton"
+    grpc_connection_age_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds after which a gRPC client is asked to open a new connection; running calls are finished. 0: never.",
+        ),
+    ] = 0.0
     header_timeout_s: Annotated[
         float,
         Meta(
             gt=0, le=3600, description="Seconds within which the headers of a request must arrive."
         ),
     ] = 15.0
+    body_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="Seconds within which the body of a request must arrive, besides those that its size adds.",
+        ),
+    ] = 30.0
+    body_bytes_per_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Bytes of a body that add a second to the time that it has: its lowest rate.",
+        ),
+    ] = 32 * 1024
+    max_connections: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="HTTP connections of a worker, and gRPC connections and calls; more are refused. Fewer if the limit of open files is low.",
+        ),
+    ] = 1000
+    bulk_folder: Annotated[
+        str,
+        Meta(
+            description="Folder whose images clients may run models on as jobs, by POST /api/inferences/bulk; default: none."
+        ),
+    ] = ""
+    query_threads: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Searches of the store that a worker runs at once; other requests do not wait for them.",
+        ),
+    ] = 4
+    max_waiting_queries: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Searches of a worker that may wait, each for at most 10 s; more are refused with 503.",
+        ),
+    ] = 32
+    max_waiting_jobs: Annotated[
+        int,
+        Meta(ge=1, description="Submitted jobs that may wait or run; more are refused with 503."),
+    ] = 100
+    job_timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="Seconds that a job may run; after that it has failed."),
+    ] = 86400.0
+    max_job_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of the files of all jobs; a job that would need more fails. 0: half of what the disk has for them.",
+        ),
+    ] = 0
     job_days: Annotated[
         float, Meta(ge=0, le=36500, description="Days after which a finished job is removed.")
     ] = 7.0
@@ -250,6 +361,31 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_control: Annotated[bool, Meta(description="Allow clients to load and unload models.")] = (
         True
     )
+    isolation: Annotated[
+        Literal["none", "clients", "all"],
+        Meta(
+            description="Models that run in a process of their own unless model.toml says otherwise: none, those whose files clients sent (clients), or all."
+        ),
+    ] = "clients"
+    load_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="Seconds within which the warm-up of a model must end, and a model that a client loads must be tried.",
+        ),
+    ] = 60.0
+    max_client_models: Annotated[
+        int,
+        Meta(ge=0, description="Models that clients may have loaded from files that they sent."),
+    ] = 16
+    client_model_mb: Annotated[
+        int,
+        Meta(
+            ge=16,
+            description="MiB that a model may take while it is tried, before a client's load makes a worker open it; and four times the size of its files.",
+        ),
+    ] = 2048
     drain_s: Annotated[
         float,
         Meta(
@@ -258,6 +394,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Seconds to go on serving after SIGTERM, while readiness says no.",
         ),
     ] = 0.3
+    hang_timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds without a sign of life until a child process is killed and started again, ten times as many if it uses the processor; 0: never.",
+        ),
+    ] = 60.0
     exit_timeout_s: Annotated[
         float,
         Meta(ge=1, le=3600, description="Seconds after SIGTERM until child processes are killed."),
@@ -287,6 +431,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def drift_directory(self) -> Path:
         """Folder of drift schedules, their history, and undelivered alerts."""
         return Path(self.data) / "drift"
+
+    @property
+    def evaluation_directory(self) -> Path:
+        """Folder of evaluation schedules, their history, and undelivered alerts."""
+        return Path(self.data) / "evaluation"
+
+    @property
+    def archives_directory(self) -> Path:
+        """Folder of the unpacked archives of models."""
+        return Path(self.data) / "archives"
 
     @property
     def blob_location(self) -> str:
@@ -379,7 +533,7 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         text = explain_validation_error(error, Settings)
         name = text.partition(":")[0]
         raise SettingsError(f"{origins[name]}: {text} (from {values[name]!r})") from error
-    if settings.first_worker + settings.workers >= WORKERS:  # imports use the last number
+    if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
         raise SettingsError(
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
             f"{settings.first_worker} and {settings.workers}"

@@ -4,14 +4,23 @@ from quadriga.engine.settings import Settings
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.model_names import NamesOf
 
 
-def open_reader(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceReader, Blobs]:
+def open_reader(
+    settings: Settings,
+    timeout_s: float = 5.0,
+    *,
+    connections: int = 8,
+    served: NamesOf | None = None,
+) -> tuple[InferenceReader, Blobs]:
     """Open the database and the images; no connection is made yet.
 
     Args:
         settings: Settings of the server.
         timeout_s: Maximum time of a query.
+        connections: Queries that may run at once; further ones wait.
+        served: Returns the names of the models that are served, as for `InferenceReader`.
 
     Raises:
         quadriga.store.errors.StoreError: The database or the images cannot be read at their location.
@@ -22,6 +31,8 @@ def open_reader(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceRe
         settings.journal_directory,
         blobs,
         timeout_s=timeout_s,
+        connections=connections,
         presign_s=settings.presign_s,
+        served=served,
     )
     return inferences, blobs

@@ -1,5 +1,6 @@
 """Requests to models of tensors: arrays in, arrays out, by the names of the graph."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,17 +9,34 @@ import numpy.typing as npt
 import pybase64
 
 from quadriga.engine.model import Model
+from quadriga.engine.output_decoration import echoed_parameters
 from quadriga.engine.recording import ImageResult
-from quadriga.engine.session import RunError
+from quadriga.engine.session import MAPS, RunError
 from quadriga.proto.chariot import parse_metadata, read_storage_options
-from quadriga.proto.datatypes import DATATYPES
+from quadriga.proto.datatypes import DATATYPES, elements_as_bytes, to_raw
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor, TensorInfo
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
+from quadriga.tasks import parameters as read
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.tensor_file import MEDIA_TYPE, encode_tensors
+
+Feeds = dict[str, npt.NDArray[Any]]
+"""Arrays of a request by the inputs of the graph."""
+
+ACTIONS = ("predict",)
+"""Actions that a request with tensors may name."""
 
 MAX_STORED_ELEMENTS = 4096
 """Maximum elements of an output tensor that is stored with its values; of larger ones only name, type and shape are."""
+
+MAX_PADDED_BYTES = 1 << 28
+"""Maximum bytes of elements that are no texts, as they are padded for onnxruntime to the longest."""
+
+
+MAX_STORED_INPUT_BYTES = 1 << 20
+"""Maximum size of the inputs of an inference that are stored."""
 
 
 def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], list[ImageResult]]:
@@ -27,22 +45,10 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
     Returns:
         The outputs of the graph; and one result for all of them.
     """
-    inputs: dict[str, Tensor] = {}
-    for number, tensor in enumerate(request.inputs):
-        name = tensor.name
-        if name in inputs:
-            raise InvalidRequest(f"inputs[{number}]: expected each input once, got {name!r} twice")
-        inputs[name] = tensor
-    expected = {info.name: info for info in model.session.inputs}
-    if inputs.keys() != expected.keys():
-        raise InvalidRequest(
-            f"expected the inputs {', '.join(expected)}, as {model.name} takes tensors, got "
-            f"{', '.join(map(repr, inputs))}; task in its model.toml would make them of images"
-        )
-    feeds = {name: _check_input(inputs[name], info) for name, info in expected.items()}
-    result = _result_without_predictions(request)
-    names = [output.name for output in request.requested_outputs]
-    available = [info.name for info in model.session.outputs]
+    feeds = read_feeds(model.name, model.session.inputs, request)
+    result = result_without_predictions(request)
+    available = [info.name for info in model.session.outputs if info.datatype != MAPS]
+    names = [output.name for output in request.requested_outputs] or available
     if not set(names) <= set(available):
         raise InvalidRequest(
             f"expected outputs among {', '.join(available)}, got {', '.join(names)}"
@@ -51,28 +57,78 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
         arrays = model.session.run(feeds, names, count_rows(model, request))
     except RunError as error:
         raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
-    outputs = [_output_tensor(name, array) for name, array in arrays.items()]
+    echoed = echoed_parameters(all_parameters(request))
+    outputs = [_output_tensor(name, array, echoed) for name, array in arrays.items()]
     predictions = [_stored_form(tensor) for tensor in outputs]
+    result = with_input(model, result, feeds, model.recognition.written.features)
     return outputs, [msgspec.structs.replace(result, predictions=predictions)]
+
+
+def with_input(
+    model: Model, result: ImageResult, feeds: Feeds, features: Sequence[str]
+) -> ImageResult:
+    """Add the tensors of an inference to its result, if model.toml asks to store them and they are small enough."""
+    wanted = model.recognition.written.store.inputs in ("all", "sampled")
+    size_bytes = sum(array.nbytes for array in feeds.values())
+    if not (wanted and result.storage.store_input and size_bytes <= MAX_STORED_INPUT_BYTES):
+        return result
+    shapes = [array.shape[:1] for array in feeds.values()]
+    has_rows = all(info.shape[:1] == (-1,) for info in model.tensor_inputs)
+    rows = shapes[0][0] if has_rows and len(set(shapes)) == 1 else 0
+    tensors = [
+        (info.name, info.datatype, array.shape, to_raw(_output_tensor(info.name, array, {})))
+        for info in model.session.inputs
+        for array in (feeds[info.name],)
+    ]
+    data = encode_tensors(tensors, rows=rows, features=features)
+    if len(data) > MAX_STORED_INPUT_BYTES:
+        return result
+    return msgspec.structs.replace(result, image=data, mime=MEDIA_TYPE)
+
+
+def read_feeds(model: str, infos: Sequence[TensorInfo], request: InferRequest) -> Feeds:
+    """Check the tensors of a request against the inputs of a model, and return them by name."""
+    inputs: dict[str, Tensor] = {}
+    for number, tensor in enumerate(request.inputs):
+        name = tensor.name
+        if name in inputs:
+            raise InvalidRequest(f"inputs[{number}]: expected each input once, got {name!r} twice")
+        inputs[name] = tensor
+    expected = {info.name: info for info in infos}
+    if inputs.keys() != expected.keys():
+        raise InvalidRequest(
+            f"expected the inputs {', '.join(expected)}, as {model} takes tensors, got "
+            f"{', '.join(map(repr, inputs))}; task in its model.toml would make them of images"
+        )
+    return {name: _check_input(inputs[name], info) for name, info in expected.items()}
 
 
 def failed_tensor_results(request: InferRequest) -> list[ImageResult]:
     """Return what can be stored of a request that the model failed to answer."""
-    return [_result_without_predictions(request)]
+    return [result_without_predictions(request, (*ACTIONS, "predict_proba"))]
 
 
-def _result_without_predictions(request: InferRequest) -> ImageResult:
-    """Check metadata and storage options, of the request and of all its inputs together."""
-    parameters = dict(request.parameters)
-    for tensor in request.inputs:
-        parameters.update(tensor.parameters)
+def result_without_predictions(
+    request: InferRequest, actions: Sequence[str] = ACTIONS
+) -> ImageResult:
+    """Check action, metadata and storage options, of the request and of all its inputs together."""
+    parameters = all_parameters(request)
     metadata = parse_metadata(parameters, "inputs[0]")
     storage = read_storage_options(parameters, "inputs[0]")
     try:
         check(metadata)
-    except MetadataError as error:
+        action = read.action(parameters, actions)
+    except (MetadataError, ParameterError) as error:
         raise InvalidRequest(f"inputs[0]: {error}") from error
-    return ImageResult(request.inputs[0].name, "predict", [], metadata, storage=storage)
+    return ImageResult(request.inputs[0].name, action, [], metadata, storage=storage)
+
+
+def all_parameters(request: InferRequest) -> dict[str, Any]:
+    """Return the parameters of a request, overridden by those of its inputs in their order."""
+    parameters = dict(request.parameters)
+    for tensor in request.inputs:
+        parameters.update(tensor.parameters)
+    return parameters
 
 
 def count_rows(model: Model, request: InferRequest) -> int:
@@ -104,27 +160,51 @@ def _check_input(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
             f"{location}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
         )
     if isinstance(tensor.data, list):
-        return np.array(_texts(tensor, location), dtype=object).reshape(shape)
+        return _strings(tensor, location).reshape(shape)
     return tensor.data.reshape(shape)
 
 
-def _texts(tensor: Tensor, location: str) -> list[str]:
-    """Decode the elements of a BYTES tensor: onnxruntime's strings are UTF-8."""
+def _strings(tensor: Tensor, location: str) -> npt.NDArray[Any]:
+    """Return the elements of a BYTES tensor as onnxruntime takes its strings: texts, or else bytes."""
     elements = tensor.data
     try:
         if tensor.parameters.get("content_type") == "base64":
             elements = [pybase64.b64decode(element, validate=True) for element in elements]
-        return [element.decode() if isinstance(element, bytes) else element for element in elements]
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{location}: expected texts in UTF-8, got: {error}") from error
+        texts = [
+            element.decode() if isinstance(element, bytes) else element for element in elements
+        ]
+    except UnicodeDecodeError:
+        return _byte_strings(elements_as_bytes(elements), location)
     except ValueError as error:
         raise InvalidRequest(f"{location}: expected base64, got: {error}") from error
+    return np.array(texts, dtype=object)
 
 
-def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
+def _byte_strings(elements: Sequence[bytes], location: str) -> npt.NDArray[Any]:
+    """Return bytes as onnxruntime takes them: of one length, or padded to one and read to the first NUL."""
+    lengths = set(map(len, elements))
+    if len(lengths) == 1:
+        return np.frombuffer(b"".join(elements), f"V{lengths.pop()}")
+    if any(b"\0" in element for element in elements):
+        raise InvalidRequest(
+            f"{location}: expected texts in UTF-8, or bytes without NUL or all of one length, got others"
+        )
+    if max(lengths) * len(elements) > MAX_PADDED_BYTES:
+        raise InvalidRequest(
+            f"{location}: expected bytes of at most {MAX_PADDED_BYTES} with each element as long as the longest, got "
+            f"{max(lengths)} x {len(elements)}"
+        )
+    return np.array(elements)
+
+
+def _output_tensor(name: str, array: npt.NDArray[Any], parameters: Mapping[str, Any]) -> Tensor:
+    if array.dtype.kind in "SV":  # bytes that are no texts
+        elements = [bytes(element) for element in array.ravel()]
+        return Tensor(name, "BYTES", array.shape, data=elements, parameters=parameters)
     if array.dtype == object:
-        return Tensor(name, "BYTES", array.shape, [str(element) for element in array.ravel()])
-    return Tensor(name, DATATYPES[array.dtype], array.shape, array)
+        texts = [str(element) for element in array.ravel()]
+        return Tensor(name, "BYTES", array.shape, data=texts, parameters=parameters)
+    return Tensor(name, DATATYPES[array.dtype], array.shape, data=array, parameters=parameters)
 
 
 def _stored_form(tensor: Tensor) -> dict[str, Any]:

@@ -7,9 +7,16 @@ from typing import Any
 import cv2
 import msgspec
 
+from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_inference import ImageModel, infer_images
 from quadriga.engine.image_text.generation import TASK as IMAGE_TEXT
 from quadriga.engine.inspection import open_model
+from quadriga.engine.plausibility import (
+    Check,
+    check_reading,
+    find_better_families,
+    find_doubts,
+)
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
@@ -17,14 +24,6 @@ from quadriga.tasks.drawing import draw
 from quadriga.tasks.image import MAX_PIXELS, decode
 from quadriga.tasks.image_text import PROMPTS
 from quadriga.tasks.predictions import Classification, Detection, Prediction
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One property that predictions must have."""
-
-    name: str
-    holds: bool
-    found: str
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -35,6 +34,8 @@ class Validation(msgspec.Struct, frozen=True):
     predictions: Sequence[Any]
     checks: Sequence[Check]
     picture: str
+    notes: Sequence[str] = ()
+    """What to look at though no check fails, and families that fit better if a check fails."""
 
 
 def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) -> Validation:
@@ -69,7 +70,13 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         raise OSError(f"cannot write {output}: does its folder exist?")
     width, height = decoded.width, decoded.height
     checks = list(_checks(predictions, width, height))
-    return Validation(width, height, predictions, checks=checks, picture=str(output))
+    notes: list[str] = []
+    if isinstance(model.image_predictor, ImageGraph):
+        checks.extend(check_reading(model.image_predictor, model.spec, decoded, parameters))
+        notes = find_doubts(predictions, model.spec, decoded)
+        if not all(check.holds for check in checks):
+            notes.extend(find_better_families(model, decoded, parameters))
+    return Validation(width, height, predictions, checks=checks, picture=str(output), notes=notes)
 
 
 def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Iterator[Check]:
@@ -84,11 +91,8 @@ def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Itera
         yield Check("best label first", scores == sorted(scores, reverse=True), f"sum {total:.3f}")
     boxes = [p for p in predictions if isinstance(p, Detection)]
     if boxes:
-        inside = all(0 <= box.xmin < box.xmax <= width for box in boxes)
-        inside = inside and all(0 <= box.ymin < box.ymax <= height for box in boxes)
         areas = ((box.xmax - box.xmin) * (box.ymax - box.ymin) for box in boxes)
         covering = sum(area > 0.95 * width * height for area in areas)
-        yield Check("boxes inside the image", inside, f"image of {width} x {height}")
         yield Check(
             "boxes of objects, not of the image", covering < 2, f"{covering} cover it whole"
         )

@@ -1,13 +1,16 @@
 """Files of models beside the store, written atomically: a reader sees the old content or the new one."""
 
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import QueryError
+from quadriga.store.model_names import find_model_name
 
 MAX_NAME_BYTES = 200
 """Maximum length of a quoted model name; file systems allow 255 bytes, suffixes included."""
@@ -38,6 +41,25 @@ def model_folder(directory: Path, model: str) -> Path:
     if not 0 < len(name) <= MAX_NAME_BYTES or not name.strip("."):
         raise QueryError(f"expected the name of a model, got {model!r:.80}")
     return directory / name
+
+
+def rename_aliases(directory: Path, names: Collection[str]) -> None:
+    """Give the files of models that were saved under another spelling of a name the name itself.
+
+    Args:
+        directory: Folder of the files and folders, which begin with the quoted name of their model.
+        names: Names of the models; a name among them is never changed.
+    """
+    for path in sorted(directory.glob("*")):
+        quoted, dot, suffix = path.name.partition(".")
+        name = unquote(quoted)
+        if path.name.startswith(".") or name in names:
+            continue
+        model = find_model_name(name, names)
+        target = directory / f"{quote(model, safe='')}{dot}{suffix}" if model is not None else path
+        if not target.exists():
+            with suppress(FileNotFoundError):  # another process did it
+                path.rename(target)
 
 
 def read_model_file(path: Path, type_: type[_Struct]) -> _Struct | None:

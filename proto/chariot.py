@@ -17,6 +17,7 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
+from quadriga.tasks.parameters import TextNumbers
 
 PROTOCOL = "chariot-v2-kserve"
 
@@ -25,7 +26,7 @@ METADATA_TYPES = ("str", "float", "int", "dict")
 _GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-[^/]+-pred(?=/|$)")
 _NUMBERS = {
     "int": re.compile(r"[+-]?[0-9]{1,19}"),
-    "float": re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"),
+    "float": re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"),
 }
 
 
@@ -57,7 +58,8 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
         if not isinstance(tensor.data, list):
             raise InvalidRequest(
                 f"{location}: expected images in datatype BYTES, base64-encoded in JSON, got "
-                f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
+                f"{tensor.datatype}; a number beside an image stands in parameters, and content_type raw in requests "
+                "of tensors alone sends them to the graph and answers its outputs"
             )
         if not tensor.data:
             raise InvalidRequest(f"{location}: data is empty: at least one image is required")
@@ -65,6 +67,8 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
         if any(tensor.parameters.get(name) is not None for name in PROMPTS):
             defaults = {name: value for name, value in defaults.items() if name not in PROMPTS}
         parameters = {**defaults, **tensor.parameters}
+        if request.has_text_numbers:
+            parameters = TextNumbers(parameters)
         metadata = parse_metadata(parameters, location)
         storage = read_storage_options(parameters, location)
         # protocols that carry bytes mark inputs that are base64 all the same

@@ -14,7 +14,7 @@ import msgspec
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_object, take_parameters
-from quadriga.proto.messages import InferRequest, Serving, Tensor
+from quadriga.proto.messages import InferRequest, Serving, Tensor, check_input_count
 from quadriga.proto.operations import (
     HttpRequest,
     HttpResponse,
@@ -66,6 +66,7 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
         lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
             raise InvalidRequest("the body is empty: expected at least one line")
+        check_input_count(len(lines))
         return [
             _image(parse_object(line, location := f"line {number}"), location, number)
             for number, line in enumerate(lines)
@@ -107,7 +108,7 @@ def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) ->
             serving, options, msgspec.structs.replace(http_request, path_parameters=path)
         )
     info = serving.model_info(name, None)
-    if info.task == "TENSOR":
+    if not info.takes_images:
         raise InvalidRequest(
             f"expected a model of images, got {info.name!r}, which takes tensors: "
             f"POST /v2/models/{info.name}/infer"

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.json_text import base64_bytes, is_base64
 from quadriga.proto.messages import Tensor
 
 Datatype = Literal[
@@ -31,7 +32,7 @@ NUMPY_TYPES: dict[str, np.dtype[Any]] = {
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 MAX_DIMENSIONS = 32
-"""Maximum dimensions of a shape; numpy allows 64, and no model comes near."""
+"""Maximum dimensions of a shape, of which a scalar has none; numpy allows 64, and no model comes near."""
 
 MAX_ELEMENTS = 2**48
 """Maximum product of the sizes that are not 0: numpy refuses even an empty array whose other sizes exceed memory."""
@@ -57,9 +58,9 @@ def checked_shape(
 
     `elements` is the number of elements in the data; None if their bytes are counted instead.
     """
-    if not shape or len(shape) > MAX_DIMENSIONS:
+    if len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(
-            f"{location}: expected shape to have 1 to {MAX_DIMENSIONS} dimensions, got {len(shape)}"
+            f"{location}: expected shape to have at most {MAX_DIMENSIONS} dimensions, got {len(shape)}"
         )
     if variable and elements is not None and list(shape).count(-1) == 1:
         known_size = math.prod(size for size in shape if size != -1)
@@ -81,23 +82,29 @@ def checked_shape(
     return tuple(shape)
 
 
-def texts_from_json(
+def elements_from_json(
     data: Any, shape: Sequence[int], location: str
-) -> tuple[list[str], tuple[int, ...]]:
-    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts."""
-    texts: list[str] = []
+) -> tuple[list[str | bytes], tuple[int, ...]]:
+    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts, and of bytes where sent so."""
+    elements: list[str | bytes] = []
     pending = [data]
     while pending:
         item = pending.pop()
         if isinstance(item, list):
             pending.extend(reversed(item))
         elif isinstance(item, str):
-            texts.append(item)
+            elements.append(item)
+        elif is_base64(item):
+            try:
+                elements.append(base64_bytes(item))
+            except InvalidRequest as error:
+                raise InvalidRequest(f"{location}: data[{len(elements)}]: {error}") from error
         else:
             raise InvalidRequest(
-                f"{location}: expected data[{len(texts)}] of a BYTES tensor to be a string, got {item!r:.60}"
+                f"{location}: expected data[{len(elements)}] of a BYTES tensor to be a string, or bytes as "
+                f'{{"b64": "<base64>"}}, got {item!r:.60}'
             )
-    return texts, checked_shape(shape, len(texts), location, variable=True)
+    return elements, checked_shape(shape, len(elements), location, variable=True)
 
 
 def array_from_json(
@@ -123,6 +130,15 @@ def array_from_json(
         ) from error
     if parsed.size == 0:
         parsed = parsed.astype(dtype)
+    elif dtype.kind in "iu" and parsed.dtype.kind == "f":
+        # numpy has made floats of all values: the error quotes one as it was sent
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        misfit = next(
+            value
+            for value in np.asarray(values, dtype=object).ravel().tolist()
+            if type(value) is float or not low <= value <= high
+        )
+        raise InvalidRequest(f"{location}: expected data that fit {datatype}, got {misfit!r:.60}")
     array = cast_exactly(parsed, datatype, location)
     full_shape = checked_shape(shape, array.size, location, variable=False)
     if array.ndim > 1 and array.shape != full_shape:

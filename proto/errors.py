@@ -5,9 +5,14 @@ ProtocolError
 ├── NotFound              404  NOT_FOUND          no such model, version or path
 ├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
 ├── Unsupported           501  UNIMPLEMENTED      known, and not offered
+├── TooSlow               408  DEADLINE_EXCEEDED  the body does not arrive in time
 ├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
-├── ModelNotReady         503  UNAVAILABLE        loading, or it failed to load
-├── Overloaded            503  UNAVAILABLE        the queue is full, or the store cannot keep it
+├── ModelNotReady         503  UNAVAILABLE        loading, it failed to load, or it crashes
+├── Overloaded            503  UNAVAILABLE        the server holds too much, or the store cannot keep it
+│   ├── WaitTooLong       503  UNAVAILABLE        the queue of the model is too long
+│   └── IntakeFull        503  UNAVAILABLE        the bodies of all requests together are too large
+├── DeadlineExceeded      503  DEADLINE_EXCEEDED  the time of the request is over
+├── ClientLeft            503  CANCELLED          the client closed the connection or cancelled; nobody reads it
 └── InternalError         500  INTERNAL           a fault of ours or of the model
 
 Functions that read a part of a request raise `InvalidRequest`, whose text names the location, the expected and the
@@ -22,6 +27,10 @@ class ProtocolError(Exception):
 
     status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
+    closes: ClassVar[bool] = False
+    """Whether the response ends the connection, as the rest of the request is not read."""
+    retry_after_s: int = 1
+    """Whole seconds after which the client may try again; answered with the status 503."""
 
 
 class InvalidRequest(ProtocolError):
@@ -57,6 +66,14 @@ class Unsupported(ProtocolError):
     grpc_code = "UNIMPLEMENTED"
 
 
+class TooSlow(ProtocolError):
+    """The body does not arrive in the time that it has."""
+
+    status = 408
+    grpc_code = "DEADLINE_EXCEEDED"
+    closes = True
+
+
 class TooLarge(ProtocolError):
     """The body is larger than the server accepts."""
 
@@ -65,10 +82,14 @@ class TooLarge(ProtocolError):
 
 
 class ModelNotReady(ProtocolError):
-    """The model is known, but is not loaded."""
+    """The model is known, but is not loaded, or is refused for `retry_after_s` seconds."""
 
     status = 503
     grpc_code = "UNAVAILABLE"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Overloaded(ProtocolError):
@@ -76,6 +97,34 @@ class Overloaded(ProtocolError):
 
     status = 503
     grpc_code = "UNAVAILABLE"
+
+
+class WaitTooLong(Overloaded):
+    """The request would wait too long for a thread."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(ProtocolError):
+    """The request takes more time than it has."""
+
+    status = 503
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
+class ClientLeft(ProtocolError):
+    """The client no longer waits for the answer."""
+
+    status = 503
+    grpc_code = "CANCELLED"
+
+
+class IntakeFull(Overloaded):
+    """The process holds as many bytes of bodies as it may."""
+
+    closes = True
 
 
 class InternalError(ProtocolError):

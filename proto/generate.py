@@ -87,6 +87,7 @@ def parse_generate(http_request: HttpRequest) -> InferRequest:
         raise InvalidRequest(
             "expected either parameters.max_tokens or parameters.max_new_tokens, got both"
         )
+    timeout = {"timeout": parameters.pop("timeout")} if "timeout" in parameters else {}
     return InferRequest(
         model=http_request.path_parameters["name"],
         version=http_request.path_parameters["version"],
@@ -97,6 +98,7 @@ def parse_generate(http_request: HttpRequest) -> InferRequest:
             )
         ],
         protocol="generate",
+        parameters=timeout,
     )
 
 

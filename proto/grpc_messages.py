@@ -12,11 +12,29 @@ from google.protobuf.message import DecodeError
 
 from quadriga.proto.errors import InvalidRequest
 
-POOL: Any = descriptor_pool.DescriptorPool()
-for _file in descriptor_pb2.FileDescriptorSet.FromString(
-    files("quadriga.proto").joinpath("open_inference.binpb").read_bytes()
-).file:
-    POOL.AddSerializedFile(_file.SerializeToString())
+
+def _make_pool(*, of_responses: bool) -> Any:
+    """Make a pool of all messages; in that of responses, a parameter may have several values."""
+    pool: Any = descriptor_pool.DescriptorPool()
+    compiled = files("quadriga.proto").joinpath("open_inference.binpb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
+        for message in file.message_type:
+            if of_responses and message.name == "InferParameter":
+                _dissolve_choice(message)
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _dissolve_choice(message: Any) -> None:
+    """Make the members of a message's only `oneof` fields that may all be set; the bytes of each are the same."""
+    del message.oneof_decl[:]
+    for index, field in enumerate(message.field):
+        message.oneof_decl.add(name=f"_{field.name}")
+        field.oneof_index, field.proto3_optional = index, True
+
+
+POOL: Any = _make_pool(of_responses=False)
+_RESPONSE_POOL: Any = _make_pool(of_responses=True)
 
 SERVICE = "inference.GRPCInferenceService"
 REPOSITORY_SERVICE = "inference.model_repository.ModelRepositoryService"
@@ -29,6 +47,19 @@ def message_class(name: Any) -> Any:
     return message_factory.GetMessageClass(descriptor)
 
 
+def response_class(name: str) -> Any:
+    """Return the class in which a response with parameters is written, by its name in the package `inference`.
+
+    On the wire it is `message_class(name)`. A parameter may have several values, of which a client reads the last one
+    that its own messages know, since they are members of one `oneof` there.
+
+    Source: Protocol Buffers, encoding, "Last One Wins" and "Oneofs".
+    """
+    return message_factory.GetMessageClass(
+        _RESPONSE_POOL.FindMessageTypeByName(f"inference.{name}")
+    )
+
+
 def decode_message(class_: Any, body: bytes) -> Any:
     """Decode a message; raises InvalidRequest if the bytes are no such message."""
     try:
@@ -36,3 +67,57 @@ def decode_message(class_: Any, body: bytes) -> Any:
     except DecodeError as error:
         name = class_.DESCRIPTOR.name
         raise InvalidRequest(f"expected a message {name}, got other bytes: {error}") from error
+
+
+MAX_FIELDS = 1000
+"""Maximum fields of an inference request before the name of its model; libraries write the name first."""
+
+
+def read_model_name(body: bytes) -> str:
+    """Read the first `model_name` of a `ModelInferRequest` without decoding the rest; empty if it is not found.
+
+    Source: Protocol Buffers, encoding: the name is field 1, the key of which is the byte 0A.
+    """
+    view, position = memoryview(body), 0
+    try:
+        for _ in range(MAX_FIELDS):
+            key, position = _read_varint(view, position)
+            kind = key & 7
+            if kind == 0:
+                _, position = _read_varint(view, position)
+                continue
+            length = {1: 8, 5: 4}.get(kind, 0)
+            if kind == 2:
+                length, position = _read_varint(view, position)
+            if key == 0x0A:
+                return bytes(view[position : position + length]).decode()
+            position += length
+    except (IndexError, UnicodeDecodeError):
+        return ""
+    return ""
+
+
+def check_model_name(request: Any, body: bytes) -> None:
+    """Check that a decoded request names the model in whose queue it waited: of two names the last one counts.
+
+    Raises:
+        InvalidRequest: It has several names, or one behind too many fields.
+    """
+    name = read_model_name(body)
+    if request.model_name != name:
+        raise InvalidRequest(
+            f"expected model_name once, among the first {MAX_FIELDS} fields of the message, got {name!r:.60} "
+            f"there and {request.model_name!r:.60} behind"
+        )
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    """Read an integer of variable length; return its value and the position after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, position

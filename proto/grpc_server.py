@@ -1,6 +1,12 @@
 """gRPC server of one worker: V2, health and reflection on one port, on the worker's event loop."""
 
 import asyncio
+import math
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -8,9 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from quadriga.proto.errors import ModelNotReady, NotFound
+from quadriga.proto.errors import NotFound
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
+from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -18,15 +25,13 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 WATCH_INTERVAL_S = 0.1
 """Seconds between two checks of a watched state."""
 
-REFUSE_BEFORE_CLOSE_S = 0.2
-"""Seconds for which requests are refused before the port is closed. Requests that grpc has not handed over by then get
-CANCELLED, on which clients do not try another server."""
-
 
 class GrpcServer:
     """Accepts connections on a port shared with the other workers.
 
-    Requests larger than `max_message_bytes` are refused with RESOURCE_EXHAUSTED; responses have no limit.
+    Requests larger than `max_message_bytes` and more than `max_connections` calls at once are refused with
+    RESOURCE_EXHAUSTED; responses have no limit. grpc offers no limit of the time or the bytes of messages that are
+    still arriving: what arrived is counted by the intake.
     """
 
     def __init__(
@@ -35,16 +40,32 @@ class GrpcServer:
         *,
         server_version: str,
         max_message_bytes: int,
+        max_connections: int,
+        intake: Intake,
         stream_form: StreamForm = "triton",
+        request_timeout_s: float = math.inf,
+        max_connection_age_s: float = 0.0,
     ) -> None:
-        self._service = GrpcService(serving, server_version, stream_form)
+        self._service = GrpcService(
+            serving,
+            server_version,
+            stream_form,
+            intake=intake,
+            request_timeout_s=request_timeout_s,
+        )
         self._health = Health(serving)
         options = {
             "grpc.so_reuseport": 1,
             "grpc.max_receive_message_length": max_message_bytes,
             "grpc.max_send_message_length": -1,
+            "grpc.max_concurrent_streams": max_connections,
+            "grpc.max_allowed_incoming_connections": max_connections,
         }
-        self._server: Any = grpc.aio.server(options=list(options.items()))
+        if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
+            options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
+        self._server: Any = grpc.aio.server(
+            options=list(options.items()), maximum_concurrent_rpcs=max_connections
+        )
         self._server.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
@@ -54,15 +75,44 @@ class GrpcServer:
 
     async def start(self, address: str) -> None:
         """Listen on `host:port`; raises RuntimeError if another program uses the port."""
-        self._server.add_insecure_port(address)
+        self._port = self._server.add_insecure_port(address)
         await self._server.start()
 
+    def refuse_connections(self) -> None:
+        """Take no more connections, so that clients that open one find another server; open ones go on.
+
+        grpc itself does so only together with its end, from which on calls that arrive are cancelled.
+        """
+        for listener in _listeners(self._port):
+            with listener, suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+
     async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish running ones within `grace_s` seconds."""
+        """End the streams, tell clients to go elsewhere, and finish running calls within `grace_s` seconds.
+
+        grpc cancels calls that arrive until their client has heard of it, about a millisecond later.
+        """
         self._service.close()
         self._health.close()
-        await asyncio.sleep(REFUSE_BEFORE_CLOSE_S)
         await self._server.stop(grace_s)
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    """Yield duplicates of this process's listening sockets of a port."""
+    folder = Path("/proc/self/fd")
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        try:
+            candidate = socket.socket(fileno=os.dup(int(entry.name)))
+        except OSError:  # closed since it was listed, or no socket
+            continue
+        if (
+            candidate.family in (socket.AF_INET, socket.AF_INET6)
+            and candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            and candidate.getsockname()[1] == port
+        ):
+            yield candidate
+        else:
+            candidate.close()
 
 
 class Health:
@@ -84,10 +134,7 @@ class Health:
             ready = self._serving.unready_reason() is None
         else:
             try:
-                self._serving.model_info(name, None)
-                ready = True
-            except ModelNotReady:
-                ready = False
+                ready = self._serving.model_unready_reason(name, None) is None
             except NotFound:
                 return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING

@@ -8,7 +8,8 @@ they differ.
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -17,9 +18,11 @@ import msgspec
 from google.protobuf import json_format
 
 from quadriga.proto.classification import infer_and_classify
+from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
     ModelNotReady,
     NotFound,
+    Overloaded,
     ProtocolError,
     Unsupported,
     translate_recursion_error,
@@ -28,12 +31,22 @@ from quadriga.proto.grpc_messages import (
     POOL,
     REPOSITORY_SERVICE,
     SERVICE,
+    check_model_name,
     decode_message,
     message_class,
+    read_model_name,
+    response_class,
 )
-from quadriga.proto.messages import InferResponse, ModelInfo, Serving
+from quadriga.proto.intake import Intake
+from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving
 from quadriga.proto.operations import store_headers
-from quadriga.proto.v2_extensions import config_json, index_json, parse_load, statistics_json
+from quadriga.proto.v2_extensions import (
+    config_json,
+    index_json,
+    no_other_repository,
+    parse_load,
+    statistics_json,
+)
 from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
 from quadriga.proto.v2_rest import EXTENSIONS, model_metadata
 
@@ -43,6 +56,9 @@ StreamForm = Literal["triton", "mlserver"]
 MAX_DETAILS_BYTES = 2000
 """Maximum length of an error's details: they travel in a header, up to three bytes for each, and clients accept 8 KiB
 of headers."""
+
+MAX_PROPERTY_BYTES = 128
+"""Length from which a text in MLServer's form is no text in that of the Open Inference Protocol."""
 
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -58,9 +74,17 @@ class GrpcService:
     """
 
     def __init__(
-        self, serving: Serving, server_version: str, stream_form: StreamForm = "triton"
+        self,
+        serving: Serving,
+        server_version: str,
+        stream_form: StreamForm = "triton",
+        *,
+        intake: Intake | None = None,
+        request_timeout_s: float = math.inf,
     ) -> None:
         self._serving = serving
+        self._request_timeout_s = request_timeout_s
+        self._intake = intake or Intake()
         self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
@@ -79,32 +103,48 @@ class GrpcService:
         return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
 
     def close(self) -> None:
-        """Refuse new requests, and end streams after their current request."""
+        """End streams after their current request; calls that still come are answered."""
         self._closing.set()
 
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
         task = partial(self._answer, method, body)
         try:
-            if self._closing.is_set():
-                raise ModelNotReady(SHUTTING_DOWN)
-            response, trailer = (
-                await self._serving.run(task) if method.name in _IN_THREAD else task()
-            )
+            with self._intake.hold(len(body)):
+                if method.name == "ModelInfer":
+                    response, trailer = await self._run(task, body, context)
+                elif method.name in _IN_THREAD:
+                    response, trailer = await asyncio.to_thread(task)
+                else:
+                    response, trailer = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
         if trailer:
             context.set_trailing_metadata(trailer)
         return response
 
+    def _run(self, task: Callable[[], Result], body: bytes, context: Any) -> Awaitable[Result]:
+        """Run an inference in the pool of threads; its time ends with that of the call.
+
+        If the client leaves, grpc cancels the handler, and so the request.
+        """
+        deadline = Deadline(self._request_timeout_s)
+        if (remaining_s := context.time_remaining()) is not None:
+            deadline.shorten(remaining_s, CALL_LIMIT)
+        return self._serving.run(
+            task, model=read_model_name(body), deadline=deadline, connection=context.peer()
+        )
+
     def _answer(self, method: Any, body: bytes) -> tuple[bytes, _Trailer]:
         """Decode, run and encode a request; return the bytes, and the result of storing as trailing metadata."""
         request = decode_message(message_class(method.input_type), body)
-        response = message_class(method.output_type)()
         trailer: _Trailer = ()
         if method.name == "ModelInfer":
+            check_model_name(request, body)
+            response = response_class("ModelInferResponse")()
             headers = store_headers(_infer(self._serving, request, response))
             trailer = tuple((name.decode(), value.decode()) for name, value in headers)
         else:
+            response = message_class(method.output_type)()
             value = self._metadata
             if method.name != "ServerMetadata":
                 value = _ANSWERS[method.name](self._serving, request)
@@ -125,7 +165,9 @@ class GrpcService:
                 if body is grpc.aio.EOF:
                     return
                 try:
-                    response = await self._serving.run(partial(self._stream_answer, body))
+                    with self._intake.hold(len(body)):
+                        task = partial(self._stream_answer, body)
+                        response = await self._run(task, body, context)
                 except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":
                         await _abort(context, error)
@@ -141,9 +183,10 @@ class GrpcService:
     def _stream_answer(self, body: bytes) -> bytes:
         """Run one request of a stream; in Triton's form its error is a response, too."""
         request = decode_message(message_class("ModelInferRequest"), body)
-        stream_response = message_class("ModelStreamInferResponse")()
+        stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
         try:
+            check_model_name(request, body)
             _infer(self._serving, request, infer_response)
         except ProtocolError as error:
             if self._stream_form == "mlserver":
@@ -174,6 +217,8 @@ def _status(error: Exception) -> tuple[Any, str]:
 
 
 async def _abort(context: Any, error: Exception) -> NoReturn:
+    if isinstance(error, Overloaded):
+        context.set_trailing_metadata((("retry-after", str(error.retry_after_s)),))
     await context.abort(*_status(error))
     raise AssertionError from error  # abort has raised
 
@@ -188,12 +233,26 @@ def _model(serving: Serving, request: Any) -> ModelInfo:
     return serving.model_info(request.name, request.version or None)
 
 
+def _model_metadata(serving: Serving, request: Any) -> dict[str, Any]:
+    """Render a model's metadata, with its task as a parameter, as MLServer's messages have them.
+
+    The Open Inference Protocol has texts there: its clients read the task behind two bytes, as long as it is short.
+    """
+    info = _model(serving, request)
+    task = (
+        {"task": {"string_param": info.task}}
+        if len(info.task.encode()) < MAX_PROPERTY_BYTES
+        else {}
+    )
+    return model_metadata(info) | {"parameters": task}
+
+
 def _model_ready(serving: Serving, request: Any) -> dict[str, bool]:
     try:
-        _model(serving, request)
-    except (ModelNotReady, NotFound):
+        reason = serving.model_unready_reason(request.name, request.version or None)
+    except NotFound:
         return {"ready": False}
-    return {"ready": True}
+    return {"ready": reason is None}
 
 
 def _model_statistics(serving: Serving, request: Any) -> dict[str, Any]:
@@ -201,17 +260,29 @@ def _model_statistics(serving: Serving, request: Any) -> dict[str, Any]:
     return {"model_stats": list(map(statistics_json, statistics))}
 
 
+def _repository_index(serving: Serving, request: Any) -> dict[str, Any]:
+    if request.repository_name:
+        raise no_other_repository(request.repository_name)
+    return {"models": index_json(serving, ready=request.ready)}
+
+
+def _repository_model(request: Any) -> str:
+    """Return the name of a model to load or unload: KServe's only field is Triton's repository."""
+    name: str = request.model_name or request.repository_name
+    if request.model_name and request.repository_name:
+        raise no_other_repository(request.repository_name)
+    return name
+
+
 def _repository_load(serving: Serving, request: Any) -> dict[str, Any]:
     """Load a model; Triton's parameters are `config`, in JSON, and `file:<path>`, with the contents."""
-    name = (
-        request.model_name or request.repository_name
-    )  # KServe's only field is Triton's repository
+    name = _repository_model(request)
     serving.load_model(name, *parse_load(read_parameters(request.parameters, "the request")))
     return {"model_name": name, "isLoaded": True}
 
 
 def _repository_unload(serving: Serving, request: Any) -> dict[str, Any]:
-    name = request.model_name or request.repository_name  # as above
+    name = _repository_model(request)
     serving.unload_model(name)
     return {"model_name": name, "isUnloaded": True}
 
@@ -220,16 +291,14 @@ _ANSWERS: dict[str, Callable[[Serving, Any], Any]] = {
     "ServerLive": lambda _, __: {"live": True},
     "ServerReady": lambda serving, _: {"ready": serving.unready_reason() is None},
     "ModelReady": _model_ready,
-    "ModelMetadata": lambda serving, request: model_metadata(_model(serving, request)),
+    "ModelMetadata": _model_metadata,
     "ModelConfig": lambda serving, request: {"config": config_json(_model(serving, request))},
     "ModelStatistics": _model_statistics,
-    "RepositoryIndex": lambda serving, request: {
-        "models": index_json(serving, ready=request.ready)
-    },
+    "RepositoryIndex": _repository_index,
     "RepositoryModelLoad": _repository_load,
     "RepositoryModelUnload": _repository_unload,
 }
 """Responses as REST has them in JSON, by RPC; written to the fields that the response message has."""
 
-_IN_THREAD = ("ModelInfer", "RepositoryModelLoad", "RepositoryModelUnload")
-"""RPCs that run in a thread of the pool; the others only read state."""
+_IN_THREAD = ("RepositoryModelLoad", "RepositoryModelUnload")
+"""RPCs that take a thread outside the pool, as over HTTP: they may be long and must delay no request."""

@@ -4,7 +4,6 @@ Source: RFC 9110, sections 8.4.1 and 12.5.3: gzip, and deflate, which is zlib.
 """
 
 import logging
-import re
 import zlib
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -32,7 +31,8 @@ MIN_BYTES = 1024
 _LEVEL = 1
 """Fastest level of zlib: clients that accept compression by default would pay for each further level."""
 
-_CODING = re.compile(rb"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9]+\.?[0-9]*)\s*)?(?:,|$)")
+MAX_CODINGS = 32
+"""Maximum codings of an `Accept-Encoding` that are read: browsers and libraries send at most six."""
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
@@ -101,7 +101,11 @@ def error_response(error: Exception) -> tuple[int, bytes, list[tuple[bytes, byte
         _log.error("a request failed by a fault of the server", exc_info=error)
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), []
-    headers = [(b"retry-after", b"1")] if status == HTTPStatus.SERVICE_UNAVAILABLE else []
+    headers: list[tuple[bytes, bytes]] = []
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", 1)))
+    if getattr(error, "closes", False):
+        headers.append((b"connection", b"close"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     return status, error_body(str(error)), headers
@@ -133,12 +137,34 @@ def compress(body: bytes, accept_encoding: bytes) -> tuple[bytes, Headers]:
     """Compress a body as `Accept-Encoding` allows; return it with the headers that say so."""
     if len(body) < MIN_BYTES:
         return body, ()
-    quality = {
-        match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accept_encoding)
-    }
+    quality = coding_qualities(accept_encoding)
     encoding = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
     if quality.get(encoding, 0.0) <= 0:
         return body, ()
     encoder = zlib.compressobj(_LEVEL, wbits=_WINDOWS[encoding])
     compressed = encoder.compress(body) + encoder.flush()
     return compressed, [(b"content-encoding", encoding), (b"vary", b"accept-encoding")]
+
+
+def coding_qualities(accept_encoding: bytes) -> dict[bytes, float]:
+    """Read the first `MAX_CODINGS` codings of an `Accept-Encoding` with their weights; malformed ones are left out.
+
+    It is split at commas and read once, as a client could make a regular expression try each division of many spaces.
+    """
+    qualities = {}
+    for element in accept_encoding.split(b",", MAX_CODINGS)[:MAX_CODINGS]:
+        name, semicolon, parameter = element.partition(b";")
+        key, _, weight = parameter.partition(b"=")
+        if not semicolon:
+            weight = b"1"
+        elif key.strip().lower() != b"q":
+            continue
+        if _is_decimal(weight := weight.strip()):
+            qualities[name.strip().lower()] = float(weight)
+    return qualities
+
+
+def _is_decimal(text: bytes) -> bool:
+    """Whether a text is digits with at most one point behind the first, unlike the other forms that `float` reads."""
+    digits, _, fraction = text.partition(b".")
+    return digits.isdigit() and (not fraction or fraction.isdigit())

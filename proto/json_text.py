@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import pybase64
 
 from quadriga.proto.errors import InvalidRequest
 
@@ -40,3 +41,16 @@ def take_parameters(holder: Mapping[str, Any], location: str = "") -> dict[str, 
             f"{location}expected parameters to be an object, got {parameters!r:.60}"
         )
     return parameters or {}
+
+
+def is_base64(value: Any) -> bool:
+    """Check whether a value is `{"b64": "<text>"}`, the form of bytes."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def base64_bytes(value: Mapping[str, str]) -> bytes:
+    """Decode `{"b64": "<text>"}`."""
+    try:
+        return pybase64.b64decode("".join(value["b64"].split()), validate=True)
+    except ValueError as error:
+        raise InvalidRequest(f"Unable to base64 decode: {error}") from error

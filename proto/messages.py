@@ -1,21 +1,25 @@
 """Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy.typing as npt
 
+from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import InvalidRequest
 
 Result = TypeVar("Result")
 
-ModelState = Literal["LOADING", "READY", "FAILED", "UNLOADED"]
+ModelState = Literal["LOADING", "READY", "FAILED", "UNLOADED", "REFUSED"]
+"""State of a model version; one that is `REFUSED` is loaded, but has ended its process too often."""
 
 NotFinite = Literal["token", "null", "error"]
 """How NaN and the infinities, which JSON cannot represent, are written: as a bare token, as null, or refused."""
 
+MAX_INPUTS = 10_000
+"""Maximum inputs of a request, or images of protocols that make an input of each."""
 MAX_NAME_CHARACTERS = 1024
 """Maximum length of a request's id and of an input's name, which are stored with each inference."""
 
@@ -34,6 +38,12 @@ def check_name(subject: str, name: str) -> None:
         raise InvalidRequest(
             f"expected {subject} of at most {MAX_NAME_BYTES} bytes, got {size_bytes}"
         )
+
+
+def check_input_count(count: int) -> None:
+    """Refuse a request of more than `MAX_INPUTS` inputs, before each is read."""
+    if count > MAX_INPUTS:
+        raise InvalidRequest(f"expected at most {MAX_INPUTS} inputs in a request, got {count}")
 
 
 def first_request_id(*ids: str | None) -> str:
@@ -104,6 +114,8 @@ class InferRequest(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
     protocol: str = "v2"
     """Name of the protocol of the request, as stored with its inferences."""
+    has_text_numbers: bool = False
+    """Whether the protocol's parameters have no fractions, so that texts may stand for numbers."""
 
 
 class InferResponse(msgspec.Struct, frozen=True):
@@ -156,10 +168,17 @@ class ModelInfo(msgspec.Struct, frozen=True):
     outputs: Sequence[TensorInfo]
     labels: Sequence[str] = ()
     """Labels of the classes, by class id."""
+    features: Sequence[str] = ()
+    """Names of the features of a row, in the order of the inputs and their columns, where anything names them."""
+    takes_images: bool = False
+    """Whether the inputs are images; else they are the tensors of `inputs`."""
     version_labels: Sequence[str] = ()
     """Names of this version in TF Serving's paths, such as `stable`."""
     max_batch: int = 1
     """Maximum number of images, or of rows of tensors, in one run."""
+    graph_inputs: Sequence[TensorInfo] = ()
+    """Inputs of the graph, if requests have others unless their content_type is raw."""
+    graph_outputs: Sequence[TensorInfo] = ()
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -169,6 +188,42 @@ class ModelStatus(msgspec.Struct, frozen=True):
     version: str
     state: ModelState
     reason: str = ""
+
+
+HealthState = Literal["ready", "degraded", "not ready", "off"]
+"""`degraded`: something is wrong that fails no request; `off`: the settings switch it off."""
+
+
+class HealthPart(msgspec.Struct, frozen=True):
+    """State of one part of the server."""
+
+    state: HealthState
+    reason: str | None = None
+    """What is wrong, for the operator; None where nothing is."""
+
+
+class ProcessHealth(msgspec.Struct, frozen=True):
+    """State of one process of the server."""
+
+    name: str
+    state: str
+    reason: str | None
+    restarts: int
+    hangs: int
+
+
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the server by its parts."""
+
+    status: HealthState
+    """The worst state of a part."""
+    process: HealthPart
+    store: HealthPart
+    models: HealthPart
+    lag_bytes: int | None
+    """Bytes of the journal that are not in the database; None where nothing is stored."""
+    processes: Sequence[ProcessHealth]
+    versions: Sequence[ModelStatus]
 
 
 class Duration(msgspec.Struct, frozen=True):
@@ -209,6 +264,19 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of each batch size, in increasing order."""
 
 
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """Requests to one model that wait or run now, and those that were not answered, since the start."""
+
+    model: str
+    """Name of the model; empty for requests that name no known model."""
+    waiting: int = 0
+    running: int = 0
+    refused: dict[str, int] = {}
+    """Requests refused on arrival, by reason."""
+    stopped: dict[str, int] = {}
+    """Requests stopped before their answer, by reason."""
+
+
 class Serving(Protocol):
     """The server behind the protocols; `quadriga.engine.pipeline` satisfies it."""
 
@@ -235,8 +303,28 @@ class Serving(Protocol):
         """
         ...
 
-    def run(self, task: Callable[[], Result]) -> Awaitable[Result]:
-        """Run a task in the bounded pool of threads, off the event loop."""
+    def run(
+        self,
+        task: Callable[[], Result],
+        *,
+        model: str | None = None,
+        deadline: Deadline | None = None,
+        connection: Hashable = None,
+        is_begun: bool = False,
+    ) -> Awaitable[Result]:
+        """Run a task in the bounded pool of threads, off the event loop.
+
+        Args:
+            task: A function that blocks.
+            model: Name of the model that the request names, in any form; None if it names none.
+            deadline: Ends the wait, and the task where it checks it; None for no limit.
+            connection: Connection from which the request came: those of one model take turns.
+            is_begun: Whether the task continues a request, which is not refused again.
+
+        Raises:
+            quadriga.proto.errors.WaitTooLong: The request would wait too long.
+            quadriga.proto.errors.DeadlineExceeded: The time of the request is over.
+        """
         ...
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
@@ -254,6 +342,18 @@ class Serving(Protocol):
 
     def unready_reason(self) -> str | None:
         """Return why the server is not ready; None if it is."""
+        ...
+
+    def model_unready_reason(self, name: str, version: str | None) -> str | None:
+        """Return why requests to a model are refused; None if they are answered.
+
+        Raises:
+            quadriga.proto.errors.NotFound: No such model or version.
+        """
+        ...
+
+    def health_report(self) -> HealthReport:
+        """Return the state of the server by its parts."""
         ...
 
     def load_model(
@@ -274,4 +374,8 @@ class Serving(Protocol):
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
         """Return the statistics of one model, or of all."""
+        ...
+
+    def queue_statistics(self) -> Sequence[QueueStatistics]:
+        """Return which requests wait, run, were refused and were stopped, by model."""
         ...

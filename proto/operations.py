@@ -5,15 +5,17 @@ verbs behind a colon nor case-insensitive paths, both of TF Serving. A protocol 
 """
 
 import asyncio
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from quadriga.proto.errors import MethodNotAllowed, Overloaded
+from quadriga.proto.deadline import HEADER, HEADER_LIMIT, Deadline, read_timeout_header
+from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import Headers, compress, decompress, error_response, read_body, send_body
 from quadriga.proto.messages import (
     InferRequest,
@@ -31,9 +33,6 @@ MAX_HEADER_BYTES = 3072
 64 KiB a line."""
 
 IDS_HEADER = b"quadriga-inference-ids"
-
-BUSY_RETRY_S = 0.05
-"""Seconds until a stream that found no free thread tries again."""
 
 
 class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +55,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
     """Values by name in lower case."""
     body: bytes = b""
     """Body without its content encoding."""
+    query: bytes = b""
+    """Query of the URL, as it was sent."""
     is_event: bool = False
     """Whether the request is the data of a CloudEvent."""
 
@@ -129,13 +130,18 @@ class Dispatcher:
     """Matches paths to operations, reads bodies, runs handlers in the pool, compresses and sends.
 
     If two operations share path and verb, the first one is used. Bodies larger than `max_body_bytes`, before or after
-    decompression, are refused with 413.
+    decompression, are refused with 413. The time of a request, `request_timeout_s`, begins when its body is there.
     """
 
     def __init__(
-        self, serving: Serving, operations: Sequence[Operation], max_body_bytes: int
+        self,
+        serving: Serving,
+        operations: Sequence[Operation],
+        max_body_bytes: int,
+        request_timeout_s: float = math.inf,
     ) -> None:
         self._serving = serving
+        self._request_timeout_s = request_timeout_s
         self._max_body_bytes = max_body_bytes
         paths: dict[tuple[str, bool], dict[str, Operation]] = {}
         for operation in operations:
@@ -183,12 +189,20 @@ class Dispatcher:
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
-            task = partial(self._answer, operation, HttpRequest(parameters, headers, body))
+            query = scope.get("query_string", b"")
+            http_request = HttpRequest(parameters, headers, body, query=query)
+            task = partial(self._answer, operation, http_request)
+            deadline = self._deadline(headers)
             if operation.own_thread:
                 response = await asyncio.to_thread(task)
+            elif operation.in_thread or b"content-encoding" in headers:
+                model = parameters.get("name") if operation.in_thread else None
+                answering = self._serving.run(
+                    task, model=model, deadline=deadline, connection=scope.get("client")
+                )
+                response = await _while_connected(answering, deadline, receive)
             else:
-                waits = operation.in_thread or b"content-encoding" in headers
-                response = await self._serving.run(task) if waits else task()
+                response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
             status, body, error_headers = error_response(error)
             await send_body(send, status, body, error_headers)
@@ -202,7 +216,8 @@ class Dispatcher:
                 media_type=response.media_type,
             )
         else:
-            await self._stream(response, response.body, receive, send)
+            chunks = _Chunks(self._serving, response.body, parameters.get("name"), deadline)
+            await _send_stream(response, chunks, receive, send)
 
     def _answer(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
         """Decompress, call the handler, compress; in a thread if the operation takes one."""
@@ -221,33 +236,64 @@ class Dispatcher:
         body, headers = compress(response.body, accept_encoding)
         return msgspec.structs.replace(response, body=body, headers=[*response.headers, *headers])
 
-    async def _next(self, chunks: Iterator[bytes]) -> bytes | None:
-        """Read a chunk in the pool; a stream that has begun waits where new requests are refused."""
-        while True:
-            try:
-                return await self._serving.run(partial(next, chunks, None))
-            except Overloaded:
-                await asyncio.sleep(BUSY_RETRY_S)
+    def _deadline(self, headers: Mapping[bytes, bytes]) -> Deadline:
+        """Begin the time of a request; its header `Request-Timeout` may ask for less than the server allows."""
+        deadline = Deadline(self._request_timeout_s)
+        if (value := headers.get(HEADER)) is not None:
+            deadline.shorten(read_timeout_header(value), HEADER_LIMIT)
+        return deadline
 
-    async def _stream(
-        self, response: HttpResponse, chunks: Iterator[bytes], receive: Receive, send: Send
-    ) -> None:
-        """Send chunks as they come, until they end or the client disconnects."""
-        disconnected = asyncio.ensure_future(_disconnected(receive))
-        headers = [(b"content-type", response.media_type), *response.headers]
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        try:
-            while not disconnected.done():
-                chunk = await self._next(chunks)
-                if chunk is None:
-                    break
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        finally:
-            disconnected.cancel()
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+class _Chunks(msgspec.Struct, frozen=True):
+    """The chunks of a response that is sent as it is made, each made in the pool of threads."""
+
+    serving: Serving
+    chunks: Iterator[bytes]
+    model: str | None
+    deadline: Deadline
+
+    async def next(self) -> bytes | None:
+        """Make the next chunk; None after the last one."""
+        step = partial(next, self.chunks, None)
+        return await self.serving.run(step, model=self.model, deadline=self.deadline, is_begun=True)
+
+
+async def _while_connected(
+    answering: Awaitable[HttpResponse], deadline: Deadline, receive: Receive
+) -> HttpResponse:
+    """Wait for a response, and stop the request if its client disconnects before."""
+    watching = asyncio.ensure_future(_stop_on_disconnect(receive, deadline))
+    try:
+        return await answering
+    finally:
+        watching.cancel()
+
+
+async def _send_stream(
+    response: HttpResponse, chunks: _Chunks, receive: Receive, send: Send
+) -> None:
+    """Send chunks as they come, until they end or the client disconnects."""
+    disconnected = asyncio.ensure_future(_stop_on_disconnect(receive, chunks.deadline))
+    headers = [(b"content-type", response.media_type), *response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    try:
+        while not disconnected.done():
+            chunk = await chunks.next()
+            if chunk is None:
+                break
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    finally:
+        disconnected.cancel()
+        close = getattr(chunks.chunks, "close", None)
+        if close is not None:
+            close()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _stop_on_disconnect(receive: Receive, deadline: Deadline) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    deadline.stop(ClientLeft("the client disconnected"))
 
 
 def request_id(http_request: HttpRequest, body_id: str | None = None) -> str:
@@ -279,11 +325,6 @@ def store_headers(response: InferResponse) -> list[tuple[bytes, bytes]]:
     if response.lag_bytes:
         headers.append((b"quadriga-store-lag", b"%d" % response.lag_bytes))
     return headers
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 _PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")

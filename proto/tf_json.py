@@ -9,7 +9,7 @@ Source: TensorFlow Serving, "RESTful API"; util/json_tensor.cc where the page is
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,7 @@ import pybase64
 
 from quadriga.proto.datatypes import MAX_DIMENSIONS, NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.json_text import base64_bytes, is_base64
 from quadriga.proto.messages import NotFinite, Tensor, TensorInfo
 
 TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
@@ -77,19 +78,6 @@ def shorten_value(value: Any) -> str:
     """Encode a value for an error, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def is_base64(value: Any) -> bool:
-    """Check whether a value is `{"b64": "<text>"}`, the form of bytes."""
-    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
-
-
-def base64_bytes(value: Mapping[str, str]) -> bytes:
-    """Decode `{"b64": "<text>"}`."""
-    try:
-        return pybase64.b64decode("".join(value["b64"].split()), validate=True)
-    except ValueError as error:
-        raise InvalidRequest(f"Unable to base64 decode: {error}") from error
 
 
 def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:

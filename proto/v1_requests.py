@@ -14,7 +14,7 @@ import numpy as np
 
 from quadriga.proto import tf_json
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import take_parameters
+from quadriga.proto.json_text import base64_bytes, is_base64, take_parameters
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -22,8 +22,9 @@ from quadriga.proto.messages import (
     NotFinite,
     Tensor,
     TensorInfo,
+    check_input_count,
 )
-from quadriga.proto.tf_json import base64_bytes, is_base64, shorten_value
+from quadriga.proto.tf_json import shorten_value
 from quadriga.tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
@@ -41,8 +42,8 @@ class PredictRequest(msgspec.Struct, frozen=True):
     """Request to predict, and the form of its response."""
 
     request: InferRequest
-    is_image_model: bool
-    """Whether the response holds predictions, one list for each image, instead of tensors."""
+    has_predictions: bool
+    """Whether the response holds predictions, one list for each image or row, instead of tensors."""
     by_rows: bool
     key: Literal["predictions", "outputs"]
 
@@ -62,7 +63,8 @@ def parse_predict(
 ) -> PredictRequest:
     """Parse a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
-    With `inputs_are_rows`, `inputs` is another name of `instances`, as in KServe.
+    With `inputs_are_rows`, `inputs` is another name of `instances`, as in KServe; so are objects in a list of it, which
+    are no columns.
     """
     document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
@@ -76,24 +78,24 @@ def parse_predict(
         raise InvalidRequest("Missing 'inputs' or 'instances' key")
     data = document["instances" if by_rows else "inputs"]
     key: Literal["predictions", "outputs"] = "outputs"
-    if by_rows or inputs_are_rows:
+    if by_rows or inputs_are_rows or (not info.takes_images and _are_objects(data)):
         by_rows, key = by_rows or isinstance(data, list), "predictions"
     if by_rows and not isinstance(data, list):
         raise InvalidRequest(
             f"JSON Value: {shorten_value(data)} Expecting 'instances' to be an list/array"
         )
-    is_image_model = info.task != _TENSOR
-    items = _images(data) if is_image_model else data
-    if (by_rows or is_image_model) and not items:
+    items = _images(data) if info.takes_images else data
+    if (by_rows or info.takes_images) and not items:
         raise InvalidRequest("JSON Value: [] No values in 'instances' array")
-    if is_image_model:
+    if info.takes_images:
+        check_input_count(len(items))
         inputs = [_image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
         inputs = tf_json.tensors_from_rows(data, info.inputs)
     else:
         inputs = tf_json.tensors_from_columns(data, info.inputs)
     request = _make_request(info, request_id, inputs, document)
-    return PredictRequest(request, is_image_model, by_rows, key)
+    return PredictRequest(request, info.task != _TENSOR, by_rows, key)
 
 
 def render_predict(
@@ -108,7 +110,7 @@ def render_predict(
         InvalidRequest: An output of a request by rows has no rows, or not as many as the others.
     """
     outputs = response.outputs
-    if predict.is_image_model:
+    if predict.has_predictions:
         text = msgspec.json.encode([prediction for tensor in outputs for prediction in tensor.data])
     elif predict.by_rows:
         text = f"[{','.join(_by_rows(outputs, not_finite))}]".encode()
@@ -150,6 +152,15 @@ def _image_input(value: Any, index: int) -> Tensor:
             f"got {shorten_value(image)}"
         )
     return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters=parameters)
+
+
+def _are_objects(data: Any) -> bool:
+    """Check whether data is a list of objects, each with the values of one row."""
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and all(isinstance(item, dict) and not is_base64(item) for item in data)
+    )
 
 
 def _images(data: Any) -> list[Any]:
@@ -255,18 +266,20 @@ def parse_examples(
             raise InvalidRequest(f"expected feature {name!r:.60} in context or examples, got both")
         merged.append({**context, **features})
     if method == "classify":
-        inputs = [_image_input(tensor, number) for number, tensor in enumerate(merged)]
         parameters = {"metadata": take_parameters(document).get("metadata")}
         parameters["action"] = "predict_proba"
-        return _make_request(info, request_id, inputs, {"parameters": parameters})
-    columns = {tensor.name: _column(merged, tensor) for tensor in info.inputs}
-    return _make_request(
-        info, request_id, tf_json.tensors_from_columns(columns, info.inputs), document
-    )
+        document = {"parameters": parameters}
+    if info.takes_images:
+        inputs = [_image_input(tensor, number) for number, tensor in enumerate(merged)]
+    else:
+        rows = [_with_input(example, info) for example in merged]
+        columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
+        inputs = tf_json.tensors_from_columns(columns, info.inputs)
+    return _make_request(info, request_id, inputs, document)
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
-    """Encode each image's labels and scores, in the order of the model's classes."""
+    """Encode the labels and scores of each image or row, in the order of the model's classes."""
     positions = {label: position for position, label in reversed([*enumerate(labels)])}
     results = [
         [
@@ -309,6 +322,17 @@ def _features(example: Any) -> dict[str, Any]:
                 f"Unexpected element type in feature: {name:.60} expecting type: {min(kinds)}"
             )
     return example
+
+
+def _with_input(example: Mapping[str, Any], info: ModelInfo) -> Mapping[str, Any]:
+    """Return an example with the features of a row as the list that the model's only input takes."""
+    if len(info.inputs) != 1 or info.inputs[0].name in example or not info.features:
+        return example
+    if missing := [feature for feature in info.features if feature not in example]:
+        raise InvalidRequest(f"Feature: {missing[0]:.60} is required but could not be found.")
+    row = [example[feature] for feature in info.features]
+    values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in row]
+    return {info.inputs[0].name: values}
 
 
 def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any]:

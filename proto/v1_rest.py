@@ -31,7 +31,9 @@ from quadriga.proto.tf_json import TYPES
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
 
-_STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
+_ACTIONS = ("predict", "explain", "classify", "regress")
+
+_STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END", "REFUSED": "END"}
 """States with another name in TF Serving."""
 
 
@@ -71,9 +73,13 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
 
 
 def _malformed(verb: str, http_request: HttpRequest) -> HttpResponse:
-    raise InvalidRequest(
-        f"Malformed request: {verb} /v1/{http_request.path_parameters['rest']:.200}"
-    )
+    rest: str = http_request.path_parameters["rest"]
+    name, colon, action = rest.rpartition(":")
+    expected = ""
+    if verb == "POST" and colon and "/" not in action and action.lower() not in _ACTIONS:
+        actions = ", ".join(f":{known}" for known in _ACTIONS)
+        expected = f": expected one of {actions} after {name:.100}, got :{action:.60}"
+    raise InvalidRequest(f"Malformed request: {verb} /v1/{rest:.200}{expected}")
 
 
 def _predict(
@@ -124,13 +130,16 @@ def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
         sought = "any versions" if version is None else f"version {version}"
         raise NotFound(f"Could not find {sought} of model {name:.140}") from error
     except ModelNotReady as error:
-        raise ModelNotReady(f"Model with name {name:.140} is not ready. {error}") from error
+        text = f"Model with name {name:.140} is not ready. {error}"
+        raise ModelNotReady(text, error.retry_after_s) from error
+    if (reason := serving.model_unready_reason(info.name, version)) is not None:
+        raise ModelNotReady(f"Model with name {info.name} is not ready. {reason}")
     statuses = [
         {
             "version": status.version,
             "state": _STATES.get(status.state, status.state),
             "status": {
-                "error_code": "UNKNOWN" if status.state == "FAILED" else "OK",
+                "error_code": "UNKNOWN" if status.state in ("FAILED", "REFUSED") else "OK",
                 "error_message": status.reason,
             },
         }

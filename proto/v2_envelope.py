@@ -25,6 +25,7 @@ from quadriga.proto.messages import (
     NotFinite,
     RequestedOutput,
     Tensor,
+    check_input_count,
     check_name,
     first_request_id,
 )
@@ -91,6 +92,7 @@ def parse_infer(
     decoded = _decode(text)
     if not decoded.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
+    check_input_count(len(decoded.inputs))
     raw = memoryview(body)[len(text) :]
     inputs = []
     for index, tensor in enumerate(decoded.inputs):
@@ -243,7 +245,7 @@ def _tensor(tensor: InputTensor, raw: memoryview | None, location: str) -> Tenso
     if raw is not None:
         data, shape = from_raw(raw, tensor.datatype, tensor.shape, location)
     elif tensor.datatype == "BYTES":
-        data, shape = datatypes.texts_from_json(tensor.data, tensor.shape, location)
+        data, shape = datatypes.elements_from_json(tensor.data, tensor.shape, location)
     else:
         data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, location)
         shape = data.shape

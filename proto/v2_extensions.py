@@ -27,8 +27,15 @@ from quadriga.proto.operations import (
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
 
-_STATES = {"FAILED": "UNAVAILABLE", "UNLOADED": "UNAVAILABLE"}
+_STATES = dict.fromkeys(("FAILED", "UNLOADED", "REFUSED"), "UNAVAILABLE")
 """States with another name in Triton."""
+
+_PLATFORM, _BACKEND = "onnxruntime_onnx", "onnxruntime"
+"""Triton's names of what runs the models; the metadata has the protocol's own."""
+
+_ONE_REPOSITORY = (
+    "models to be named without a repository, as there is one, got repository {repository!r}"
+)
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -97,14 +104,11 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
 
 def _not_offered() -> list[Operation]:
     """Make the endpoints that Triton has and this server has not: 501, with the reason."""
-    one_repository = (
-        "models to be named without a repository, as there is one, got repository {repository!r}"
-    )
     trace = "no request for traces: this server records none"
     log = "no request for log settings: this server logs to standard error, from level INFO on"
     tensors = "tensors in the request: this server reads no shared memory"
     rows: list[tuple[Literal["GET", "POST"], str, str]] = [
-        ("POST", f"{_REPOSITORY}/{{repository}}/{action}", one_repository)
+        ("POST", f"{_REPOSITORY}/{{repository}}/{action}", _ONE_REPOSITORY)
         for action in ("index", "models/{name}/load", "models/{name}/unload")
     ]
     for path, reason in (("/v2[/models/{name}]/trace/setting", trace), ("/v2/logging", log)):
@@ -121,6 +125,11 @@ def _not_offered() -> list[Operation]:
 
 def _refuse(reason: str, http_request: HttpRequest) -> HttpResponse:
     raise Unsupported(f"expected {reason.format(**http_request.path_parameters)}")
+
+
+def no_other_repository(name: str) -> Unsupported:
+    """Return the error of a request that names a repository."""
+    return Unsupported(f"expected {_ONE_REPOSITORY.format(repository=name[:140])}")
 
 
 def _read(body: bytes, type_: type[Read]) -> Read:
@@ -225,8 +234,8 @@ def config_json(info: ModelInfo) -> dict[str, Any]:
     batched = all(tensor.shape[:1] == (-1,) for tensor in tensors)
     return {
         "name": info.name,
-        "platform": info.platform,
-        "backend": info.platform.partition("_")[0],
+        "platform": _PLATFORM,
+        "backend": _BACKEND,
         "version_policy": {"specific": {"versions": [int(version) for version in info.versions]}},
         "max_batch_size": info.max_batch if batched else 0,
         "input": _tensors_json(info.inputs, batched=batched),

@@ -21,6 +21,7 @@ from quadriga.proto.messages import (
     InferResponse,
     RequestedOutput,
     Tensor,
+    check_input_count,
     check_name,
     first_request_id,
 )
@@ -45,6 +46,7 @@ def parse_infer(message: Any) -> InferRequest:
     """Parse an inference request, a `ModelInferRequest`."""
     if not message.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
+    check_input_count(len(message.inputs))
     for index, tensor in enumerate(message.inputs):
         if "shared_memory_region" in tensor.parameters:
             raise Unsupported(
@@ -72,11 +74,12 @@ def parse_infer(message: Any) -> InferRequest:
         ],
         parameters=read_parameters(message.parameters, "the request"),
         protocol="v2-grpc",
+        has_text_numbers=True,
     )
 
 
 def render_infer(response: InferResponse, message: Any, *, raw: bool) -> None:
-    """Write an inference response to an empty `ModelInferResponse`.
+    """Write an inference response to an empty `ModelInferResponse`, of `response_class`.
 
     Tensors are written as bytes if `raw`, or if any of them has no typed contents.
     """
@@ -148,16 +151,20 @@ def read_parameters(parameters: Mapping[str, Any], location: str) -> dict[str, A
 
 
 def _set_parameters(target: Any, parameters: Mapping[str, Any]) -> None:
-    """Write parameters; values other than numbers, truth values and texts become JSON texts."""
+    """Write parameters; values other than numbers, truth values and texts become JSON texts.
+
+    Messages of MLServer and KServe have neither `double_param` nor `uint64_param`, so a text of the number comes
+    before these: a client reads the last one that its own messages know.
+    """
     for name, value in parameters.items():
         if isinstance(value, bool):
             target[name].bool_param = value
         elif isinstance(value, int) and -(2**63) <= value < 2**63:
             target[name].int64_param = value
-        elif isinstance(value, int) and 0 <= value < 2**64:
-            target[name].uint64_param = value
-        elif isinstance(value, float):
-            target[name].double_param = value
         elif value is not None:
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            target[name].string_param = text
+            target[name].string_param = repr(value) if isinstance(value, float) else text
+            if isinstance(value, float):
+                target[name].double_param = value
+            elif isinstance(value, int) and 0 <= value < 2**64:
+                target[name].uint64_param = value

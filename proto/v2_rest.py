@@ -13,7 +13,7 @@ from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.datatypes import Datatype
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
-from quadriga.proto.messages import ModelInfo, Serving
+from quadriga.proto.messages import HealthReport, ModelInfo, Serving
 from quadriga.proto.operations import (
     HttpRequest,
     HttpResponse,
@@ -157,8 +157,28 @@ def _json_bytes(http_request: HttpRequest) -> int | None:
     return length
 
 
-def _server_ready(serving: Serving, _: HttpRequest) -> HttpResponse:
-    return _ready(serving.unready_reason(), {"status": "ready", "live": True, "ready": True})
+def _server_ready(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    reason = serving.unready_reason()
+    status = "ready" if reason is None else "not ready"
+    ready = {"status": status, "live": True, "ready": True}
+    if http_request.query and _is_verbose(http_request.query):
+        ready |= _health_json(serving.health_report())
+    return _ready(reason, ready)
+
+
+def _is_verbose(query: bytes) -> bool:
+    """Check whether the query of a URL has `verbose`, alone or as a true value."""
+    return any(part in (b"verbose", b"verbose=1", b"verbose=true") for part in query.split(b"&"))
+
+
+def _health_json(report: HealthReport) -> dict[str, Any]:
+    """Render the parts of a health report."""
+    return {
+        "status": report.status,
+        "process": {**msgspec.to_builtins(report.process), "processes": report.processes},
+        "store": {**msgspec.to_builtins(report.store), "lag_bytes": report.lag_bytes},
+        "models": {**msgspec.to_builtins(report.models), "versions": report.versions},
+    }
 
 
 def model_metadata(info: ModelInfo) -> dict[str, Any]:
@@ -169,8 +189,14 @@ def model_metadata(info: ModelInfo) -> dict[str, Any]:
         "platform": info.platform,
         "inputs": info.inputs,
         "outputs": info.outputs,
-        "properties": {"task": info.task},
+        "properties": {"task": info.task} | _graph_tensors(info),
     }
+
+
+def _graph_tensors(info: ModelInfo) -> dict[str, str]:
+    """Render the tensors that requests of content_type raw have, as texts of JSON: properties are texts."""
+    tensors = {"graph_inputs": info.graph_inputs, "graph_outputs": info.graph_outputs}
+    return {name: msgspec.json.encode(rows).decode() for name, rows in tensors.items() if rows}
 
 
 def _model_ready(serving: Serving, http_request: HttpRequest) -> HttpResponse:
@@ -178,7 +204,8 @@ def _model_ready(serving: Serving, http_request: HttpRequest) -> HttpResponse:
         info = named_model(serving, http_request)
     except ModelNotReady as error:
         return _ready(str(error), {"name": http_request.path_parameters["name"]})
-    return _ready(None, {"name": info.name, "ready": True})
+    reason = serving.model_unready_reason(info.name, http_request.path_parameters["version"])
+    return _ready(reason, {"name": info.name, "ready": True})
 
 
 def _ready(reason: str | None, ready: Mapping[str, Any]) -> HttpResponse:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from quadriga.store.database import execute, execute_in
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import ModelReference, StoredInference
+from quadriga.store.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.rollups import minute_of
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
@@ -32,11 +32,23 @@ _ROLLUP_LABELS = (
 _LABELLED = "SELECT label, seq FROM pred WHERE seq BETWEEN ? AND ? AND label IN ({})"
 _LABEL_COUNTS = "SELECT label, count(*) FROM pred WHERE seq IN ({}) GROUP BY label"
 _BEST = " AND NOT EXISTS (SELECT 1 FROM pred p WHERE p.seq = pred.seq AND p.score > pred.score)"
-_WITH_GROUND_TRUTH = "SELECT seq FROM ground_truth WHERE seq IN ({})"
-_GROUND_TRUTH = (
-    "SELECT g.seq, t.annotations FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
-    " WHERE g.seq IN ({})"
+_HAS_GROUND_TRUTH = (
+    "FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
+    f" WHERE t.review <> '{REJECTED}' AND g.seq IN ({{}})"
 )
+_WITH_GROUND_TRUTH = f"SELECT g.seq {_HAS_GROUND_TRUTH}"
+_GROUND_TRUTH = f"SELECT g.seq, t.annotations {_HAS_GROUND_TRUTH}"
+_OTHER_TRUTH = (
+    "SELECT o.seq, t.task, t.model FROM other_truth AS o JOIN truth AS t ON t.id = o.truth_id"
+    " WHERE o.seq IN ({})"
+)
+
+
+class TruthScope(NamedTuple):
+    """The task and the model that a statement of ground truth is about; empty for any."""
+
+    task: str
+    model: str
 
 
 class InferenceColumns(NamedTuple):
@@ -85,17 +97,27 @@ def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredI
 
 
 def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
-    """Return the annotations of those inferences that have ground truth, as JSON by id."""
+    """Return the annotations of those inferences that have ground truth, not a rejected one, as JSON by id."""
     with reader.snapshot() as connection:
         rows = execute_in(connection, _GROUND_TRUTH, list(ids))
     return {int(id_): msgspec.Raw(annotations.encode()) for id_, annotations in rows}
 
 
 def with_ground_truth(reader: InferenceReader, ids: Collection[int]) -> list[int]:
-    """Return the ids of those inferences that have ground truth, ascending."""
+    """Return the ids of those inferences that have ground truth, not a rejected one, ascending."""
     with reader.snapshot() as connection:
         rows: Iterable[Any] = execute_in(connection, _WITH_GROUND_TRUTH, ids)
         return sorted(int(id_) for (id_,) in rows)
+
+
+def other_truths(reader: InferenceReader, ids: Collection[int]) -> dict[int, TruthScope]:
+    """Return what the ground truth is of that inferences are joined to and that does not apply, by id.
+
+    Inferences with ground truth of their own have none.
+    """
+    with reader.snapshot() as connection:
+        rows = execute_in(connection, _OTHER_TRUTH, ids)
+    return {int(id_): TruthScope(task, model) for id_, task, model in rows}
 
 
 def label_counts(reader: InferenceReader, ids: Collection[int]) -> dict[str, int]:

@@ -4,8 +4,11 @@ SQL is written once, with `?` for bound values; the differences between the two 
 `quadriga.store.sqlite`, `quadriga.store.postgresql` and `quadriga.store.query.dialects`.
 """
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +16,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from quadriga.store import postgresql, sqlite
-from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
+from quadriga.store.cancellation import Cancellation
+from quadriga.store.errors import (
+    NotReadyError,
+    QueryCancelledError,
+    QueryTimeoutError,
+    StoreError,
+)
 from quadriga.store.postgresql import PostgresqlSource
 from quadriga.store.schema import COLUMNS, key_columns
+from quadriga.store.schema_check import check_schema
 from quadriga.store.sqlite import SqliteSource
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
@@ -30,7 +40,7 @@ _CHANGED = "0A000"
 """SQLSTATE of a cached plan whose columns changed their types; a new connection plans anew."""
 
 _TOO_LARGE = "54000"  # SQLSTATE of a value too large for an index; PostgreSQL calls it operational
-REVISION = "2026.11"  # last migration, whose tables this code reads and writes
+REVISION = "2027.02"  # last migration, whose tables this code reads and writes
 _AT_ONCE = 1000  # values bound by one statement of `execute_in`
 
 
@@ -183,7 +193,7 @@ def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
     """Migrate the tables of an open database; return its revisions before and after.
 
     Raises:
-        StoreError: The tables were made by a newer or another version of this code.
+        StoreError: The tables were made by a newer or another version of this code, or changed since.
     """
     with engine.connect() as connection:
         lock_tables(connection)
@@ -191,6 +201,7 @@ def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
         if old_revision != REVISION:
             _migrate(connection)
         new_revision = _revision(connection)
+        check_schema(connection, REVISION)
         connection.commit()
         return old_revision, new_revision
 
@@ -208,6 +219,14 @@ def _migrate(connection: sa.Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as error:
         raise StoreError(f"this version cannot read the database: {error}") from error
+
+
+def clock_ms(connection: sa.Connection) -> int:
+    """Return the time of the database's clock, in milliseconds since 1970; of SQLite's that is our own."""
+    if connection.dialect.name == "sqlite":
+        return time.time_ns() // 1_000_000
+    statement = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
+    return int(execute(connection, statement).scalar_one())
 
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
@@ -229,6 +248,13 @@ class ReaderPool:
         self._location = parsed.database
         self._timeout_s = timeout_s
         self._source = _SOURCES[parsed.get_backend_name()](parsed, connections, timeout_s)
+        self._cancellation = Cancellation()  # of nobody
+
+    def cancelled_by(self, cancellation: Cancellation) -> "ReaderPool":
+        """Return a view of this pool, with the same connections, whose queries end when they are cancelled."""
+        view = copy(self)
+        view._cancellation = cancellation  # noqa: SLF001 - it is one of these
+        return view
 
     def has_database(self) -> bool:
         """Check whether the database exists."""
@@ -241,6 +267,7 @@ class ReaderPool:
         Raises:
             NotReadyError: The database does not exist yet, or its tables are older than this code.
             QueryTimeoutError: No connection was free in time, or the query took too long.
+            QueryCancelledError: The cancellation of this view was called.
         """
         if not self.has_database():
             raise NotReadyError(
@@ -251,17 +278,29 @@ class ReaderPool:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    revision = _revision(connection)
-                    if revision != REVISION:
-                        message = f"expected the database at revision {REVISION}, got {revision}"
-                        raise NotReadyError(message)
+                    try:
+                        revision = _revision(connection)
+                        if revision != REVISION:
+                            message = (
+                                f"expected the database at revision {REVISION}, got {revision}"
+                            )
+                            raise NotReadyError(message)
+                        _check_readable(connection)
+                    except UnicodeDecodeError as error:
+                        raise NotReadyError("cannot read the database: it is damaged") from error
                     connection.info["is_current"] = True
                 try:
-                    yield connection
+                    with self._cancellation.interrupting(
+                        partial(self._source.interrupt, connection)
+                    ):
+                        yield connection
                     connection.commit()  # a rollback would make the driver drop its prepared plans
                 except sa.exc.DBAPIError:
                     connection.invalidate()
                     raise
+                finally:
+                    if self._cancellation.is_cancelled:  # it may be interrupted late
+                        connection.invalidate()
         except sa.exc.TimeoutError as error:
             raise QueryTimeoutError(
                 f"no database connection became free within {self._timeout_s:g} s"
@@ -277,6 +316,8 @@ class ReaderPool:
 
     def _translate(self, error: sa.exc.DBAPIError) -> StoreError:
         if self._source.is_timeout(error):
+            if self._cancellation.is_cancelled:
+                return QueryCancelledError()
             return QueryTimeoutError(
                 f"the query took longer than {self._timeout_s:g} s; narrow it, "
                 'for example by {"ts": {"ge": "-24h"}}'
@@ -313,6 +354,13 @@ def is_unavailable(error: Exception) -> bool:
 
 def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+def _check_readable(connection: sa.Connection) -> None:
+    try:
+        check_schema(connection, REVISION)
+    except StoreError as error:
+        raise NotReadyError(f"cannot read the database: {error}") from error
 
 
 def _revision(connection: sa.Connection) -> str | None:

@@ -45,6 +45,17 @@ def _hidden(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         hidden.unlink(missing_ok=True)
 
 
+def check_writable(folder: Path, size_bytes: int) -> None:
+    """Write a file of so many bytes into a folder, which is made if it is missing, and remove it again.
+
+    Raises:
+        OSError: The folder takes no file of that size, as on a full disk.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _hidden(folder / "check", bytes(size_bytes), 0o600):
+        pass
+
+
 def try_lock(path: Path) -> IO[str] | None:
     """Open a file for appending, locked until it is closed; None if another process holds the lock."""
     file = path.open("a+")
@@ -54,6 +65,27 @@ def try_lock(path: Path) -> IO[str] | None:
         file.close()
         return None
     return file
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Wait for the lock of a file, which is created where missing, and hold it for the context."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # closing the file ends it
+        yield
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files below a folder; those that go meanwhile may be left out."""
+    total = 0
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    total += folder_bytes(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def sync_path(path: Path) -> None:

@@ -5,8 +5,11 @@ StoreError               500  a fault of the server or its machine
 ├── ChangeError          400  an invalid change of stored data
 ├── MetadataError        400  metadata that breaks the rules of `quadriga.store.metadata`
 ├── NotFoundError        404  an inference that does not exist, or whose input was not stored
+├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
 ├── QueryTimeoutError    503  a query that took too long
+├── QueryCancelledError  503  a query whose client left
+├── TooManyJobsError     503  as many jobs wait as may
 └── JournalError         503  a record or an image that cannot be stored, as on a full disk
     └── UnconfirmedError 503  journaled, but not yet as durable as the model's settings require
 """
@@ -19,7 +22,7 @@ import msgspec
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding JSON text of others may raise."""
 
-PYARROW_MISSING = "Parquet requires pyarrow: pip install quadriga[parquet]"
+PYARROW_MISSING = "Parquet requires pyarrow: pip install 'quadriga[parquet]'"
 
 
 class StoreError(Exception):
@@ -52,6 +55,12 @@ class NotFoundError(StoreError):
     status = 404
 
 
+class RevisionError(StoreError):
+    """The revision that a request expects is not the current one."""
+
+    status = 412
+
+
 class NotReadyError(StoreError):
     """The store is not ready; the same request may succeed in a moment."""
 
@@ -62,6 +71,22 @@ class QueryTimeoutError(StoreError):
     """The query took longer than its timeout."""
 
     status = 503
+
+
+class QueryCancelledError(StoreError):
+    """The query was ended, as nobody waits for its result."""
+
+    status = 503
+
+    def __init__(self, message: str = "the query was cancelled, as its client left") -> None:
+        super().__init__(message)
+
+
+class TooManyJobsError(StoreError):
+    """Too many jobs wait; the same request may succeed once some have ended."""
+
+    status = 503
+    retry_after_s = 30
 
 
 class JournalError(StoreError):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,19 @@ import sqlalchemy as sa
 from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
+from quadriga.store.cancellation import Cancellation
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.ids import LARGEST_ID, time_ms
+from quadriga.store.model_names import ModelNames, NamesOf
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
-from quadriga.store.query.request import QueryRequest, cursor_range, encode_cursor, query_digest
+from quadriga.store.query.request import (
+    QueryRequest,
+    cursor_range,
+    encode_cursor,
+    query_digest,
+    range_after,
+)
 from quadriga.store.query.search import Budget, Search
 from quadriga.store.records import (
     JournaledRecord,
@@ -35,12 +44,12 @@ COUNT_CAP = 10_001
 
 JOURNAL_TIMEOUT_S = 5.0
 _LATEST = (
-    "SELECT max(seq) FROM inference",
-    "SELECT max(id) FROM metadata_change",
-    "SELECT max(id) FROM truth",
-    "SELECT max(id) FROM feedback",
+    "SELECT max(seq) FROM inference WHERE seq <= ?",
+    "SELECT max(id) FROM metadata_change WHERE id <= ?",
+    "SELECT max(id) FROM truth WHERE id <= ?",
+    "SELECT max(id) FROM feedback WHERE id <= ?",
 )
-"""Statements that return the largest id of each table whose rows get one."""
+"""Statements that return the largest id, up to a limit, of each table whose rows get one."""
 
 IDS_PER_BATCH = 10_000
 DEFAULT_MEDIA_TYPE = "application/octet-stream"
@@ -48,7 +57,7 @@ _JOINS = (  # outer joins never drive
     " inference AS i LEFT JOIN ground_truth AS g ON g.seq = i.seq"
     " LEFT JOIN truth AS t ON t.id = g.truth_id"
 )
-_COLUMNS = f"{RECORD_COLUMNS}, t.annotations"
+_COLUMNS = f"{RECORD_COLUMNS}, t.annotations, t.review"
 _SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
 _FEEDBACK = "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
 _SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.seq = m.seq"
@@ -91,8 +100,11 @@ class InferenceReader:
         blobs: Stored inputs.
         narrow_rows: See `quadriga.store.query.plan.NARROW_ROWS`.
         timeout_s: Time limit of a query.
+        connections: Queries that may run at once; further ones wait.
         budget: Limits after which a page is returned as far as it is filled.
         presign_s: Validity of a signed URL of an input.
+        served: Returns the names of the models that the server knows, so that a filter by an unknown one is
+            refused with a `NotFoundError`; None where no name counts as unknown.
     """
 
     def __init__(
@@ -103,25 +115,37 @@ class InferenceReader:
         *,
         narrow_rows: int = NARROW_ROWS,
         timeout_s: float = 5.0,
+        connections: int = 8,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
+        served: NamesOf | None = None,
     ) -> None:
-        self._readers = ReaderPool(url, timeout_s=timeout_s)
+        self._readers = ReaderPool(url, connections, timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
         self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
         self._narrow_rows = narrow_rows
         self._budget = budget
+        self.names = ModelNames(self._stored_names, served)
+        """Finds the model that a name means."""
+
+    def cancelled_by(self, cancellation: Cancellation) -> "InferenceReader":
+        """Return a view of this reader whose queries raise a `QueryCancelledError` once they are cancelled."""
+        view = copy(self)
+        view._readers = self._readers.cancelled_by(cancellation)  # noqa: SLF001 - it is one of these
+        return view
 
     def query(self, request: QueryRequest, now_us: int | None = None) -> Page:
         """Return a page of matches; `now_us` as for `QueryRequest.parse_filter`.
 
         Raises:
             QueryError: The filter or the cursor is invalid.
+            NotFoundError: The filter compares with a model that is not known.
             NotReadyError: There is no database yet, or the journal was not committed in time.
             QueryTimeoutError: The query took too long.
         """
         tree = request.parse_filter(now_us)
+        self.names.check_filter(tree)
         query = query_digest(request)
         id_range = cursor_range(request, query)
         if request.consistency == "journal":
@@ -129,6 +153,8 @@ class InferenceReader:
         with self._readers.snapshot() as connection:
             planner = Planner(connection, tree, self._narrow_rows)
             search = partial(Search, connection, descending=request.order == "-ts")
+            if request.offset:
+                id_range = _skip(search(planner.plan), request, id_range, self._budget)
             limit = request.limit + 1  # one row more shows whether there is another page
             early_plan, resume_id = planner.early_plan(), None
             rows = (
@@ -145,6 +171,8 @@ class InferenceReader:
                 count = _count(search(planner.plan), self._budget, is_capped=is_capped)
         if len(rows) > request.limit:
             resume_id = page_rows[-1].seq
+        elif resume_id is not None and request.offset:
+            raise _late_offset(request.offset)
         return Page(
             inferences=[_stored(row, *models[row.model_id]) for row in page_rows],
             cursor=None if resume_id is None else encode_cursor(resume_id, query),
@@ -166,6 +194,7 @@ class InferenceReader:
     def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
         tree, id_range = QueryRequest(where=where).parse_filter(now_us), IdRange()
+        self.names.check_filter(tree)
         while True:
             with self._readers.snapshot() as connection:
                 plan = Planner(connection, tree, self._narrow_rows).plan
@@ -182,6 +211,7 @@ class InferenceReader:
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
         tree = request.parse_filter()
+        self.names.check_filter(tree)
         with self._readers.snapshot() as connection:
             plan = Planner(connection, tree, self._narrow_rows).plan
             search = Search(connection, plan, descending=True)
@@ -215,6 +245,21 @@ class InferenceReader:
                 for seq, *signals in execute_in(connection, statement, ids)
             }
 
+    def stored_inputs(
+        self, ids: Sequence[int], media_type: str, max_bytes: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the stored inputs of a media type, each with its inference, those up to a size."""
+        statement = (
+            "SELECT seq, input_hash FROM inference"
+            " WHERE input_kept = 1 AND input_mime = ? AND input_bytes <= ? AND seq IN ({})"
+        )
+        with self._readers.snapshot() as connection:
+            rows = execute_in(connection, statement, ids, (media_type, max_bytes))
+        for seq, digest in rows:
+            data = self._blobs.get(digest)
+            if data is not None:
+                yield int(seq), data
+
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Open a connection that reads one state of the database; see `ReaderPool.snapshot`."""
         return self._readers.snapshot()
@@ -240,18 +285,25 @@ class InferenceReader:
             raise NotFoundError(f"input of {inference_id} is not available: {reason}")
         return data, image.mime or DEFAULT_MEDIA_TYPE
 
-    def latest_seq(self) -> int:
-        """Return the largest id in the database or the journal, 0 if there is none."""
-        journaled = journal.latest_seq(self._directory)
+    def latest_seq(self, until: int = LARGEST_ID) -> int:
+        """Return the largest id, up to a limit, in the database or the journal; 0 if there is none."""
+        journaled = journal.latest_seq(self._directory, until)
         if not self._readers.has_database():
             return journaled
         with self._readers.snapshot() as connection:
-            stored = [execute(connection, statement).scalar() or 0 for statement in _LATEST]
+            stored = [
+                execute(connection, statement, (until,)).scalar() or 0 for statement in _LATEST
+            ]
         return max(journaled, *stored)
 
     def close(self) -> None:
         """Close all connections."""
         self._readers.close()
+
+    def _stored_names(self) -> set[str]:
+        """Return the names of all models that ever had stored inferences."""
+        with self._readers.snapshot() as connection:
+            return {name for (name,) in execute(connection, "SELECT name FROM model")}
 
     def _row(self, seq: int) -> StoredInference | None:
         if seq > LARGEST_ID:
@@ -307,6 +359,28 @@ class InferenceReader:
             time.sleep(0.01)
 
 
+def _skip(search: Search, request: QueryRequest, id_range: IdRange, budget: Budget) -> IdRange:
+    """Return the ids behind the matches that an offset skips.
+
+    Raises:
+        QueryTimeoutError: The budget ended before that.
+    """
+    rows, resume_id = search.first_matches(request.offset, id_range, budget)
+    if len(rows) == request.offset:
+        return range_after(rows[-1][0], request.order)
+    if resume_id is not None:
+        raise _late_offset(request.offset)
+    return IdRange(1, 0)
+
+
+def _late_offset(offset: int) -> QueryTimeoutError:
+    """Return the error of a page that was not full in time: the next offset would leave out the rest of it."""
+    return QueryTimeoutError(
+        f"cannot read a whole page at offset {offset} in time: narrow the filter, or send the cursor that the page "
+        "before answered"
+    )
+
+
 def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
     """Count up to the cap, and beyond it if required."""
     rows, resume_id = search.first_matches(COUNT_CAP, IdRange(), budget)
@@ -334,6 +408,7 @@ def _stored(row: RecordRow, model: ModelReference, task: str) -> StoredInference
         status=row.status,
         standard_metadata=msgspec.Raw(row.standard),
         ground_truth=None if row.annotations is None else msgspec.Raw(row.annotations),
+        ground_truth_review=row.review or msgspec.UNSET,
     )
 
 

@@ -6,6 +6,7 @@ What a job does is handed in: a function for each kind.
 """
 
 import logging
+import math
 import os
 import re
 import secrets
@@ -13,16 +14,21 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import try_lock, write_atomically
-from quadriga.store.errors import NotFoundError, StoreError, translate_disk_errors
+from quadriga.store.disk import folder_bytes, lock, try_lock, write_atomically
+from quadriga.store.errors import (
+    NotFoundError,
+    StoreError,
+    TooManyJobsError,
+    translate_disk_errors,
+)
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
@@ -37,8 +43,15 @@ QUERY_TIMEOUT_S = 20.0
 """Timeout of one query of a job: with a longer one the job could not be stopped in time."""
 
 CLEANUP_INTERVAL_S = 60.0
+MEASURE_INTERVAL_S = 10.0
+"""Time between two measurements of the files of other jobs."""
+
+STUCK_GRACE_S = 300.0
+"""Time that the step of a job may take longer than the job; then the runner's process is ended."""
+
 LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
+_LASTING_FILES = ("job.json", "log.txt", "lock", "cancel")
 _ENDED = ("succeeded", "failed", "cancelled")
 _log = logging.getLogger(__name__)
 
@@ -82,19 +95,32 @@ class _Stopped(Exception):
     """The runner is stopping."""
 
 
+class _LimitReached(Exception):
+    """The job reached one of its limits."""
+
+
 class Jobs:
     """The jobs of a data folder; safe to use from several threads and processes.
 
     Methods that take a job's id raise a `NotFoundError` if there is no such job, or if it has no result.
+
+    Args:
+        directory: Folder of the jobs.
+        max_waiting: Maximum number of jobs that have not ended; None for no limit, as for those of schedules.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_waiting: int | None = None) -> None:
         self.directory = directory
+        self._max_waiting = max_waiting
+        self._ended: set[str] = set()
+        self.refused = 0
+        """Number of jobs that were not accepted, as too many waited."""
 
     def submit(self, kind: str, parameters: msgspec.Struct | dict[str, Any]) -> Job:
         """Queue a job whose parameters are already checked.
 
         Raises:
+            TooManyJobsError: As many jobs wait as may.
             JournalError: It cannot be written, for example because the disk is full.
         """
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
@@ -104,11 +130,39 @@ class Jobs:
             try:
                 hidden.mkdir(parents=True)
                 _write(hidden, job)
-                hidden.rename(self.directory / job_id)
-            except OSError:
+                with lock(self.directory / ".submitting"):
+                    self._check_room()
+                    hidden.rename(self.directory / job_id)
+            except (OSError, TooManyJobsError):
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
         return job
+
+    def waiting_count(self) -> int:
+        """Return the number of jobs that have not ended."""
+        ids = self.ids()
+        self._ended.intersection_update(ids)
+        count = 0
+        for job_id in ids:
+            if job_id not in self._ended and self._has_ended(job_id):
+                self._ended.add(job_id)
+            count += job_id not in self._ended
+        return count
+
+    def _has_ended(self, job_id: str) -> bool:
+        try:
+            return self.read(job_id).state in _ENDED
+        except NotFoundError:  # removed meanwhile, or damaged
+            return True
+
+    def _check_room(self) -> None:
+        if self._max_waiting is None or self.waiting_count() < self._max_waiting:
+            return
+        self.refused += 1
+        raise TooManyJobsError(
+            f"expected fewer than {self._max_waiting} waiting jobs, got as many: wait until some have ended, or cancel "
+            "them by POST /api/jobs/{id}/cancel"
+        )
 
     def ids(self) -> list[str]:
         """Return the ids of all jobs, the oldest first."""
@@ -164,6 +218,15 @@ class Jobs:
         return self.directory / job_id
 
 
+class JobLimits(msgspec.Struct, frozen=True):
+    """Limits of each job, checked at its steps."""
+
+    run_s: float = math.inf
+    """Maximum time of one run of a job."""
+    max_bytes: int = 0
+    """Maximum bytes of the files of all jobs; 0 is half of what the disk has for them."""
+
+
 class JobRun:
     """One run of a job: what its work reads from and reports to."""
 
@@ -174,13 +237,20 @@ class JobRun:
         inferences: InferenceReader,
         blobs: Blobs,
         stop: threading.Event,
+        *,
+        limits: JobLimits = JobLimits(),  # noqa: B008 - it is immutable
     ) -> None:
         self.job = job
         self.directory = directory
         self.inferences = inferences
         self.blobs = blobs
         self._stop = stop
+        self._limits = limits
+        self._begun_s = time.monotonic()
         self._progress_written_s = 0.0
+        self._measured_s = -MEASURE_INTERVAL_S
+        self._others_bytes = 0
+        self._limit_bytes = 0
 
     def report_progress(self, done: int, total: int | None) -> None:
         """Report progress; the work calls it at every step, as only here a job can be cancelled or stopped."""
@@ -188,10 +258,41 @@ class JobRun:
             raise _Cancelled
         if self._stop.is_set():
             raise _Stopped
+        if time.monotonic() - self._begun_s > self._limits.run_s:
+            raise _LimitReached(self.limit_text())
+        self._check_size()
         self.job = msgspec.structs.replace(self.job, progress=Progress(done, total))
         if time.monotonic() - self._progress_written_s > PROGRESS_INTERVAL_S:
             self._progress_written_s = time.monotonic()
             _write(self.directory, self.job)
+
+    def _check_size(self) -> None:
+        own_bytes = folder_bytes(self.directory)
+        if time.monotonic() - self._measured_s >= MEASURE_INTERVAL_S:
+            self._measured_s = time.monotonic()
+            jobs = self.directory.parent
+            self._others_bytes = folder_bytes(jobs) - own_bytes
+            free_bytes = shutil.disk_usage(jobs).free
+            self._limit_bytes = (
+                self._limits.max_bytes or (self._others_bytes + own_bytes + free_bytes) // 2
+            )
+        if self._others_bytes + own_bytes > self._limit_bytes:
+            raise _LimitReached(
+                f"expected the files of all jobs to take at most {self._limit_bytes} bytes, the setting max_job_bytes, "
+                f"got {self._others_bytes} of other jobs and {own_bytes} of this one, which were removed"
+            )
+
+    def limit_text(self) -> str:
+        """Return the reason of a job that took too long."""
+        return f"expected the job to end within {self._limits.run_s:g} s, the setting job_timeout_s"
+
+    def remove_files(self) -> None:
+        """Remove everything that the work wrote."""
+        for path in self.directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name not in _LASTING_FILES:
+                path.unlink()
 
     def log(self, text: str) -> None:
         """Add a line to the job's log."""
@@ -221,6 +322,9 @@ class JobRunner:
         inferences: Reads the store.
         blobs: The images of the store.
         keep_days: Days after which ended jobs are removed.
+        leave: Kinds of jobs that are left to another runner.
+        limits: Limits of each job.
+        end_process: Ends this process because of a job whose step does not end; its supervisor starts another.
     """
 
     def __init__(
@@ -231,12 +335,18 @@ class JobRunner:
         blobs: Blobs,
         *,
         keep_days: float = 7.0,
+        leave: Collection[str] = (),
+        limits: JobLimits = JobLimits(),  # noqa: B008 - it is immutable
+        end_process: Callable[[int], object] = os._exit,
     ) -> None:
         self._jobs = jobs
         self._kinds = kinds
         self._inferences = inferences
         self._blobs = blobs
         self._keep_days = keep_days
+        self._leave = leave
+        self._limits = limits
+        self._end_process = end_process
 
     def run(self, stop: threading.Event) -> None:
         """Run jobs as they are submitted, until `stop` is set."""
@@ -261,7 +371,7 @@ class JobRunner:
             stop.wait(POLL_INTERVAL_S)
 
     def _try_run(self, job_id: str, stop: threading.Event) -> bool:
-        """Run a job unless another runner does; return whether it has ended."""
+        """Run a job unless another runner does; return whether this one has nothing more to do with it."""
         directory = self._jobs.directory / job_id
         try:
             lock = try_lock(directory / "lock")
@@ -275,7 +385,32 @@ class JobRunner:
             except NotFoundError as error:
                 _log.error("job %s cannot be read: %s", job_id, error)
                 return True
-            return self._run_work(JobRun(job, directory, self._inferences, self._blobs, stop))
+            if job.kind in self._leave:
+                return True
+            run = JobRun(job, directory, self._inferences, self._blobs, stop, limits=self._limits)
+            with self._ending_if_stuck(run):
+                return self._run_work(run)
+
+    @contextmanager
+    def _ending_if_stuck(self, run: JobRun) -> Iterator[None]:
+        """End this process if a step of the job does not end long after the job's time; the job has failed then."""
+
+        def give_up() -> None:
+            _log.error("job %s does not end: this process ends instead", run.job.id)
+            with suppress(OSError):
+                run.remove_files()
+                run.end("failed", f"{run.limit_text()}, got a step that does not end")
+            self._end_process(1)
+
+        timer = threading.Timer(
+            min(self._limits.run_s + STUCK_GRACE_S, threading.TIMEOUT_MAX), give_up
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _run_work(self, run: JobRun) -> bool:
         if run.job.state in _ENDED:
@@ -296,6 +431,9 @@ class JobRunner:
             return False
         except _Cancelled:
             run.end("cancelled")
+        except _LimitReached as error:
+            run.remove_files()
+            run.end("failed", str(error))
         except StoreError as error:
             run.end("failed", str(error))
         except Exception as error:  # noqa: BLE001 - no job may stop the others, whatever it raises

@@ -23,6 +23,7 @@ import msgspec
 
 from quadriga.store.disk import create_once
 from quadriga.store.errors import JournalError
+from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import InferenceRecord, JournaledChange, JournaledRecord
 
 JournalEntry = InferenceRecord | JournaledRecord | JournaledChange
@@ -61,7 +62,8 @@ class Journal:
         self._name = ""
         self._size = 0
         self.appended_bytes = 0
-        directory.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # a full disk: the server tries again once an append fails
+            directory.mkdir(parents=True, exist_ok=True)
 
     def append(
         self, entries: Sequence[JournalEntry], *, hold_segment: bool = False
@@ -239,11 +241,10 @@ def is_closed(path: Path) -> bool:
         return True
 
 
-def latest_seq(directory: Path) -> int:
-    """Return the largest id in a journal, 0 if it is empty."""
-    return max(
-        (seq for path in segment_paths(directory) for seq, _, _ in read_frames(path)), default=0
-    )
+def latest_seq(directory: Path, until: int = LARGEST_ID) -> int:
+    """Return the largest id in a journal, up to a limit; 0 if there is none."""
+    ids = (seq for path in segment_paths(directory) for seq, _, _ in read_frames(path))
+    return max((seq for seq in ids if seq <= until), default=0)
 
 
 def lag_bytes(directory: Path, offsets: Mapping[str, int]) -> int:

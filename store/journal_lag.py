@@ -14,6 +14,7 @@ import msgspec
 
 from quadriga.store import journal
 from quadriga.store.disk import write_atomically
+from quadriga.store.records import is_change
 
 SAMPLE_INTERVAL_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
@@ -33,10 +34,25 @@ def read_offsets(directory: Path) -> dict[str, int]:
     return {}
 
 
+def count_waiting(directory: Path) -> tuple[int, int]:
+    """Return how many inferences, and changes of inferences, of a journal are not in the database.
+
+    They are counted from the offsets that the writer published last, so some may be committed nevertheless.
+    """
+    offsets = read_offsets(directory)
+    are_changes = [
+        is_change(payload)
+        for path in journal.segment_paths(directory)
+        for _, payload, _ in journal.read_frames(path, offsets.get(path.name, 0))
+    ]
+    return are_changes.count(False), are_changes.count(True)
+
+
 def default_limit_bytes(directory: Path) -> int:
     """Return the default limit of the lag in bytes: 1 GiB, or 10 % of the disk space without the journal."""
     waiting = journal.lag_bytes(directory, {})
-    free = shutil.disk_usage(directory).free
+    folder = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    free = shutil.disk_usage(folder).free
     return max(SMALLEST_LIMIT_BYTES, min(LARGEST_LIMIT_BYTES, (free + waiting) // 10))
 
 

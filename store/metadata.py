@@ -32,6 +32,18 @@ def decode(encoded: str | bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def check(metadata: Any) -> None:
+    """Check metadata of a request, as `check_rules`; a place in it must be on earth, to be found there."""
+    check_rules(metadata)
+    for key, bound in (("latitude", 90), ("longitude", 180)):
+        value = metadata.get(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not -bound <= value <= bound:
+            raise MetadataError(
+                f"expected metadata {key!r} to be from {-bound} to {bound} degrees, got {value}"
+            )
+
+
+def check_rules(metadata: Any) -> None:
     """Check that metadata keeps the rules; a `MetadataError` names the key that does not."""
     flatten(metadata)
     try:

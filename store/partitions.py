@@ -13,13 +13,14 @@ from quadriga.store.ids import smallest_id_at, time_ms
 PARTITIONED_TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
 _SUFFIX = re.compile(r"inference_y(\d{4})m(\d{2})", re.ASCII)
 _FORGET_TRUTH = (  # what is said of inferences or requests of which none will come any more
-    "DELETE FROM truth AS t USING truth AS latest, ground_truth AS g"
+    "DELETE FROM truth AS t USING truth AS latest, {table} AS g"
     " WHERE g.seq >= ? AND g.seq < ? AND latest.id = g.truth_id"
     " AND latest.join_on IN ('id', 'request_id')"
     " AND t.join_on = latest.join_on AND t.value = latest.value AND t.id <= latest.id"
     " AND NOT EXISTS (SELECT 1 FROM ground_truth AS other"
     " WHERE other.truth_id = t.id AND (other.seq < ? OR other.seq >= ?))"
 )
+_LINK_TABLES = ("ground_truth", "other_truth")
 _AHEAD = timedelta(days=7)  # partitions are made so long before they are needed
 
 
@@ -74,8 +75,9 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
             execute(connection, "SET LOCAL lock_timeout = '500ms'")
             for table in PARTITIONED_TABLES:
                 execute(connection, f"DROP TABLE {table}_{month.suffix}")
-            execute(connection, _FORGET_TRUTH, window * 2)
-            for table in ("metadata_change", "feedback", "ground_truth"):
+            for table in _LINK_TABLES:
+                execute(connection, _FORGET_TRUTH.format(table=table), window * 2)
+            for table in ("metadata_change", "feedback", *_LINK_TABLES):
                 execute(connection, f"DELETE FROM {table} WHERE seq >= ? AND seq < ?", window)
             execute(connection, "SET LOCAL lock_timeout = '5s'")
     except sa.exc.OperationalError as error:

@@ -4,6 +4,7 @@ Several servers may write one database, each from a journal of its own.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -28,6 +29,7 @@ _READING = (
 """A statement asked often is planned once, for any values: it goes along indexes, in loops."""
 
 _RECYCLE_S = 300  # a plan lasts no longer, should tables grow without being analyzed
+_CANCEL_S = 2.0
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
 _LASTING = "-c synchronous_commit=on"
 """The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""
@@ -70,6 +72,13 @@ class PostgresqlSource:
     @staticmethod
     def prepare(connection: sa.Connection) -> None:
         """Do nothing: the server keeps the clock."""
+
+    @staticmethod
+    def interrupt(connection: sa.Connection) -> None:
+        """End the statement that a connection runs, from another thread."""
+        driver: Any = connection.connection.driver_connection
+        with suppress(Exception):  # a connection that is lost runs no statement
+            driver.cancel_safe(timeout=_CANCEL_S)
 
     @staticmethod
     def is_timeout(error: sa.exc.DBAPIError) -> bool:
@@ -119,5 +128,5 @@ def delete_rows(
 
 def _with_driver(url: sa.URL) -> sa.URL:
     if find_spec("psycopg") is None:
-        raise StoreError("a postgresql URL needs psycopg: pip install quadriga[postgres]")
+        raise StoreError("a postgresql URL needs psycopg: pip install 'quadriga[postgres]'")
     return url.set(drivername="postgresql+psycopg")

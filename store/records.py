@@ -5,7 +5,7 @@ One record per image. A request with several images gives several records with o
 
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -97,6 +97,28 @@ class TruthStatement(msgspec.Struct, frozen=True, tag="truth"):
     """Annotations as on the wire; None removes the ground truth."""
     source: str = ""
     """Who says so."""
+    task: str | None = None
+    """Chariot's task type, empty for any; None is derived from the annotations, as 0.1.0 journaled none."""
+    model: str = ""
+    """Name of the model; empty for every one."""
+    owner: str = "default"
+    expected: int | None = None
+    """Revision that must be current for the statement to be applied, which is joined by `id`: 0 for none,
+    `ANY_REVISION` for any; None makes no condition."""
+    review: str = ""
+    """Review status, one of `REVIEWS`; empty for none."""
+
+
+ANY_REVISION = -1
+
+REJECTED = "rejected"
+"""Review status of ground truth that is not evaluated."""
+
+ReviewStatus = Literal["", "needs_review", "approved", "rejected"]
+"""Review status of a statement of ground truth; empty for none."""
+
+REVIEWS: tuple[str, ...] = get_args(ReviewStatus)[1:]
+"""Review statuses that can be stated."""
 
 
 class Feedback(msgspec.Struct, frozen=True, tag="feedback"):
@@ -199,6 +221,8 @@ class StoredInference(msgspec.Struct, frozen=True):
     """What the engine itself wrote; see `InferenceRecord.standard`."""
     ground_truth: Any = None
     """Annotations, in the form of predictions without scores; None where there is no truth."""
+    ground_truth_review: str | msgspec.UnsetType = msgspec.UNSET
+    """Review status of the ground truth, one of `REVIEWS`; left out where it has none."""
     feedback: Any = msgspec.UNSET
     """A list of `GivenFeedback`, oldest first; not in pages."""
 

@@ -71,6 +71,12 @@ class Tally(msgspec.Struct):
                 return _middle_us(bucket) / 1000
         return None
 
+    def mean_latency_ms(self) -> float | None:
+        """Return the mean latency, within 1 % of the exact value; None if nothing was counted."""
+        count = sum(self.latency.values())
+        total_us = sum(_middle_us(bucket) * n for bucket, n in self.latency.items())
+        return total_us / count / 1000 if count else None
+
 
 class RollupChanges:
     """Changes of the rollups in one transaction."""

@@ -83,7 +83,8 @@ class RecordRow(NamedTuple):
     meta: str
     standard: str
     annotations: str | None = None
-    """Ground truth as JSON, a column that only some queries add."""
+    """Ground truth as JSON, a column that only some queries add, as the next."""
+    review: str | None = None
 
     def input(self) -> InputReference:
         """Return the reference to the image."""
@@ -98,7 +99,8 @@ class RecordRow(NamedTuple):
         )
 
 
-RECORD_COLUMNS = ", ".join(f"i.{name}" for name in RecordRow._fields if name != "annotations")
+_TRUTH_COLUMNS = ("annotations", "review")
+RECORD_COLUMNS = ", ".join(f"i.{name}" for name in RecordRow._fields if name not in _TRUTH_COLUMNS)
 """Columns of `inference AS i` that a `RecordRow` holds."""
 
 _KEYS_LOCK = 0x6B657973

@@ -21,11 +21,15 @@ COLUMNS = {
     "signal": ("seq", "picture", "embedding", "space"),
     "rollup": ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes"),
     "metadata_change": ("id", "seq", "change", "before"),
-    "truth": ("id", "join_on", "value", "source", "annotations"),
+    "truth": (
+        "id", "join_on", "value", "source", "annotations", "task", "model", "owner", "review",
+    ),
     "ground_truth": ("seq", "truth_id"),
+    "other_truth": ("seq", "truth_id"),
     "feedback": ("id", "seq", "kind", "value", "comment", "source"),
     "retention": ("model", "inputs_days", "inferences_days"),
     "journal_offset": ("segment", '"offset"'),
+    "worker_number": ("number", "owner", "place", "host", "seen_ms"),
 }  # fmt: skip
 """Columns of the tables that rows are written to, in the order of their values; the key comes first."""
 

@@ -113,6 +113,11 @@ class SqliteSource:
         connection.info["deadline"][0] = time.monotonic() + self._timeout_s
 
     @staticmethod
+    def interrupt(connection: sa.Connection) -> None:
+        """End the statement that a connection runs, from another thread."""
+        connection.info["deadline"][0] = 0.0  # `prepare` sets it again
+
+    @staticmethod
     def is_timeout(error: sa.exc.DBAPIError) -> bool:
         """Tell whether a statement was ended by the clock."""
         return str(error.orig) == "interrupted"

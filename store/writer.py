@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -21,12 +21,16 @@ import sqlalchemy as sa
 from quadriga.store import database, journal
 from quadriga.store.changes.applying import apply_changes
 from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotReadyError, StoreError
+from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.journal_lag import write_offsets
 from quadriga.store.maintenance.retention import RetentionCleaner
-from quadriga.store.records import JournaledChange, JournaledRecord, is_add_only, is_change
+from quadriga.store.records import JournaledChange, is_add_only, is_change
+from quadriga.store.renumbering import JournaledPayload, Renumbering
 from quadriga.store.rows import NameIds, RowBatch
+from quadriga.store.worker_numbers import WorkerNumbers
 
 BATCH_RECORDS = 10_000
 """Maximum records of a transaction: large ones, because neighbours in an index share pages."""
@@ -37,7 +41,7 @@ CLEANUP_INTERVAL_S = 1.0  # how often finished segments are removed while nothin
 MAX_BACK_OFF_S = 5.0
 
 _log = logging.getLogger(__name__)
-_decoder = msgspec.json.Decoder(JournaledRecord)
+_IMPORTED = f"{IMPORT_WORKER:04d}-"
 _change_decoder = msgspec.json.Decoder(JournaledChange)
 _SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"(?:request_id|change)":')
 
@@ -58,9 +62,13 @@ class Writer:
         url: The database.
         retention: Removes expired data between batches.
         is_segment_needed: Whether a committed segment has another reader that is not finished.
+        numbers: The numbers of the workers, which the writer holds while it runs.
+        on_wait: Called by `run` when the database begins to be away (True) and to answer (False).
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
+
+    `run` and `drain` raise one too where another server has the workers' numbers.
     """
 
     def __init__(
@@ -69,7 +77,12 @@ class Writer:
         url: str,
         retention: RetentionCleaner | None = None,
         is_segment_needed: Callable[[Path], bool] = lambda _: False,
+        *,
+        numbers: WorkerNumbers | None = None,
+        on_wait: Callable[[bool], object] = lambda _: None,
     ) -> None:
+        self._on_wait = on_wait
+        self._numbers = numbers
         self._retention = retention
         self._directory = journal_directory
         self._is_segment_needed = is_segment_needed
@@ -77,9 +90,11 @@ class Writer:
         self._journal_id = journal.journal_id(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._data_directory / "writer.lock")
+        self._renumbering = Renumbering(self._data_directory)
         self._offsets: dict[str, int] | None = None
         self._published_offsets: dict[str, int] | None = None  # offsets that workers can read
         self._names: NameIds | None = None
+        self._was_current = False  # the tables were those of this release once
         self.records_committed = 0
         self.records_rejected = 0
         self.damaged_parts = 0
@@ -92,6 +107,7 @@ class Writer:
         If the database does not answer, this retries with growing pauses; records wait in the journal.
         """
         pause_s, failing, drained_at = POLL_S, False, 0.0
+        is_waiting: bool | None = None
         while True:
             stopping = stop.is_set()
             try:
@@ -104,19 +120,55 @@ class Writer:
                     drained_at = time.monotonic()
                 if not stopping:
                     self._run_retention()
-            except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
-                if isinstance(error, sa.exc.DBAPIError) and not database.is_unavailable(error):
+            except (sa.exc.DBAPIError, OSError, StoreError, UnicodeDecodeError) as error:
+                if self._set_aside(error):
+                    continue
+                if not _may_pass(error):
                     raise
                 if not failing:
                     _log.warning("the journal waits for the database: %s", error)
                 failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
+                self._remember_numbers()
             else:
                 if failing:
                     _log.warning("the database answers again")
                 failing, pause_s = False, POLL_S
+            if failing is not is_waiting:
+                is_waiting = failing
+                self._on_wait(failing)
             if stopping:
+                self._release_numbers()
                 return
             stop.wait(pause_s)
+
+    def _set_aside(self, error: Exception) -> bool:
+        """Set the database aside if an error shows that its file is damaged; return whether a new one may begin."""
+        url = self._engine.url
+        if url.get_backend_name() != "sqlite" or url.database is None:
+            return False
+        is_wrong_schema = isinstance(error, StoreError) and not isinstance(error, NotReadyError)
+        if not is_wrong_schema and not is_sign_of_damage(error):
+            return False
+        self._reset()
+        path = Path(url.database)
+        is_ours = self._was_current or path == self._data_directory.absolute() / "store.db"
+        try:
+            return set_aside_if_damaged(path, is_ours=is_ours) is not None
+        except OSError as failure:
+            _log.error("the damaged database cannot be set aside: %s", failure)
+            return False
+
+    def _remember_numbers(self) -> None:
+        if self._numbers is not None:
+            with suppress(OSError):  # a full disk; it is tried again
+                self._numbers.remember()
+
+    def _release_numbers(self) -> None:
+        if self._numbers is not None:
+            with suppress(
+                sa.exc.DBAPIError, OSError
+            ):  # they are released when they are not renewed
+                self._numbers.release(self._engine)
 
     def _run_retention(self) -> None:
         """Do a step of the retention; its failures do not stop the writer."""
@@ -144,10 +196,12 @@ class Writer:
             try:
                 self._commit_journal()
             except NotReadyError as error:
+                if self._offsets is None:  # the tables are not right yet
+                    raise
                 _log.warning("the journal is moved again from where it is: %s", error)
                 self._reset()
                 self._commit_journal()
-        except (sa.exc.DBAPIError, OSError, NotReadyError):
+        except Exception:
             self._reset()
             raise
         return self.records_committed - previous_count
@@ -157,9 +211,14 @@ class Writer:
         self._engine.dispose()
 
     def _commit_journal(self) -> None:
+        journal_id = journal.journal_id(self._directory)
+        if journal_id != self._journal_id:  # the folder was removed, and began anew
+            self._journal_id, self._offsets = journal_id, None
         if self._offsets is None:
             self._offsets = self._begin()
         while True:
+            if self._numbers is not None:
+                self._numbers.hold(self._engine)
             self._publish(self._offsets)
             closed = [
                 path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
@@ -184,7 +243,7 @@ class Writer:
         self._lock.close()
 
     def _begin(self) -> dict[str, int]:
-        database.upgrade(self._engine)
+        self._upgrade()
         existing = {path.name for path in journal.segment_paths(self._directory)}
         with self._engine.begin() as connection:
             self._names = NameIds(connection)
@@ -194,6 +253,16 @@ class Writer:
             self._forget_offsets(connection, finished)
         return {segment: offset for segment, offset in offsets.items() if segment in existing}
 
+    def _upgrade(self) -> None:
+        """Migrate the tables; once they were right, wait until they are so again."""
+        try:
+            database.upgrade(self._engine)
+        except StoreError as error:
+            if not self._was_current:
+                raise
+            raise NotReadyError(str(error)) from error
+        self._was_current = True
+
     def _batch(self, offsets: dict[str, int]) -> list[_Frame]:
         batch: list[_Frame] = []
         size_bytes = 0
@@ -202,7 +271,7 @@ class Writer:
             for seq, payload, end in journal.read_frames(path, position):
                 start = end - len(payload) - journal.HEADER_BYTES
                 if start > position:
-                    self._set_aside(path, position, start)
+                    self._set_part_aside(path, position, start)
                 position = end
                 batch.append(_Frame(path.name, seq, payload, end))
                 size_bytes += len(payload)
@@ -210,7 +279,9 @@ class Writer:
                     return batch
         return batch
 
-    def _commit(self, batch: list[_Frame], offsets: dict[str, int]) -> None:
+    def _commit(
+        self, batch: list[_Frame], offsets: dict[str, int], *, is_repeated: bool = False
+    ) -> None:
         ends = {frame.segment: frame.end for frame in batch}
         committed = len(batch)
         try:
@@ -221,6 +292,10 @@ class Writer:
             if database.is_unavailable(error):
                 raise
             self._names = None
+            if isinstance(error, sa.exc.IntegrityError) and not is_repeated:
+                # Another server stored one of the ids meanwhile: now it is seen.
+                self._commit(batch, offsets, is_repeated=True)
+                return
             if len(batch) > 1:
                 middle = len(batch) // 2
                 self._commit(batch[:middle], offsets)
@@ -242,22 +317,23 @@ class Writer:
         with self._names.transaction(self._engine, seqs, exclusive=exclusive) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
-                    changes = [_change_decoder.decode(frame.payload) for frame in frames]
+                    decoded = (_change_decoder.decode(frame.payload) for frame in frames)
+                    changes = [self._renumbering.follow(change) for change in decoded]
                     freed |= apply_changes(connection, self._names, changes)
                 else:
-                    payloads = {frame.seq: frame.payload for frame in frames}
-                    self._add(connection, self._names, payloads)
+                    self._add(connection, self._names, frames)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
                 database.upsert(connection, "journal_offset", offsets)
         self.freed_blob_keys |= freed
 
-    @staticmethod
-    def _add(connection: sa.Connection, names: NameIds, payloads: dict[int, bytes]) -> None:
+    def _add(self, connection: sa.Connection, names: NameIds, frames: Iterable[_Frame]) -> None:
         """Insert records except those that exist already, as when the journal is replayed."""
-        for seq in database.stored_ids(connection, payloads):
-            del payloads[seq]
-        records = [_decoder.decode(payload) for payload in payloads.values()]
+        payloads = [
+            JournaledPayload(frame.seq, frame.payload, frame.segment.startswith(_IMPORTED))
+            for frame in frames
+        ]
+        records = self._renumbering.new_records(connection, payloads)
         RowBatch(names).insert(connection, records)
         link_new(connection, records)
 
@@ -287,13 +363,13 @@ class Writer:
         for path in closed:
             offset, size = offsets.get(path.name, 0), path.stat().st_size
             if size > offset:
-                self._set_aside(path, offset, size)
+                self._set_part_aside(path, offset, size)
             path.unlink()
             if offsets.pop(path.name, None) is not None:
                 with self._engine.begin() as connection:
                     self._forget_offsets(connection, [path.name])
 
-    def _set_aside(self, path: Path, start: int, end: int) -> None:
+    def _set_part_aside(self, path: Path, start: int, end: int) -> None:
         """Save a damaged part of a segment to a file, once, however often it is read again."""
         target = self._data_directory / "dead" / f"{path.name}.{start}"
         if target.exists() and target.stat().st_size == end - start:
@@ -309,6 +385,13 @@ class Writer:
             "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
             path.name, start, end, len(seqs), ", ".join(seqs[:10]), target,
         )  # fmt: skip
+
+
+def _may_pass(error: Exception) -> bool:
+    """Check whether an error may end by itself, so that the writer waits."""
+    if isinstance(error, sa.exc.DBAPIError):
+        return database.is_unavailable(error)
+    return not isinstance(error, StoreError) or isinstance(error, NotReadyError)
 
 
 def _lock(path: Path) -> IO[str]:

@@ -15,6 +15,7 @@ from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import Tiling
+from quadriga.tasks.task_types import SHORT_NAMES, full_name
 
 __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "TiledTask", "full_name"]
 
@@ -25,21 +26,6 @@ TASKS = {
     "ORIENTED_OBJECT_DETECTION": "quadriga.tasks.oriented:OrientedObjectDetection",
 }
 """Task type to `module:class`; the class takes a `ModelSpec`. Read it with `quadriga.tasks.references.resolve`."""
-
-SHORT_NAMES = {
-    "classification": "IMAGE_CLASSIFICATION",
-    "detection": "OBJECT_DETECTION",
-    "oriented": "ORIENTED_OBJECT_DETECTION",
-    "image-text": "IMAGE_TEXT_TO_TEXT",
-    "segmentation": "IMAGE_SEGMENTATION",
-    "tensor": "TENSOR",
-}
-"""Short names of task types, which commands and files accept beside Chariot's own in any case."""
-
-
-def full_name(task: str) -> str:
-    """Return the task type of a short name; any other text in capitals."""
-    return SHORT_NAMES.get(task.lower(), task.upper())
 
 
 class Task(Protocol):

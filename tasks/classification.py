@@ -1,6 +1,6 @@
-"""Image classification: one score for each label."""
+"""Classification of images and of rows of features: one score for each label."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,15 +10,23 @@ import numpy.typing as npt
 from quadriga.tasks import parameters as read
 from quadriga.tasks.activations import sigmoid, softmax
 from quadriga.tasks.image import Image
-from quadriga.tasks.predictions import Classification, OutputError, Outputs, Prediction
+from quadriga.tasks.predictions import (
+    Classification,
+    OutputError,
+    Outputs,
+    Prediction,
+    check_finite,
+)
 from quadriga.tasks.resize import Affine, preprocess
-from quadriga.tasks.specification import ModelSpec
+from quadriga.tasks.specification import Activation, ModelSpec, RowSpec
 
+ACTIONS = ("predict", "predict_proba")
+"""Actions that a request to a classifier may name."""
 _MAX_TOP_K = 100_000
 
 
 class ClassificationOptions(msgspec.Struct, frozen=True):
-    """Options of one image for a classifier."""
+    """Options of one image or row for a classifier."""
 
     action: str
     top_k: int
@@ -28,17 +36,14 @@ class ClassificationOptions(msgspec.Struct, frozen=True):
 class ImageClassification:
     """Answers labels by descending score: the best with `predict`, all with `predict_proba`."""
 
-    actions: tuple[str, ...] = ("predict", "predict_proba")
+    actions: tuple[str, ...] = ACTIONS
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
 
     def options(self, parameters: Mapping[str, Any]) -> ClassificationOptions:
         """Read `action` and `top_k`."""
-        action = read.action(parameters, self.actions)
-        default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
-        top_k = read.whole_number(parameters, "top_k", low=1, high=_MAX_TOP_K, default=default)
-        return ClassificationOptions(action, top_k)
+        return read_options(parameters, self._spec.defaults.top_k)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
         """Make the input tensor of one image, without the batch axis."""
@@ -64,9 +69,68 @@ class ImageClassification:
             )
         if not np.isfinite(scores).all():
             raise OutputError("expected output 0 to hold finite scores, got NaN or infinity")
-        activated: npt.NDArray[np.floating] = scores.reshape(-1)
-        if self._spec.output.activation != "none":
-            activate = softmax if self._spec.output.activation == "softmax" else sigmoid
-            activated = activate(activated)
-        best = np.argsort(-activated, kind="stable")[: options.top_k]
-        return [Classification(labels[index], float(activated[index])) for index in best]
+        activated = _activate(scores.reshape(-1), self._spec.output.activation)
+        return _best_labels(labels, activated, options.top_k)
+
+
+class RowClassification:
+    """Answers labels of rows of features, as `ImageClassification` does those of images."""
+
+    def __init__(self, spec: RowSpec) -> None:
+        self.spec = spec
+
+    def options(self, parameters: Mapping[str, Any]) -> ClassificationOptions:
+        """Read `action` and `top_k`."""
+        return read_options(parameters, self.spec.top_k)
+
+    def predict(
+        self, output: npt.NDArray[Any], options: ClassificationOptions
+    ) -> list[list[Prediction]]:
+        """Read the scores (N, K), or (N,) maps from classes to scores, as the labels of each row."""
+        labels = self.spec.labels
+        return [_best_labels(labels, row, options.top_k) for row in self.scores(output)]
+
+    def scores(self, output: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
+        """Return one score for each row and label, float64 (N, K)."""
+        spec = self.spec
+        location = f"output {spec.scores!r}"
+        if output.dtype == object:
+            rows = [{str(label): score for label, score in scores.items()} for scores in output]
+            if any(row.keys() != set(spec.classes) for row in rows):
+                raise OutputError(f"expected {location} to have the classes {spec.classes}")
+            output = np.array([[row[label] for label in spec.classes] for row in rows])
+        scores = output.astype(np.float64)
+        check_finite(scores, subject=location)
+        count = len(spec.labels)
+        if count == 2 and (scores.ndim == 1 or scores.shape[1:] == (1,)):
+            second = _activate(scores.reshape(-1, 1), spec.activation)
+            return np.hstack((1 - second, second))
+        if scores.ndim != 2 or scores.shape[1] != count:
+            raise OutputError(
+                f"expected {location} to hold {count} scores for each row, one for each label, "
+                f"got the shape {output.shape}"
+            )
+        return _activate(scores, spec.activation)
+
+
+def read_options(parameters: Mapping[str, Any], default_top_k: int) -> ClassificationOptions:
+    """Read `action` and `top_k`, which is all labels by default with `predict_proba`."""
+    action = read.action(parameters, ACTIONS)
+    default = default_top_k if action == "predict" else _MAX_TOP_K
+    top_k = read.whole_number(parameters, "top_k", low=1, high=_MAX_TOP_K, default=default)
+    return ClassificationOptions(action, top_k)
+
+
+def _activate(scores: npt.NDArray[np.floating], activation: Activation) -> npt.NDArray[np.floating]:
+    """Apply an activation along the last axis."""
+    if activation == "none":
+        return scores
+    return softmax(scores) if activation == "softmax" else sigmoid(scores)
+
+
+def _best_labels(
+    labels: Sequence[str], scores: npt.NDArray[np.floating], count: int
+) -> list[Prediction]:
+    """Return the labels of the largest scores (K,); those of equal scores in the order of their index."""
+    best = np.argsort(-scores, kind="stable")[:count]
+    return [Classification(labels[index], float(scores[index])) for index in best]

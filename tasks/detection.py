@@ -1,7 +1,7 @@
 """Object detection: labelled boxes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -11,7 +11,13 @@ from quadriga.tasks import parameters as read
 from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, select
 from quadriga.tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
 from quadriga.tasks.image import Image
-from quadriga.tasks.predictions import Detection, OutputError, Outputs, Prediction
+from quadriga.tasks.predictions import (
+    Detection,
+    OutputError,
+    Outputs,
+    Prediction,
+    TruncatedPredictions,
+)
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.rotated import probiou_matrix
@@ -30,6 +36,11 @@ class DetectionOptions(msgspec.Struct, frozen=True):
     """Overlap (IoU) with a better box of the same class above which a box is dropped."""
     max_detections: int
     """Maximum boxes to return, the best ones."""
+
+    @property
+    def limit(self) -> int:
+        """Number of boxes to look for: one more than is returned tells that there were more."""
+        return self.max_detections + 1
 
 
 def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
@@ -56,13 +67,17 @@ def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
     return candidates if has_label.all() else select(candidates, has_label)
 
 
-def suppress_overlaps(candidates: Candidates, options: DetectionOptions) -> Candidates:
-    """Keep the best of overlapping boxes of a class, by the rule of the model's family.
+def suppress_overlaps(
+    candidates: Candidates, options: DetectionOptions, rule: Literal["class", "agnostic"] = "class"
+) -> Candidates:
+    """Keep the best of overlapping boxes, of a class or of all, by the measure of the model's family.
 
     Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; rotated boxes by their IoU: MMRotate, `core/post_processing/bbox_nms_rotated.py`. Both keep classes apart by moving boxes.
     """
     boxes, scores, class_ids = candidates.boxes, candidates.scores, candidates.class_ids
-    limit = options.max_detections
+    if rule == "agnostic":
+        class_ids = np.zeros_like(class_ids)
+    limit = options.limit
     if not candidates.suppress:
         return select(candidates, np.argsort(-scores, kind="stable")[:limit])
     if candidates.suppress is True:
@@ -117,14 +132,15 @@ class ObjectDetection:
         """Decode boxes, suppress overlapping ones in network pixels and map the rest to the image.
 
         Returns:
-            At most `max_detections` boxes by descending score, in pixels of the image, not clipped to it;
+            At most `options.limit` boxes by descending score, in pixels of the image, not clipped to it;
             class ids are positions in the list of labels.
 
         Raises:
             OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
-        candidates = suppress_overlaps(label_indices(decoded, self._spec), options)
+        labelled = label_indices(decoded, self._spec)
+        candidates = suppress_overlaps(labelled, options, self._spec.output.nms)
         return msgspec.structs.replace(
             candidates, boxes=affine.to_image(candidates.boxes), suppress=False
         )
@@ -136,16 +152,29 @@ class ObjectDetection:
         options: DetectionOptions,
     ) -> Candidates:
         """Merge the boxes that several tiles have of one object; see `quadriga.tasks.tiling.merge`."""
-        return merge(tiles, tiling, options.max_detections)
+        return merge(tiles, tiling, options.limit)
 
     def to_predictions(
         self,
         candidates: Candidates,
         width: int,
         height: int,
-        options: Any,  # noqa: ARG002 - the subclass for rotated boxes needs it
+        options: Any,
     ) -> list[Prediction]:
         """Clip the boxes to the image and label them; boxes wholly outside of the image are dropped."""
+        limit = options.max_detections
+        if len(candidates.scores) <= limit:
+            return self._label(candidates, width, height, options=options)
+        best = select(candidates, np.arange(limit))
+        return TruncatedPredictions(self._label(best, width, height, options=options))
+
+    def _label(
+        self,
+        candidates: Candidates,
+        width: int,
+        height: int,
+        options: Any,  # noqa: ARG002 - the subclass for rotated boxes needs it
+    ) -> list[Prediction]:
         boxes = clip_boxes(candidates.boxes, width, height)
         visible = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         return [

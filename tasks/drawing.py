@@ -1,17 +1,15 @@
 """Predictions drawn on their image, for people to look at."""
 
-import colorsys
-import hashlib
 import math
 from collections.abc import Sequence
 
 import cv2
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.tasks.image import Image, Pixels
 from quadriga.tasks.overlays import Box, Color, outline, overlay_of, tint
+from quadriga.tasks.pen import INK, PAPER, Corners, Pen
 from quadriga.tasks.predictions import (
     Answer,
     Classification,
@@ -21,113 +19,21 @@ from quadriga.tasks.predictions import (
     Segment,
 )
 from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
+from quadriga.tasks.tags import Tagged, draw_tags, is_crowd, legend, tag_px
 
 _MIN_WIDTH_PX = 320
 _MAX_ENLARGED_HEIGHT_PX = 2000
-_SHADES = ((0.55, 1.0), (0.42, 0.75), (0.74, 0.85))
-"""Lightness and saturation (HLS) of three shades, which separate labels whose hues are close."""
-_GOLDEN_RATIO = (5**0.5 - 1) / 2
-"""Step between hues, as a share of the circle: no two of the first labels come close."""
-_PAPER, _TROUGH = (24, 26, 30), (52, 56, 64)
-_INK, _FAINT = (244, 244, 244), (150, 150, 155)
+_TROUGH, _FAINT = (52, 56, 64), (150, 150, 155)
 _MAX_CAPTIONS = 10
 _MAX_ANSWER_ROWS = 24
-_WEIGHT = 500
-"""Weight of the font; 400 is regular."""
-
-_Tagged = Detection | OrientedDetection | Segment
-
-Corners = npt.NDArray[np.float64]
-"""float64 (4, 2), x and y, pixels of the canvas."""
-
-
-class _Pen(msgspec.Struct, frozen=True, eq=False):
-    """Writes and draws on an array in place, in sizes that suit it.
-
-    OpenCV's built-in font holds Latin, Greek, Cyrillic and Chinese.
-    """
-
-    canvas: Pixels
-    face: cv2.FontFace
-    labels: Sequence[str]
-    font_px: int
-    line_px: int
-
-    def color(self, label: str) -> Color:
-        return label_color(label, self.labels)
-
-    def width_of(self, text: str) -> int:
-        rectangle = cv2.getTextSize((1, 1), text, (0, 0), self.face, self.font_px, _WEIGHT)
-        return int(rectangle[2])
-
-    def write(self, text: str, left: float, middle: float, color: Color) -> None:
-        """Write text from `left`, its capitals centred on the row `middle`."""
-        origin = round(left), round(middle + 0.36 * self.font_px)
-        cv2.putText(self.canvas, text, origin, color, self.face, self.font_px, _WEIGHT)
-
-    def fill(self, box: Box, color: Color) -> None:
-        cv2.rectangle(self.canvas, box[:2], box[2:], color=color, thickness=cv2.FILLED)
-
-    def frame(self, box: Box, color: Color) -> None:
-        """Draw the edge of a box inside of it, with a dark rim that shows on a background of its colour."""
-        for inset in range(-1, self.line_px + 1):
-            rim = inset in {-1, self.line_px}
-            low, high = (box[0] + inset, box[1] + inset), (box[2] - inset, box[3] - inset)
-            if inset <= 0 or (low[0] < high[0] and low[1] < high[1]):
-                cv2.rectangle(self.canvas, low, high, color=(0, 0, 0) if rim else color)
-
-    def outline(self, corners: Corners, color: Color) -> None:
-        """Draw the edge of a polygon, with a dark rim, and a dot where its first side starts."""
-        points = [np.round(np.clip(corners, -1e6, 1e6)).astype(np.int32)]
-        for ink, line_px in (((0, 0, 0), self.line_px + 2), (color, self.line_px)):
-            cv2.polylines(
-                self.canvas,
-                points,
-                isClosed=True,
-                color=ink,
-                thickness=line_px,
-                lineType=cv2.LINE_AA,
-            )
-        start = points[0][0].tolist()
-        cv2.circle(self.canvas, start, self.line_px * 2, color=color, thickness=cv2.FILLED)
-
-    def shorten(self, text: str, width_px: float) -> str:
-        """Cut the middle out of a text that is too wide; its end, maybe a score, stays."""
-        text = " ".join(text.split())
-        while self.width_of(text) > width_px and len(text) > 9:
-            keep = max(8, int(len(text) * 0.9) - 1)
-            text = text[: keep - 6].rstrip("… ") + "…" + text[-5:]
-        return text
-
-    def wrap(self, text: str, width_px: float, max_rows: int) -> list[str]:
-        """Break a text into rows, at spaces if it has any; the last of too many rows is shortened in the middle."""
-        rows: list[str] = []
-        words = text.split()
-        while words and len(rows) < max_rows:
-            length = len(words[0])
-            while length > 1 and self.width_of(words[0][:length]) > width_px:
-                length = min(length - 1, int(length * 0.9) + 1)
-            if length < len(words[0]):
-                words[:1] = words[0][:length], words[0][length:]
-            fitting = 1
-            while (
-                fitting < len(words) and self.width_of(" ".join(words[: fitting + 1])) <= width_px
-            ):
-                fitting += 1
-            if len(rows) == max_rows - 1:
-                fitting = len(
-                    words
-                )  # the last row takes all remaining words, and `shorten` cuts its middle
-            rows.append(self.shorten(" ".join(words[:fitting]), width_px))
-            words = words[fitting:]
-        return rows or [""]
 
 
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
     """Draw predictions, by descending score, on a copy of their image: uint8 (H, W, 3), RGB.
 
     Images narrower than 320 px are enlarged first. Boxes and segments have tags with label and score, and the
-    best is drawn last; a rotated box has a dot at the corner where its width starts. At most ten
+    best is drawn last; where tags would hide the picture, only those are drawn that hide nothing, and a strip below
+    has the labels. A rotated box has a dot at the corner where its width starts. At most ten
     classifications or answers stand in a strip below the image. `labels` are all labels of the model.
     """
     scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
@@ -144,10 +50,15 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     # the geometric mean of the sides: by the longer one, text would fill the height of a panorama
     side = math.sqrt(size_wh[0] * size_wh[1])
     font_px, line_px = max(13, round(side / 48)), max(2, round(side / 345))
-    pen = _Pen(canvas, cv2.FontFace("sans"), labels, font_px=font_px, line_px=line_px)
+    pen = Pen(canvas, cv2.FontFace("sans"), labels, font_px=font_px, line_px=line_px)
+    tagged = [p for p in predictions if isinstance(p, Tagged)]
+    crowded = is_crowd(pen, tagged)
+    if crowded:
+        pen = msgspec.structs.replace(pen, line_px=max(1, line_px // 2))
     boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)
     boxes += _draw_detections(pen, detections, image, scale)
-    _draw_tags(pen, boxes)
+    if draw_tags(pen, boxes, crowded=crowded):
+        canvas = np.concatenate([canvas, legend(pen, tagged)])
     if captions:
         canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
     answers = [prediction for prediction in predictions if isinstance(prediction, Answer)]
@@ -156,39 +67,17 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     return canvas
 
 
-def label_color(label: str, labels: Sequence[str] = ()) -> Color:
-    """Return the colour of a label: red, green, blue; the same in every image and every process.
-
-    All `labels` of the model get colours that lie far apart; an unlisted label may get a similar one by chance.
-    """
-    if label in labels:
-        index = labels.index(label)
-        hue, shade = index * _GOLDEN_RATIO % 1, index // 8
-    else:
-        digest = hashlib.sha256(label.encode()).digest()
-        hue, shade = int.from_bytes(digest[2:4], "big") / 65536, digest[1]
-    lightness, saturation = _SHADES[shade % len(_SHADES)]
-    red, green, blue = colorsys.hls_to_rgb(hue, lightness, saturation)
-    return round(red * 255), round(green * 255), round(blue * 255)
-
-
-def _ink_on(color: Color) -> Color:
-    """Return black or white, whichever stands out. Source: ITU-R BT.601 luma."""
-    red, green, blue = color
-    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
-
-
 def _draw_detections(
-    pen: _Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
-) -> list[tuple[_Tagged, Box]]:
+    pen: Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
+) -> list[tuple[Tagged, Box]]:
     """Draw boxes, the best last; return for each tag the frame of its box, from the top of a rotated one."""
-    anchors: list[tuple[_Tagged, Box]] = []
+    anchors: list[tuple[Tagged, Box]] = []
     for detection in reversed(detections):
         corners = _corners(detection, image) * scale
         box = _frame(corners, pen.canvas)
         if isinstance(detection, OrientedDetection):
             pen.outline(corners, pen.color(detection.label))
-            box = _from_top(pen, corners, box, _tag_px(pen, detection))
+            box = _from_top(pen, corners, box, tag_px(pen, detection))
         else:
             pen.frame(box, pen.color(detection.label))
         anchors.append((detection, box))
@@ -196,8 +85,8 @@ def _draw_detections(
 
 
 def _draw_segments(
-    pen: _Pen, predictions: Sequence[Prediction], image_wh: tuple[int, int], scale: float
-) -> list[tuple[_Tagged, Box]]:
+    pen: Pen, predictions: Sequence[Prediction], image_wh: tuple[int, int], scale: float
+) -> list[tuple[Tagged, Box]]:
     """Fill all segments, then outline them; return a box for the tag of each, from its topmost point."""
     overlays = [
         (segment, overlay)
@@ -214,27 +103,6 @@ def _draw_segments(
         (segment, (overlay.box[0] + top, *overlay.box[1:]))
         for (segment, overlay), top in zip(overlays, tops, strict=True)
     ]
-
-
-def _draw_tags(pen: _Pen, boxes: Sequence[tuple[_Tagged, Box]]) -> None:
-    placed_tags: list[Box] = []
-    for prediction, box in boxes:
-        text = _tag_text(pen, prediction)
-        tag = _place_tag(pen, _tag_px(pen, prediction), box, placed_tags)
-        placed_tags.append(tag)
-        color = pen.color(prediction.label)
-        pen.fill(tag, color)
-        pen.write(text, tag[0] + pen.font_px * 0.35, (tag[1] + tag[3]) / 2, _ink_on(color))
-
-
-def _tag_text(pen: _Pen, prediction: _Tagged) -> str:
-    return pen.shorten(
-        f"{prediction.label} {prediction.score:.2f}", pen.canvas.shape[1] - pen.font_px
-    )
-
-
-def _tag_px(pen: _Pen, prediction: _Tagged) -> int:
-    return pen.width_of(_tag_text(pen, prediction)) + round(pen.font_px * 0.7)
 
 
 def _corners(detection: Detection | OrientedDetection, image: Image) -> Corners:
@@ -255,7 +123,7 @@ def _frame(corners: Corners, canvas: Pixels) -> Box:
     return left, top, max(left, min(right, int(edge[0]))), max(top, min(bottom, int(edge[1])))
 
 
-def _from_top(pen: _Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
+def _from_top(pen: Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
     """Move the left edge of a frame so that a tag touches the topmost corner, beside its dot."""
     rim = 2 * pen.line_px
     corner = round(float(corners[corners[:, 1].argmin(), 0]))
@@ -263,46 +131,27 @@ def _from_top(pen: _Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
     return min(max(left, 0), frame[2]), max(frame[1] - rim, 0), frame[2], frame[3]
 
 
-def _place_tag(pen: _Pen, width: int, box: Box, placed_tags: Sequence[Box]) -> Box:
-    """Return a free position of a tag: above the box, inside at its top or bottom, or below it."""
-    canvas_h, canvas_w = pen.canvas.shape[:2]
-    height = round(pen.font_px * 1.4)
-    left = max(0, min(box[0], canvas_w - width))
-    positions: list[Box] = []
-    for preferred_top in (box[1] - height, box[1], box[3] - height, box[3]):
-        top = max(0, min(preferred_top, canvas_h - height))
-        positions.append((left, top, left + width - 1, top + height - 1))
-    free = (
-        position for position in positions if not any(_meet(position, tag) for tag in placed_tags)
-    )
-    return next(free, positions[0])
-
-
-def _meet(first: Box, second: Box) -> bool:
-    return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in (0, 1))
-
-
-def _captions(pen: _Pen, classifications: Sequence[Classification]) -> Pixels:
+def _captions(pen: Pen, classifications: Sequence[Classification]) -> Pixels:
     """Return a strip with a row for each classification: label, bar, score."""
     width = pen.canvas.shape[1]
     row, margin = round(pen.font_px * 1.9), round(pen.font_px * 0.7)
-    strip = np.full((row * len(classifications) + 2 * margin, width, 3), _PAPER, np.uint8)
+    strip = np.full((row * len(classifications) + 2 * margin, width, 3), PAPER, np.uint8)
     pen = msgspec.structs.replace(pen, canvas=strip)
     number_left = width - margin - pen.width_of("0.000")
     bar_left, bar_right = round(width * 0.55), number_left - margin
     for index, classification in enumerate(classifications):
         middle = margin + row * index + row // 2
-        pen.write(pen.shorten(classification.label, bar_left - 2 * margin), margin, middle, _INK)
+        pen.write(pen.shorten(classification.label, bar_left - 2 * margin), margin, middle, INK)
         top, bottom = middle - row // 5, middle + row // 5
         pen.fill((bar_left, top, bar_right, bottom), _TROUGH)
         filled = round((bar_right - bar_left) * min(max(classification.score, 0), 1))
         if filled:
             pen.fill((bar_left, top, bar_left + filled, bottom), pen.color(classification.label))
-        pen.write(f"{classification.score:.3f}", number_left, middle, _INK)
+        pen.write(f"{classification.score:.3f}", number_left, middle, INK)
     return strip
 
 
-def _answers(pen: _Pen, answers: Sequence[Answer]) -> Pixels:
+def _answers(pen: Pen, answers: Sequence[Answer]) -> Pixels:
     """Return a strip with each prompt and its answer below it, in full if there is room."""
     width = pen.canvas.shape[1]
     row, gap, margin = (round(pen.font_px * share) for share in (1.5, 0.5, 0.7))
@@ -310,12 +159,12 @@ def _answers(pen: _Pen, answers: Sequence[Answer]) -> Pixels:
     middle = margin + row // 2
     for answer in answers:
         texts = [(answer.prompt, _FAINT)] if answer.prompt.strip() else []
-        for text, color in (*texts, (answer.answer, _INK)):
+        for text, color in (*texts, (answer.answer, INK)):
             for line in pen.wrap(text, width - 2 * margin, _MAX_ANSWER_ROWS):
                 lines.append((line, middle, color))
                 middle += row
         middle += gap
-    strip = np.full((middle - gap - row // 2 + margin, width, 3), _PAPER, np.uint8)
+    strip = np.full((middle - gap - row // 2 + margin, width, 3), PAPER, np.uint8)
     pen = msgspec.structs.replace(pen, canvas=strip)
     for line, middle, color in lines:
         pen.write(line, margin, middle, color)

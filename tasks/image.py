@@ -34,13 +34,27 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from quadriga.tasks import multiband
-from quadriga.tasks.image_formats import ImageError, check_jpeg, check_png, early_size
+from quadriga.tasks.budget import Budget
+from quadriga.tasks.image_formats import (
+    ImageError,
+    check_jpeg,
+    check_png,
+    count_parts,
+    early_size,
+)
 from quadriga.tasks.multiband import Samples
 
 Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 50_000_000
 """Default limit of width times height; images of more than 4 bands may have proportionally fewer."""
+
+PIXELS_PER_PART = 1000
+"""Pixels as which a chunk, segment, block or strip of a file counts: about the time that each takes."""
+_MIN_PARTS = 1000
+"""Parts that any file may have, however few pixels are allowed."""
+_FREE_PARTS = 100
+"""Parts of a file that do not count: cameras and editors write some twenty."""
 
 _FORMATS: tuple[tuple[re.Pattern[bytes], type[ImageFile], str], ...] = (
     (re.compile(rb"\xff\xd8\xff"), JpegImageFile, "image/jpeg"),
@@ -113,6 +127,7 @@ def decode(
     bit_depth: int = 8,
     exif: Literal["apply", "ignore"] = "apply",
     max_pixels: int = MAX_PIXELS,
+    budget: Budget | None = None,
 ) -> Image:
     """Decode an image file into 8-bit RGB, or into the channels and bits of a model.
 
@@ -127,11 +142,17 @@ def decode(
         bit_depth: Bit depth of the model; see `quadriga.tasks.multiband.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Maximum pixels by the header, checked before memory is taken.
+        budget: Pixels that the request may still decode, of which the image and its parts are taken.
 
     Raises:
         ImageError: The format is not accepted, the file is damaged, incomplete or too large.
+        BudgetError: The image exceeds the budget.
     """
     opener, mime = _recognise(data)
+    max_parts = max(max_pixels // PIXELS_PER_PART, _MIN_PARTS)
+    parts = count_parts(
+        data, mime, max_parts * (4 if channels > 4 else 1)
+    )  # pages have strips each
     max_pixels = max_pixels * 4 // max(channels, 4)
     _check_size(early_size(data, mime), max_pixels, mime)
     try:
@@ -143,6 +164,9 @@ def decode(
             f"expected a readable {mime} header, got: {_reason(error)}{hint}"
         ) from error
     _check_size(size_wh, max_pixels, mime)
+    if budget is not None:
+        counted_parts = max(parts - _FREE_PARTS, 0)
+        budget.spend(size_wh[0] * size_wh[1] + counted_parts * PIXELS_PER_PART)
     try:
         if mime == "image/png":
             check_png(data)

@@ -20,6 +20,9 @@ captioner, hundreds for a language model."""
 PROMPTS = ("prompts", "prompt")
 """Two names of one parameter: an input that has either overrides both of the request."""
 
+FLAGS = ("do_sample",)
+"""Parameters that are true or false."""
+
 _MAX_SEED = 2**63 - 1
 
 
@@ -52,7 +55,8 @@ class ImageTextToText:
             prompts = read.texts({"prompt": [prompt]}, "prompt", 1, MAX_CHARACTERS)
         if not prompts:
             raise ParameterError(
-                f"parameters.prompts is required: a list of 1 to {MAX_PROMPTS} texts"
+                f"parameters.prompts is required: a list of 1 to {MAX_PROMPTS} texts; or an input named question "
+                "beside that of the image"
             )
         defaults = self._config
         temperature = read.number(

@@ -49,13 +49,14 @@ class OrientedObjectDetection(ObjectDetection):
                 f"expected output.decoder to return rotated boxes of 5 numbers, got"
                 f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
             )
-        candidates = suppress_overlaps(label_indices(decoded, self._spec), options)
+        labelled = label_indices(decoded, self._spec)
+        candidates = suppress_overlaps(labelled, options, self._spec.output.nms)
         boxes = candidates.boxes.astype(np.float64)
         boxes[:, :2] -= affine.px, affine.py
         boxes = unscaled(boxes, affine.sx, affine.sy)
         return msgspec.structs.replace(candidates, boxes=boxes, suppress=False)
 
-    def to_predictions(
+    def _label(
         self, candidates: Candidates, width: int, height: int, options: OrientedOptions
     ) -> list[Prediction]:
         """Label the boxes and turn them into fractions of the image; a box may reach beyond it.

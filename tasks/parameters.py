@@ -1,13 +1,22 @@
 """Readers of request parameters: each takes one value out of a JSON object and checks it.
 
-A parameter that is null counts as absent. Nothing is converted: `true` is no number, nor is `"0.5"`.
-Each raises `ParameterError` if the value is of another type, or not allowed.
+A parameter that is null counts as absent. Nothing is converted: `true` is no number, nor is `"0.5"`, except in
+`TextNumbers`. Each raises `ParameterError` if the value is of another type, or not allowed.
 """
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
+
+
+class TextNumbers(dict[str, Any]):
+    """Parameters of a protocol that has no fractions: where a number is expected, a text of one may stand for it."""
+
+
+_JSON_NUMBER: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
 
 
 class ParameterError(ValueError):
@@ -48,9 +57,10 @@ def whole_number(
     value = parameters.get(name)
     if value is None:
         return default
-    if not _is_number(value) or not low <= value <= high or not math.floor(value) == value:
+    numeric = _number(parameters, value)
+    if numeric is None or not low <= numeric <= high or numeric % 1:
         raise _error(name, f"a whole number from {low} to {high}", value)
-    return int(value)
+    return int(numeric)
 
 
 def number(
@@ -61,10 +71,11 @@ def number(
     if value is None:
         return default
     # a whole number beyond floats is out of range too; NaN fails the comparison
-    if not _is_number(value) or not low <= value <= min(high, sys.float_info.max):
+    numeric = _number(parameters, value)
+    if numeric is None or not low <= numeric <= min(high, sys.float_info.max):
         range_text = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
         raise _error(name, f"a number {range_text}", value)
-    return float(value)
+    return float(numeric)
 
 
 def texts(
@@ -82,8 +93,14 @@ def texts(
     return tuple(value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(parameters: Mapping[str, Any], value: Any) -> int | float | None:
+    """Return a value as a number; None if it is none."""
+    if isinstance(value, str) and isinstance(parameters, TextNumbers):
+        try:
+            return _JSON_NUMBER.decode(value)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _error(name: str, allowed: str, value: Any) -> ParameterError:

@@ -25,6 +25,14 @@ class Piece(msgspec.Struct, frozen=True, eq=False):
     """Whether the region is one object, or the visible section of one object in a tile."""
 
 
+class Pieces(msgspec.Struct, frozen=True, eq=False):
+    """Regions of one image or tile."""
+
+    pieces: Sequence[Piece] = ()
+    left_out: int = 0
+    """Number of further regions, which the limit of a request left out before they were traced."""
+
+
 class _Placed(msgspec.Struct, frozen=True, eq=False):
     tile: PixelRect
     piece: Piece

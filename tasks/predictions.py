@@ -3,7 +3,7 @@
 Source: Chariot, Inference Protocols, "Responses".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -88,6 +88,19 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 Prediction = Classification | Detection | OrientedDetection | Segment | Answer
+
+
+class TruncatedPredictions(list[Prediction]):
+    """The predictions of an image up to a limit, where the model made more.
+
+    Args:
+        predictions: Predictions within the limit.
+        total: Number without the limit; None where it was not counted.
+    """
+
+    def __init__(self, predictions: Iterable[Prediction], total: int | None = None) -> None:
+        super().__init__(predictions)
+        self.total = total
 
 
 class AnyPrediction(msgspec.Struct, frozen=True):

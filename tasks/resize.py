@@ -20,6 +20,7 @@ _FILTERS = {
     "nearest": (cv2.INTER_NEAREST, PIL.Image.Resampling.NEAREST),
     "linear": (cv2.INTER_LINEAR, PIL.Image.Resampling.BILINEAR),
     "cubic": (cv2.INTER_CUBIC, PIL.Image.Resampling.BICUBIC),
+    "lanczos": (cv2.INTER_LANCZOS4, PIL.Image.Resampling.LANCZOS),
     "area": (cv2.INTER_AREA, PIL.Image.Resampling.BOX),
 }
 """OpenCV's and Pillow's constants of each interpolation; Pillow filters while it shrinks."""
@@ -65,7 +66,10 @@ def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]
     if spec.channels == 1 and pixels.shape[2] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
     pixels = _fit(_scale(pixels, size_wh, spec), affine, spec)
-    return _tensor(pixels.reshape(*pixels.shape[:2], spec.channels), spec), affine
+    tensor = _tensor(pixels.reshape(*pixels.shape[:2], spec.channels), spec)
+    if not float(spec.pad_value).is_integer():
+        _fill_border(tensor, affine, size_wh, spec=spec)
+    return tensor, affine
 
 
 def plain(spec: InputSpec) -> Image:
@@ -75,8 +79,12 @@ def plain(spec: InputSpec) -> Image:
     return Image(np.full(shape, _level(114, spec), kind), bit_depth=spec.bit_depth)
 
 
-def _level(gray: int, spec: InputSpec) -> int:
-    return round(gray * ((1 << spec.bit_depth) - 1) / 255)
+def _level(gray: float, spec: InputSpec) -> int:
+    return round(_exact_level(gray, spec))
+
+
+def _exact_level(gray: float, spec: InputSpec) -> float:
+    return gray * ((1 << spec.bit_depth) - 1) / 255
 
 
 def check_shape(width: int, height: int, spec: InputSpec) -> None:
@@ -97,7 +105,8 @@ def image_placement(width: int, height: int, spec: InputSpec) -> tuple[Affine, S
         takes the gain of each axis after rounding. letterbox_topleft: YOLOX,
         `data/data_augment.py` preproc. shortest_crop: torchvision `Resize` and `CenterCrop`; timm's
         `ResizeKeepRatio` where the input is not square; Hugging Face: transformers 4.57,
-        `image_transforms.py` center_crop. shortest_longest: see `_within` and `_divided`.
+        `image_transforms.py` center_crop. shortest_longest and shortest_at_least: see `_within`,
+        `_at_least` and `_divided`.
     """
     net_w, net_h = spec.size_wh
     left = top = 0
@@ -120,8 +129,9 @@ def image_placement(width: int, height: int, spec: InputSpec) -> tuple[Affine, S
             covers = spec.resize == "shortest_crop"
             new_w, new_h = _cover(width, height, spec) if covers else _uncropped(spec)
             left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
-        case "shortest_longest":
-            new_w, new_h = (_divided(n, spec) for n in _within(width, height, *spec.size_wh))
+        case "shortest_longest" | "shortest_at_least":
+            sides = _within if spec.resize == "shortest_longest" else _at_least
+            new_w, new_h = (_divided(n, spec) for n in sides(width, height, *spec.size_wh))
             net_w, net_h = new_w, new_h
         case "none":
             new_w, new_h = net_w, net_h = width, height
@@ -164,10 +174,13 @@ def _divided(side: int, spec: InputSpec) -> int:
     """Round a side to a multiple of the divisor; the image is resized to it, not padded.
 
     Source: transformers 4.57, `image_processing_yolos.py` get_size_with_aspect_ratio (down) and
-    `image_processing_maskformer.py` get_maskformer_resize_output_image_size (up).
+    `image_processing_maskformer.py` get_maskformer_resize_output_image_size (up); PaddleOCR 3,
+    `ppocr/data/imaug/operators.py` DetResizeForTest (nearest).
     """
     if spec.divisor_rounds == "down":
         return max(side - side % spec.divisor, 1)
+    if spec.divisor_rounds == "nearest":
+        return max(round(side / spec.divisor) * spec.divisor, spec.divisor)
     return side + -side % spec.divisor
 
 
@@ -186,6 +199,19 @@ def _within(width: int, height: int, shortest: int, longest: int) -> Size:
     long_side = int(exact * large / small)
     short_side = max(short_side, 1)
     return (short_side, long_side) if width < height else (long_side, short_side)
+
+
+def _at_least(width: int, height: int, shortest: int, longest: int) -> Size:
+    """Return the size of an image that is only enlarged: to the shortest side, then reduced to the longest.
+
+    Source: PaddleOCR 3, `ppocr/data/imaug/operators.py` DetResizeForTest, limit_type "min".
+    """
+    gain = max(shortest / min(width, height), 1)
+    width, height = int(width * gain), int(height * gain)
+    if max(width, height) > longest:
+        gain = longest / max(width, height)
+        width, height = int(width * gain), int(height * gain)
+    return max(width, 1), max(height, 1)
 
 
 def _scale(pixels: Samples, size_wh: Size, spec: InputSpec) -> Samples:
@@ -220,6 +246,18 @@ def _fit(pixels: Samples, affine: Affine, spec: InputSpec) -> Samples:
     canvas = np.full(shape, _level(spec.pad_value, spec), pixels.dtype)
     canvas[top : top + height, left : left + width] = pixels
     return canvas
+
+
+def _fill_border(tensor: npt.NDArray[Any], affine: Affine, size_wh: Size, spec: InputSpec) -> None:
+    """Write the normalised border into a tensor of floats, in place, as no pixel can hold the level exactly."""
+    level = _exact_level(spec.pad_value, spec) * spec.scale
+    planes = tensor if spec.layout == "nchw" else np.moveaxis(tensor, 2, 0)
+    top, left = int(max(affine.py, 0)), int(max(affine.px, 0))
+    bottom, right = int(affine.py) + size_wh[1], int(affine.px) + size_wh[0]
+    for plane, mean, std in zip(planes, spec.mean, spec.std, strict=False):
+        border = (level - mean) / std
+        plane[:top], plane[bottom:] = border, border
+        plane[:, :left], plane[:, right:] = border, border
 
 
 def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:

@@ -108,6 +108,13 @@ class _Axis(msgspec.Struct, frozen=True):
         indices = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
         return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
 
+    def corners(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the cell in which the first edge of each pixel lies, rounded as torch rounds: in float32."""
+        first, last = self.ends()
+        edges = np.arange(start, stop, dtype=np.float32) * np.float32(self.scale)
+        indices = np.floor(edges).astype(np.int64) + math.floor(_snapped(self.shift))
+        return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
+
 
 def _axes(grid: Affine) -> tuple[_Axis, _Axis]:
     """Return the axes of the columns and of the rows."""
@@ -215,6 +222,16 @@ def nearest(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArr
     x, y = _axes(grid)
     rows = cells[y.nearest(rect.top, rect.bottom)]
     return np.take(rows, x.nearest(rect.left, rect.right), axis=1)
+
+
+def nearest_by_corner(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArray[Any]:
+    """Return the cell (h, w) in which the left top corner of each pixel lies, for a rectangle that is not empty.
+
+    Source: PyTorch, interpolate, nearest.
+    """
+    x, y = _axes(grid)
+    rows = cells[y.corners(rect.top, rect.bottom)]
+    return np.take(rows, x.corners(rect.left, rect.right), axis=1)
 
 
 def _sample(maps: Floats, rows: _Taps, columns: _Taps) -> Floats:

@@ -17,8 +17,14 @@ import numpy.typing as npt
 from quadriga.tasks import parameters as read
 from quadriga.tasks.contours import Mask, Ring, rings, simplify, to_points
 from quadriga.tasks.image import Image
-from quadriga.tasks.pieces import Piece, by_class, join, without_small_parts
-from quadriga.tasks.predictions import OutputError, Outputs, Prediction, Segment
+from quadriga.tasks.pieces import Piece, Pieces, by_class, join, without_small_parts
+from quadriga.tasks.predictions import (
+    OutputError,
+    Outputs,
+    Prediction,
+    Segment,
+    TruncatedPredictions,
+)
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.sampling import PixelRect
@@ -36,11 +42,11 @@ class SegmentationOptions(msgspec.Struct, frozen=True):
 
     action: str
     score_threshold: float
-    """Minimum score, itself excluded."""
+    """Minimum score, itself excluded; 0 leaves no region of a class map out."""
     iou_threshold: float
     """Overlap (IoU) of boxes with a better instance of the same class above which an instance is dropped."""
     max_segments: int
-    """Maximum regions to return: the best ones, and the largest of equal scores."""
+    """Maximum segments to return: the largest regions of a class map, the best instances."""
     regions: Literal["component", "class"]
     """How a class map becomes regions: one for each connected component, or one for each class."""
     min_area: float
@@ -52,8 +58,9 @@ class SegmentationOptions(msgspec.Struct, frozen=True):
 
 
 class ImageSegmentation:
-    """Predicts contours by descending score; `predict` and `segment` are two names for the same action.
+    """Predicts contours: regions of a class map by descending area, instances by descending score.
 
+    `predict` and `segment` are two names for the same action.
     Pixels that touch at a corner are connected. `regions` decides about a class map: a prediction for each
     connected component, as a person would outline it, or for each class. An instance is always one
     prediction, with several outer rings if its components lie apart.
@@ -106,14 +113,17 @@ class ImageSegmentation:
         pieces = self._read_pieces(outputs, affine, options)
         return self.to_predictions(pieces, affine.width, affine.height, options)
 
-    def detect(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
+    def detect(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> Pieces:
         """Read the regions of one tile, also small ones: a border of the tile may cut a large region into pieces."""
         return self._read_pieces(outputs, affine, msgspec.structs.replace(options, min_area=0))
 
     def _read_pieces(
         self, outputs: Outputs, affine: Affine, options: SegmentationOptions
-    ) -> list[Piece]:
+    ) -> Pieces:
         pieces: list[Piece] = []
+        left_out = 0
+        if self._spec.output.layout == "nhwc":
+            outputs = {name: _channels_first(output) for name, output in outputs.items()}
         for region in self._segment(outputs, affine, self._segmenter_options(options)):
             if not 0 <= region.class_id < len(self._spec.labels):
                 raise OutputError(
@@ -121,35 +131,42 @@ class ImageSegmentation:
                     f" and {len(self._spec.labels)} labels"
                 )
             if region.class_id != self._background:
-                pieces.extend(_pieces_of(region, options))
-        return pieces
+                traced = _pieces_of(region, options)
+                pieces.extend(traced.pieces)
+                left_out += traced.left_out
+        return Pieces(pieces, left_out)
 
     def merge(
         self,
-        tiles: Sequence[tuple[PixelRect, list[Piece]]],
+        tiles: Sequence[tuple[PixelRect, Pieces]],
         tiling: Tiling,
         options: SegmentationOptions,
-    ) -> list[Piece]:
+    ) -> Pieces:
         """Merge regions that several tiles have, or all of a class; then drop small components."""
-        joined = join(tiles, tiling.threshold)
+        left_out = sum(traced.left_out for _, traced in tiles)
+        joined = join([(tile, traced.pieces) for tile, traced in tiles], tiling.threshold)
         if options.regions == "class":
             joined = by_class(joined)
-        if options.min_area <= 1:
-            return joined
-        large = (without_small_parts(piece, options.min_area) for piece in joined)
-        return [piece for piece in large if piece is not None]
+        if options.min_area > 1:
+            large = (without_small_parts(piece, options.min_area) for piece in joined)
+            joined = [piece for piece in large if piece is not None]
+        return Pieces(joined, left_out)
 
     def to_predictions(
         self,
-        pieces: list[Piece],
+        candidates: Pieces,
         width: int,  # noqa: ARG002 - only boxes are clipped to the image
         height: int,  # noqa: ARG002 - as width
         options: SegmentationOptions,
     ) -> list[Prediction]:
-        """Label the regions, the best first, and shape their contours."""
-        pieces = [piece for piece in pieces if piece.score > options.score_threshold]
-        pieces.sort(key=lambda piece: (-piece.score, -piece.area_px))
-        return [
+        """Label the regions, the largest or the best first, and shape their contours."""
+        pieces = [
+            piece
+            for piece in candidates.pieces
+            if _scores_enough(piece.score, options, instance=piece.instance)
+        ]
+        pieces.sort(key=_rank)
+        segments: list[Prediction] = [
             Segment(
                 self._spec.labels[piece.class_id],
                 piece.score,
@@ -157,17 +174,23 @@ class ImageSegmentation:
             )
             for piece in pieces[: options.max_segments]
         ]
+        total = len(pieces) + candidates.left_out
+        if total <= options.max_segments:
+            return segments
+        has_instances = any(piece.instance for piece in pieces)
+        return TruncatedPredictions(segments, None if has_instances else total)
 
     def _segmenter_options(self, options: SegmentationOptions) -> SegmenterOptions:
         output = self._spec.output
         return SegmenterOptions(
             score_threshold=options.score_threshold,
             iou_threshold=options.iou_threshold,
-            limit=options.max_segments,
+            limit=options.max_segments + 1,  # one more tells that there were more
             label_count=len(self._spec.labels),
             background=self._background,
             activation=output.activation,
             label_offset=output.label_offset,
+            nms=output.nms,
         )
 
 
@@ -179,46 +202,73 @@ def background(spec: ModelSpec) -> int | None:
     return 0 if first in _BACKGROUNDS else None
 
 
+def _channels_first(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Turn maps (H, W, C) into (C, H, W); any other number of axes stays as it is."""
+    return np.ascontiguousarray(np.moveaxis(maps, -1, 0)) if maps.ndim == 3 else maps
+
+
+def _scores_enough(scores: Any, options: SegmentationOptions, *, instance: bool) -> Any:
+    """Compare a score, or an array of them, with the threshold."""
+    # where all classes have the probability 0, the first one wins with a score of 0
+    if options.score_threshold == 0 and not instance:
+        return scores >= 0
+    return scores > options.score_threshold
+
+
+def _rank(piece: Piece) -> tuple[float, float]:
+    """Return the sort key: an instance by its score, a region of a class map by its area."""
+    by_score, by_area = -piece.score, -piece.area_px
+    return (by_score, by_area) if piece.instance else (by_area, by_score)
+
+
 def _shaped(ring: Ring, options: SegmentationOptions) -> Ring:
     return simplify(ring, options.epsilon) if options.simplify else ring
 
 
-def _pieces_of(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
+def _pieces_of(region: Region, options: SegmentationOptions) -> Pieces:
     """Trace a region: no piece, one piece, or a piece for each connected component."""
     if region.instance and options.min_area <= 1:
         area = cv2.countNonZero(region.mask)
-        if area:
-            outlines = rings(region.mask, region.left, region.top)
-            yield Piece(region.class_id, region.score, area_px=area, rings=outlines, instance=True)
-        return
+        if not area:
+            return Pieces()
+        outlines = rings(region.mask, region.left, region.top)
+        return Pieces(
+            [Piece(region.class_id, region.score, area_px=area, rings=outlines, instance=True)]
+        )
     components = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(
         np.int32, copy=False
     )
     areas, sums = _measured(region, components)
     selected = np.flatnonzero(areas >= max(options.min_area, 1))
     if not len(selected):
-        return
+        return Pieces()
     if region.instance or options.regions == "class":
         area = int(areas[selected].sum())
         score = region.score if sums is None else float(sums[selected].sum() / area)
         outlines = _rings_of(region, components, areas, selected)
-        yield Piece(region.class_id, score, area_px=area, rings=outlines, instance=region.instance)
-        return
+        return Pieces(
+            [Piece(region.class_id, score, area_px=area, rings=outlines, instance=region.instance)]
+        )
     scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
-    selected = selected[scores[selected] > options.score_threshold]
+    selected = selected[_scores_enough(scores[selected], options, instance=False)]
     # noise may have a million components: only those that may be returned are traced
-    selected = selected[np.lexsort([-areas[selected], -scores[selected]])[: options.max_segments]]
+    order = np.lexsort([-scores[selected], -areas[selected]])
+    left_out = max(len(order) - options.max_segments, 0)
+    selected = selected[order[: options.max_segments]]
     by_component: dict[int, list[Ring]] = {component: [] for component in selected.tolist()}
     for ring in _rings_of(region, components, areas, selected):
         x, y = ring[0]
         by_component[int(components[y - region.top, x - region.left])].append(ring)
-    for component, component_rings in by_component.items():
-        yield Piece(
+    pieces = [
+        Piece(
             region.class_id,
             float(scores[component]),
             area_px=int(areas[component]),
             rings=component_rings,
         )
+        for component, component_rings in by_component.items()
+    ]
+    return Pieces(pieces, left_out)
 
 
 def _rings_of(

@@ -17,12 +17,19 @@ Resize = Literal[
     "stretch_crop",
     "shortest_crop",
     "shortest_longest",
+    "shortest_at_least",
     "none",
 ]
 """How an image is brought to the network's input; see `quadriga.tasks.resize.image_placement`."""
 
 MAX_CHANNELS = 64
 """Maximum channels of an image; OpenCV resizes far more at once."""
+
+Activation = Literal["none", "softmax", "sigmoid"]
+"""Function that turns scores into probabilities."""
+
+Layout = Literal["nchw", "nhwc"]
+"""Order of the axes of images or maps: the channels before or after height and width."""
 
 Angle = Literal["raw", "le90", "oc"]
 """Range of the angle of an oriented box; see `quadriga.tasks.rotated.with_angle`."""
@@ -36,14 +43,14 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     size_wh: tuple[int, int] = msgspec.field(name="size")
     """Width and height of the network's input, pixels; the target of the resize if they vary.
 
-    For `shortest_longest` the shortest and the longest side that the resized image may have.
+    For `shortest_longest` and `shortest_at_least` the shortest and the longest side that the resized image may have.
     """
     batch_axis: bool = True
     """Whether the graph's input has the batch as its first axis."""
     divisor: int = 32
-    """Divisor of the sides of the input, if they vary (`letterbox_rect`, `shortest_longest`)."""
-    divisor_rounds: Literal["up", "down"] = "up"
-    """Direction in which `shortest_longest` rounds to a multiple of `divisor`."""
+    """Divisor of the sides of the input, if they vary (`letterbox_rect`, `shortest_longest`, `shortest_at_least`)."""
+    divisor_rounds: Literal["up", "down", "nearest"] = "up"
+    """Direction in which the last two round to a multiple of `divisor`."""
     size_input: str = ""
     """Name of a further graph input, int64 (batch, 2), for width and height of the network's input; the graph
     then returns boxes in its pixels."""
@@ -51,7 +58,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Channels of the input: 1 is gray, 3 RGB; with any other number an image must have as many bands."""
     bit_depth: Annotated[int, Meta(ge=8, le=16)] = 8
     """Bits of a value: the image has values from 0 to 2**bit_depth - 1. The default of `scale` follows from it."""
-    layout: Literal["nchw", "nhwc"] = "nchw"
+    layout: Layout = "nchw"
     dtype: Literal["float32", "float16", "uint8", "uint16"] = "float32"
     color: Literal["rgb", "bgr"] = "rgb"
     """Order of the channels; `bgr` reverses the first three of 3 or 4."""
@@ -60,14 +67,14 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     resize: Resize = "stretch"
-    pad_value: int = 114
-    """Grey level of the letterbox border, 0 to 255, before `scale`."""
+    pad_value: Annotated[float, Meta(ge=0, le=255)] = 114
+    """Grey level of the letterbox border, 0 to 255, before `scale`; a whole number if the input is of integers."""
     crop_fraction: float = 0.875
     """Side of the crop over that of the resized image, for `shortest_crop` and `stretch_crop`."""
     crop_rounds: Literal["even", "down"] = "even"
     """Rounding of the start of a crop that cannot lie in the middle: torchvision takes the even one of the two
     pixels, Hugging Face the lower one."""
-    interpolation: Literal["nearest", "linear", "cubic", "area"] = "linear"
+    interpolation: Literal["nearest", "linear", "cubic", "lanczos", "area"] = "linear"
     antialias: bool = False
     """Whether shrinking filters as Pillow does; networks of torchvision, timm and Hugging Face expect it."""
     exif: Literal["apply", "ignore"] = "apply"
@@ -78,10 +85,12 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     decoder: str = ""
     """Name in `quadriga.tasks.decoders.DECODERS`, or in `quadriga.tasks.segmenters.SEGMENTERS` for segmentation."""
-    activation: Literal["none", "softmax", "sigmoid"] = "none"
+    activation: Activation = "none"
     """Function to apply to the scores of a classifier, or of each pixel."""
     label_offset: int = 0
     """Class id of the first label: 1 if class 0 is background."""
+    layout: Layout = "nchw"
+    """Order of the axes of maps with one channel for each class, or one alone."""
     angle: Angle = "raw"
     """Range of the angles of oriented boxes, if a request has no `angle`."""
     background: int | None = None
@@ -89,6 +98,8 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     label 0 if its name says so; a position after the last label is a class for no object."""
     batch_axis: bool = True
     """Whether every output has the batch as its first axis; if not, images run one at a time."""
+    nms: Literal["class", "agnostic"] = "class"
+    """Whether a box drops overlapping boxes of its own class only, or of every class."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +131,23 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Measure of overlap: intersection over union, or over the smaller box, which is 1 for a fragment of an object."""
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Overlap above which boxes of a class are one object."""
+
+
+class RowSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Specification of a classifier of rows of features."""
+
+    scores: str
+    """Name of the output with one score for each class, or one for the second of two."""
+    classes: tuple[str, ...]
+    """Keys of the scores if they come as maps, in the order of the labels."""
+    labels: tuple[str, ...]
+    activation: Activation = "none"
+    top_k: Annotated[int, Meta(ge=1)] = 1
+    """Labels that are returned if a request omits the parameter."""
+    features: tuple[str, ...] = ()
+    """Name of each feature, in the order of the inputs and their columns; empty if nothing names them."""
+    single: bool = False
+    """Whether the graph takes one row at a time."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,8 +23,16 @@ Arrays = tuple[Float64Array, Float64Array, Float64Array, Float64Array]
 """Precision, recall, scores and the twelve numbers; NaN where undefined."""
 
 
-def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str) -> Arrays:
-    """Ask pycocotools; `kind` is `bbox` or `segm`. Its labels are in the order of their numbers."""
+def reference(
+    dataset: dict[str, Any],
+    results: list[dict[str, Any]],
+    kind: str,
+    iou: tuple[float, ...] | None = None,
+) -> Arrays:
+    """Ask pycocotools; `kind` is `bbox` or `segm`. Its labels are in the order of their numbers.
+
+    `iou` are match thresholds; None for its own.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
         truth.dataset = dataset
@@ -36,6 +44,8 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
             detections.dataset = {**dataset, "annotations": []}
             detections.createIndex()
         evaluation = COCOeval(truth, detections, kind)
+        if iou is not None:
+            evaluation.params.iouThrs = np.array(iou)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

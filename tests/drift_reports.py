@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.report.schema import (
+    ChangedImage,
+    ChangedImages,
     Data,
     Divergence,
     Effect,
@@ -117,6 +119,8 @@ def watched(windows=30, signals=4, *, history=True):
         slices=slices,
         metrics=estimates,
         unlike=least_like(),
+        unlike_share=0.18,
+        changed=changed([signal.name for signal in report.signals if signal.alarm]),
         history=past(report, windows) if history else [],
     )
 
@@ -147,6 +151,16 @@ def past(report, window_count):
             PastWindow(*ends, n=n, status=status, report=f"report-{at}", signals=signals)
         )
     return windows
+
+
+def changed(names):
+    """Return images of signals with an alarm; one is not kept."""
+    scenes = [f"detection/scene_{at:02}.jpg" for at in range(1, 6)] + ["gone"]
+    shown = [
+        ChangedImage(f"8{at}", value, scene, predictions=raw([box("circle", 24, 28, 95, 90, score=0.9)]))
+        for at, (scene, value) in enumerate(zip(scenes, (17.5, 18.25, HOSTILE, None, 52, 53), strict=True))
+    ]  # fmt: skip
+    return [ChangedImages(name, shown[:3], shown[3:]) for name in names]
 
 
 def least_like():

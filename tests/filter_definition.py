@@ -42,7 +42,7 @@ def field_holds(key: str, value: Any, record: InferenceRecord) -> bool:
         )
     if key in {"ground_truth", "feedback"}:
         return value == {"exists": False}
-    if key == "ground_truth.label":
+    if key in {"ground_truth.label", "ground_truth.review"}:
         return texts_hold([], value)
     for root, tree in (("meta.", record.metadata), ("std.", record.standard)):
         if key.startswith(root):
@@ -207,7 +207,8 @@ def place_holds(metadata: dict[str, Any], shape: dict[str, Any]) -> bool:
 def distance_m(first: list[float], second: list[float]) -> float:
     """Measure the angle between two places as vectors."""
     a, b = ([math.radians(degrees) for degrees in place] for place in (first, second))
-    turn = b[1] - a[1]
+    is_pole = 90 in {abs(first[0]), abs(second[0])}  # where every longitude is the same place
+    turn = 0.0 if is_pole else b[1] - a[1]
     across = math.hypot(
         math.cos(b[0]) * math.sin(turn),
         math.cos(a[0]) * math.sin(b[0]) - math.sin(a[0]) * math.cos(b[0]) * math.cos(turn),

@@ -26,11 +26,15 @@ def save(
     metadata: dict[str, str] | None = None,
     opset: int = OPSET,
     ir_version: int = IR_VERSION,
+    domains: dict[str, int] | None = None,
 ) -> Path:
-    """Write a model of these nodes."""
+    """Write a model of these nodes; `domains` has the versions of further operator sets."""
     tensors = [numpy_helper.from_array(array, name) for name, array in (initializers or {}).items()]
     graph = helper.make_graph(nodes, "test", inputs, outputs, tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    sets = {"": opset, **(domains or {})}
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*pair) for pair in sets.items()]
+    )
     model.ir_version = ir_version
     model.producer_name = "quadriga-tests"
     helper.set_model_props(model, metadata or {})
@@ -166,4 +170,118 @@ def several(path: Path) -> Path:
         [helper.make_node("Identity", [name], [f"same_{name}"]) for name in kinds],
         [value(name, rank[name], kind) for name, kind in kinds.items()],
         [value(f"same_{name}", rank[name], kind) for name, kind in kinds.items()],
+    )
+
+
+def counting(path: Path) -> Path:
+    """Y = x + n, by adding 1 for n times: with a large n the graph runs for ever."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["goes_on"]),
+            helper.make_node("Add", ["sum", "one"], ["next"]),
+        ],
+        "step",
+        [
+            value("step", [], TensorProto.INT64),
+            value("go_on", [], TensorProto.BOOL),
+            value("sum", [1]),
+        ],
+        [value("goes_on", [], TensorProto.BOOL), value("next", [1])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+    return save(
+        path,
+        [
+            helper.make_node("Squeeze", ["n"], ["count"]),
+            helper.make_node("Loop", ["count", "true", "x"], ["y"], body=body),
+        ],
+        [value("x", [1]), value("n", [1], TensorProto.INT64)],
+        [value("y", [1])],
+        {"true": np.array(True)},
+    )
+
+
+def dividing(path: Path) -> Path:
+    """Quotient = a / b of int32: -2**31 / -1 ends the process by SIGFPE."""
+    kind = TensorProto.INT32
+    return save(
+        path,
+        [helper.make_node("Div", ["a", "b"], ["quotient"])],
+        [value("a", ["n"], kind), value("b", ["n"], kind)],
+        [value("quotient", ["n"], kind)],
+    )
+
+
+def allocating(path: Path) -> Path:
+    """Mean of n zeros: takes 4 n bytes."""
+    return save(
+        path,
+        [
+            helper.make_node("ConstantOfShape", ["n"], ["zeros"]),
+            helper.make_node("ReduceMean", ["zeros"], ["mean"], keepdims=0),
+        ],
+        [value("n", [1], TensorProto.INT64)],
+        [value("mean", [])],
+    )
+
+
+def greedy(path: Path, elements: int) -> Path:
+    """Mean of x and of as many zeros, whatever x is: takes 4 bytes for each, and is a file of a few hundred bytes."""
+    return save(
+        path,
+        [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("ReduceSum", ["shape"], ["sum"], keepdims=1),
+            helper.make_node("Mul", ["sum", "elements"], ["n"]),
+            helper.make_node("ConstantOfShape", ["n"], ["zeros"]),
+            helper.make_node("ReduceMean", ["zeros"], ["mean"], keepdims=0),
+        ],
+        [value("x", ["batch", 1])],
+        [value("mean", [])],
+        {"elements": np.array([elements // 2], np.int64)},
+    )
+
+
+def endless(path: Path, name: str = "x") -> Path:
+    """A loop without an end, whatever the input is."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["condition"], ["condition_out"]),
+            helper.make_node("Add", ["carried", "carried"], ["carried_out"]),
+        ],
+        "body",
+        [
+            value("iteration", [], TensorProto.INT64),
+            value("condition", [], TensorProto.BOOL),
+            value("carried", ["batch", 3]),
+        ],
+        [value("condition_out", [], TensorProto.BOOL), value("carried_out", ["batch", 3])],
+    )
+    return save(
+        path,
+        [helper.make_node("Loop", ["", "true", name], ["y"], body=body)],
+        [value(name, ["batch", 3])],
+        [value("y", ["batch", 3])],
+        {"true": np.array(True)},
+    )
+
+
+def dividing_by_itself(path: Path) -> Path:
+    """Ends the process by SIGFPE at its first run, whatever the input is."""
+    kind = TensorProto.INT32
+    return save(
+        path,
+        [
+            helper.make_node("Mul", ["x", "zero"], ["nothing"]),
+            helper.make_node("Add", ["nothing", "least"], ["a"]),
+            helper.make_node("Add", ["nothing", "minus"], ["b"]),
+            helper.make_node("Div", ["a", "b"], ["quotient"]),
+        ],
+        [value("x", ["n"], kind)],
+        [value("quotient", ["n"], kind)],
+        {
+            "zero": np.zeros(1, np.int32),
+            "least": np.array([-(2**31)], np.int32),
+            "minus": np.array([-1], np.int32),
+        },
     )

@@ -141,13 +141,13 @@ class ServerProcess:
         return [self.process.pid, *map(int, children.split())]
 
     def child_pid(self, role: str) -> int:
-        """Find a child by its role, which its command line ends with; 0 if it is not there."""
+        """Find a child by its role, with which the last word of its command line begins; 0 if it is not there."""
         for pid in self.child_pids()[1:]:
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
                 continue
-            if command.endswith(b"\0" + role.encode() + b"\0"):
+            if command.rstrip(b"\0").rpartition(b"\0")[2].startswith(role.encode()):
                 return pid
         return 0
 

@@ -9,7 +9,9 @@ from litestar.params import FromPath, FromQuery, RawBody
 
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
+    NOT_READY,
     NOT_STORED,
+    UNKNOWN_MODEL,
     error_response,
     json_body_options,
     options_route,
@@ -22,7 +24,7 @@ from quadriga.store.jobs import Job
 _UNREADABLE = error_response(
     "The body, a filter or a time cannot be understood, or the baseline is not found"
 )
-_UNKNOWN = error_response("The model has no such baseline")
+_UNKNOWN = error_response("The model is not known, or has no such baseline")
 _DRIFT = json_body(
     DriftParameters,
     "schedule",
@@ -53,7 +55,7 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
         return drift.submit(body)
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    @get(path, responses={400: _UNREADABLE})
+    @get(path, responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY})
     async def list_baselines(name: FromPath[str]) -> BaselineList:
         """Return the baselines of a model."""
         return BaselineList(await to_thread(drift.list_baselines, name))

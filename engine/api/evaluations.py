@@ -8,10 +8,15 @@ from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
-from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
+from quadriga.monitor.evaluation.parameters import (
+    EvaluationParameters,
+    decode_parameters,
+    with_model_names,
+)
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.store.jobs import Job, Jobs
+from quadriga.store.model_names import ModelNames
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -24,14 +29,19 @@ _UNREADABLE = error_response("The body or one of its filters cannot be understoo
 _UNKNOWN = error_response("No such report, or it is not written yet")
 _EVALUATION = json_body(
     EvaluationParameters,
+    "schedule",
     by="Fields to slice by: meta.<path>, hour, day, month",
     slices="Filters to slice by, by name",
     compare="Models or versions to compare on the same images",
+    top_k="k of TopKAccuracy; null for 5, and 3 among all numbers",
+    iou="Match thresholds of objects: AP is the mean over them, other metrics are at the first; null for COCO's and DOTA's",
+    score="Scores from which predictions count for precision, recall and F1, the first also for the confusion matrix",
+    bins="Bins of ECE and MCE; null for 15",
 )
 
 
-def evaluation_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit evaluations and read reports."""
+def evaluation_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit evaluations and read reports; `names` finds the models of evaluations."""
     reports = ReportStore(jobs)
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
 
@@ -42,7 +52,7 @@ def evaluation_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
-        return jobs.submit("evaluation", decode_parameters(body))
+        return jobs.submit("evaluation", with_model_names(decode_parameters(body), names))
 
     @get("/api/reports", sync_to_thread=True)
     def list_reports() -> ReportList:

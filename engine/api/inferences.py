@@ -12,9 +12,11 @@ from quadriga.engine.api.openapi_bodies import body_schema, json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
     QUERY_ERRORS,
+    UNKNOWN_MODEL,
     UNREADABLE_QUERY,
     error_response,
 )
+from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
@@ -31,6 +33,7 @@ from quadriga.store.query.request import (
     query_from_url,
 )
 from quadriga.store.records import StoredInference
+from quadriga.tasks import tensor_file
 
 BLOBS_PATH = "/api/blobs/"
 """Path of signed URLs; the hash of the image follows."""
@@ -43,15 +46,12 @@ _DESCRIPTIONS = {
     "cursor": "The cursor that came with the previous page",
     "count": "Whether to count all matches; capped stops at 10,001",
     "consistency": "Wait until everything acknowledged so far can be found",
-    "metadata_filter": "Chariot's filters",
-    "gps_box": "Chariot's GPSBox",
-    "time_range": "Chariot's TimeRange",
-    "pagination": "Chariot's limit and direction; no offset",
+    "pagination": "Chariot's limit, offset and direction",
 }
 _QUERY = json_body(QueryRequest, **_DESCRIPTIONS)
 _COUNT = json_body(CountRequest, **_DESCRIPTIONS)
 _AGGREGATE = json_body(
-    AggregateRequest, group='Any of {"time": "1h"}, model, version, task and label'
+    AggregateRequest, group='Any of {"time": "1h"}, model, version, task, label and meta.<key>'
 )
 
 
@@ -68,35 +68,32 @@ class _UrlQuery(Operation):
         ]
 
 
-def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
-    """Return the handlers that read the store."""
-    query: dict[str, Any] = {
-        "sync_to_thread": True,
-        "status_code": 200,
-        "responses": QUERY_ERRORS,
-    }
+def inference_routes(inferences: InferenceReader, queries: StoreQueries) -> list[HTTPRouteHandler]:
+    """Return the handlers that read the store; `queries` runs its searches."""
+    query: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
 
     @post("/api/inferences/query", operation_class=_QUERY, **query)
-    def query_inferences(body: RawBody) -> Page:
+    async def query_inferences(request: Request[Any, Any, Any], body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
-        return inferences.query(decode_query(body))
+        return await queries.run(request, lambda store: store.query(decode_query(body)))
 
     @post("/api/inferences/count", operation_class=_COUNT, **query)
-    def count_inferences(body: RawBody) -> Count:
+    async def count_inferences(request: Request[Any, Any, Any], body: RawBody) -> Count:
         """Count inferences; the body is JSON whatever its content type."""
-        return inferences.count(decode_count(body))
+        return await queries.run(request, lambda store: store.count(decode_count(body)))
 
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **query)
-    def aggregate_inferences(body: RawBody) -> Aggregates:
+    async def aggregate_inferences(request: Request[Any, Any, Any], body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
-        return aggregate(inferences, decode_aggregate(body))
+        return await queries.run(request, lambda store: aggregate(store, decode_aggregate(body)))
 
-    find_errors = {400: UNREADABLE_QUERY, 503: NOT_READY}
+    find_errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
 
-    @get("/api/inferences", sync_to_thread=True, operation_class=_UrlQuery, responses=find_errors)
-    def find_inferences(request: Request[Any, Any, Any]) -> Page:
+    @get("/api/inferences", operation_class=_UrlQuery, responses=find_errors)
+    async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
-        return inferences.query(query_from_url(request.scope["query_string"].decode("latin-1")))
+        text = request.scope["query_string"].decode("latin-1")
+        return await queries.run(request, lambda store: store.query(query_from_url(text)))
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=_LOOKUP_ERRORS)
     def get_inference(
@@ -115,7 +112,7 @@ def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
 
     @get("/api/inferences/{inference_id:str}/input", responses=_LOOKUP_ERRORS, **content)
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
-        """Return the input bytes of an inference."""
+        """Return the input bytes of an inference; tensors as a V2 request with binary tensor data."""
         return _untrusted_content(*inferences.input_bytes(inference_id))
 
     blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
@@ -143,9 +140,12 @@ def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
 
 def _untrusted_content(content: bytes, mime: str) -> Response[bytes]:
     """Return a response with bytes of a client; a browser may only show plain images and run nothing."""
+    headers = {"X-Content-Type-Options": "nosniff"}
+    if mime == tensor_file.MEDIA_TYPE:  # a V2 request, which can be sent again with this header
+        headers["Inference-Header-Content-Length"] = str(tensor_file.json_length(content))
     is_image = mime.startswith("image/") and "svg" not in mime
     return Response(
         content,
         media_type=mime if is_image else DEFAULT_MEDIA_TYPE,
-        headers={"X-Content-Type-Options": "nosniff"},
+        headers=headers,
     )

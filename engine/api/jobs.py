@@ -8,9 +8,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
-from quadriga.engine.api.responses import NOT_STORED, error_response
+from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.jobs import Job, Jobs
+from quadriga.store.model_names import ModelNames
 
 _UNREADABLE = error_response("The body or its filter cannot be understood")
 _UNKNOWN = error_response("No such job, or it has no result")
@@ -23,14 +24,16 @@ class JobList(msgspec.Struct, frozen=True):
     jobs: list[Job]  # the newest first
 
 
-def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit exports and read, cancel and download jobs."""
-    export_errors = {400: _UNREADABLE, 503: NOT_STORED}
+def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit exports and read, cancel and download jobs; `names` finds models of filters."""
+    export_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_STORED}
 
     @post("/api/exports", status_code=202, sync_to_thread=True, responses=export_errors)
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
-        return jobs.submit("export", decode_parameters(body))
+        parameters = decode_parameters(body)
+        names.check_where(parameters.where)
+        return jobs.submit("export", parameters)
 
     @get("/api/jobs", sync_to_thread=True)
     def list_jobs() -> JobList:

@@ -6,14 +6,14 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-from quadriga.engine.metrics import PrometheusMetrics
 
-
-def metrics_route(metrics: PrometheusMetrics) -> HTTPRouteHandler:
-    """Return the handler of `/metrics`."""
+def metrics_route(*collectors: Collector) -> HTTPRouteHandler:
+    """Return the handler of `/metrics`, which has the metrics of all collectors."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
+    for collector in collectors:
+        registry.register(collector)
 
     @get("/metrics", sync_to_thread=True, media_type="text/plain")
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:

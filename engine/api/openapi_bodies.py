@@ -6,11 +6,16 @@ from typing import Any
 import msgspec
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody
 
+from quadriga.store.query.chariot_form import ChariotFilter
+
 _MOMENT = "RFC 3339, now, or relative such as -24h"
 _DESCRIPTIONS = {
     "where": "A filter, as JSON or in the compact form",
     "from": _MOMENT,
     "to": _MOMENT,
+    "metadata_filter": "Chariot's filters",
+    "gps_box": "Chariot's GPSBox",
+    "time_range": "Chariot's TimeRange",
 }
 """Descriptions of the fields that many bodies share."""
 
@@ -35,11 +40,18 @@ def json_body(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -
 
 
 def body_schema(struct: type[msgspec.Struct], *hidden: str, **descriptions: str) -> Any:
-    """Return the JSON schema of a Struct, without references; arguments as of `json_body`."""
-    _, components = msgspec.json.schema_components([struct], ref_template="{name}")
+    """Return the JSON schema of a Struct, without references; arguments as of `json_body`.
+
+    If it has a filter in `where`, a request may have Chariot's filters beside it.
+    """
+    types = [struct, ChariotFilter]
+    _, components = msgspec.json.schema_components(types, ref_template="{name}")
     schema = components[struct.__name__]
+    properties = schema["properties"]
+    if "where" in properties:
+        properties |= components[ChariotFilter.__name__]["properties"]
     schema["properties"] = {
-        name: property_ for name, property_ in schema["properties"].items() if name not in hidden
+        name: property_ for name, property_ in properties.items() if name not in hidden
     }
     schema["required"] = [name for name in schema["required"] if name not in hidden]
     return _inlined(schema, components, _DESCRIPTIONS | descriptions)

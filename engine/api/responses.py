@@ -16,11 +16,22 @@ def error_response(description: str) -> ResponseSpec:
 
 
 TOO_LARGE = error_response("The body is larger than the server takes")
-NOT_STORED = error_response("It could not be stored, for example because the disk is full")
-NOT_READY = error_response("The store is not ready, or did not respond in time")
+NOT_STORED = error_response(
+    "It could not be stored, for example because the disk is full or too many jobs wait"
+)
+NOT_READY = error_response(
+    "The store is not ready, did not respond in time, or has too many requests waiting"
+)
+UNKNOWN_MODEL = error_response("No such model is served or has stored inferences")
 UNREADABLE_QUERY = error_response("The id or the query cannot be understood")
-QUERY_ERRORS = {400: UNREADABLE_QUERY, 413: TOO_LARGE, 503: NOT_READY}
+QUERY_ERRORS = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 413: TOO_LARGE, 503: NOT_READY}
 """Errors of routes whose body is a query."""
+BULK_CHANGE_ERRORS = {
+    400: error_response("The id or the change cannot be understood"),
+    413: TOO_LARGE,
+    503: error_response("The store cannot keep the change, or has not applied it yet"),
+}
+CHANGE_ERRORS = BULK_CHANGE_ERRORS | {404: error_response("No such inference")}
 
 
 def json_body_options(
@@ -33,7 +44,7 @@ def json_body_options(
         unreadable: The response to a body that cannot be understood.
         status: The status of success.
     """
-    responses = {400: unreadable, 413: TOO_LARGE, 503: NOT_STORED}
+    responses = {400: unreadable, 404: UNKNOWN_MODEL, 413: TOO_LARGE, 503: NOT_STORED}
     return {"status_code": status, "operation_class": body, "responses": responses}
 
 

@@ -83,6 +83,8 @@ def validate(
         for prediction in validation.predictions[:20]:
             console.print(msgspec.json.encode(prediction).decode(), soft_wrap=True)
         console.print(table)
+        for note in validation.notes:
+            console.print(note, style="yellow", soft_wrap=True, markup=False)
         console.print(f"Picture: {validation.picture}", soft_wrap=True)
     sys.exit(0 if all(check.holds for check in validation.checks) else 1)
 

@@ -32,6 +32,7 @@ from quadriga.engine.commands.server_client import (
     wait_for_report,
 )
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
+from quadriga.monitor.evaluation.metric_settings import MetricSettings
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.monitor.report.schema import Report
 from quadriga.proto.messages import MAX_NAME_BYTES
@@ -233,7 +234,9 @@ def _add_ground_truth(
             "source": "dataset",
             "items": items[start : start + STATEMENTS_PER_REQUEST],
         }
-        server.request_json("POST", "/api/ground-truth", body)
+        answer = server.request_json("POST", "/api/ground-truth", body)
+        for refusal in answer["refused"][:_MAX_FAILURES_SHOWN]:
+            click.echo(f"  ground truth refused: {refusal['reason']}", err=True)
         print_progress(f"{start} of {len(items)} ground truths")
 
 
@@ -256,7 +259,7 @@ def evaluate_dataset(
         models = [resolve_model(server, name, version) for name, version in names]
         task = models[0][2]
         images, has_splits = _read_images(options, task)
-        _check_annotations(images, task)
+        _check_annotations(images, task, options.metrics)
         snapshot = options.snapshot or snapshot_hash(images, options.threads)
         runs = [
             DatasetRun(
@@ -297,8 +300,8 @@ def _read_images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage
     return selected, True
 
 
-def _check_annotations(images: Sequence[DatasetImage], task: str) -> None:
-    """Check that the annotations fit the model's task, before any image is sent."""
+def _check_annotations(images: Sequence[DatasetImage], task: str, settings: MetricSettings) -> None:
+    """Check that the annotations and the chosen thresholds fit the model's task, before any image is sent."""
     from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 
     annotated = [
@@ -310,7 +313,7 @@ def _check_annotations(images: Sequence[DatasetImage], task: str) -> None:
         )
         for image in images
     ]
-    build_state(load_evaluator(task), annotated, ())
+    build_state(load_evaluator(task, settings), annotated, ())
 
 
 def _submit_evaluation(

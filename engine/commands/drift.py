@@ -153,19 +153,24 @@ def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
 def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.engine.store_access import open_reader
     from quadriga.monitor.drift.baselines import BaselineStore
-    from quadriga.monitor.drift.parameters import DriftParameters, resolve_times
+    from quadriga.monitor.drift.parameters import (
+        DriftParameters,
+        resolve_times,
+        with_model_name,
+    )
     from quadriga.monitor.drift.stored import compare_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    parameters = msgspec.convert(_to_parameters(options), DriftParameters)
     now_us = time.time_ns() // 1000
+    parameters = resolve_times(msgspec.convert(_to_parameters(options), DriftParameters), now_us)
     settings = store_settings(options.data, options.database)
     baselines = BaselineStore(settings.baselines_directory)
-    parameters = baselines.resolve_rolling(resolve_times(parameters, now_us))
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
-    name = parameters.baseline
-    baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
     with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
+        parameters = with_model_name(parameters, inferences.names)
+        parameters = baselines.resolve_rolling(parameters)
+        name = parameters.baseline
+        baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
         report = compare_stored(
             inferences, parameters, baseline, _print_read, executor=executor, now_us=now_us
         )

@@ -34,7 +34,11 @@ from quadriga.engine.commands.output import (
 )
 from quadriga.monitor.report.schema import Report
 
-_COMMON_OPTIONS = {"by", "resamples", "seed", "as_json", "output"}
+_METRIC_OPTIONS = ("top_k", "iou", "score", "bins")
+_COMMON_OPTIONS = {
+    "by", "resamples", "seed", "as_json", "output", "fail_under", "fail_if_worse_than",
+    *_METRIC_OPTIONS,
+}  # fmt: skip
 _STORE_OPTIONS = _COMMON_OPTIONS | {"model", "where", "compare", "slices", "data"}
 _OPTIONS_BY_FORM = {
     "records": _COMMON_OPTIONS | {"records", "task", "images", "on"},
@@ -112,10 +116,43 @@ _REQUIRED = {"records": "task", "truth": "predictions"}
     "CLUSTER",
 )
 @option(
+    "--top-k",
+    "k of TopKAccuracy; repeat for more. [default: 5, and 3 among all numbers]",
+    type=click.IntRange(1, 1000),
+    multiple=True,
+)
+@option(
+    "--iou",
+    "Match threshold of objects; repeat for more. AP is the mean over all, other metrics are at the first. "
+    "[default: those of COCO and DOTA]",
+    type=click.FloatRange(0.1, 0.99),
+    multiple=True,
+)
+@option(
+    "--score",
+    "Score from which predictions count for precision, recall and F1, the first also for the confusion matrix; "
+    "repeat for more. [default: 0.5; confusion matrix of objects: 0.3]",
+    type=click.FloatRange(0, 1),
+    multiple=True,
+)
+@option("--bins", "Bins of ECE and MCE. [default: 15]", type=click.IntRange(1, 100))
+@option(
     "--resamples",
     "Bootstrap resamples for confidence intervals; 0 for none.",
     type=click.IntRange(0, 1000),
     default=200,
+)
+@option(
+    "--fail-under",
+    "Exit with 1 where a metric is worse than this; repeat for more, such as AP[iou=0.5,label=star]=0.7.",
+    "METRIC=NUMBER",
+    multiple=True,
+)
+@option(
+    "--fail-if-worse-than",
+    "Exit with 1 where the main metric is worse than in this JSON report by more than chance.",
+    "REPORT",
+    type=PATH,
 )
 @report_options
 @store_options
@@ -127,11 +164,54 @@ def evaluate_command(**values: Any) -> None:
     quadriga evaluate --truth instances.json --predictions results.json
     quadriga evaluate --model NAME --where 'ts=ge:-7d' --by meta.camera_id
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
+    quadriga evaluate --model NAME --dataset FOLDER --fail-under mAP=0.5
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**values)
     form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, combined="dataset")
+    limits, earlier = _limits(options)
+    options.metrics = _metric_settings(options)
     report, page = _EVALUATE[form](options)
     write_report(report, page, options)
+    failures = _failures(report, limits, earlier)
+    for failure in failures:
+        click.echo(f"quadriga: {failure}", err=True)
+    sys.exit(1 if failures else 0)
+
+
+def _limits(options: SimpleNamespace) -> tuple[list[Any], Report | None]:
+    """Read the limits and the earlier report before anything is evaluated."""
+    from quadriga.monitor.evaluation.limits import parse_limit
+
+    path: Path | None = options.fail_if_worse_than
+    earlier = None
+    if path is not None:
+        try:
+            earlier = msgspec.json.decode(path.read_bytes(), type=Report)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise click.BadParameter(
+                f"expected a report that --output wrote as JSON: {error}",
+                param_hint="--fail-if-worse-than",
+            ) from error
+    return [parse_limit(text) for text in options.fail_under], earlier
+
+
+def _metric_settings(options: SimpleNamespace) -> Any:
+    """Return the chosen thresholds of metrics, before anything is evaluated."""
+    from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
+
+    settings = MetricSettings(**{name: getattr(options, name) or None for name in _METRIC_OPTIONS})
+    check_settings(settings)
+    return settings
+
+
+def _failures(report: Report, limits: list[Any], earlier: Report | None) -> list[str]:
+    """Return a line for each limit that a report misses."""
+    from quadriga.monitor.evaluation.limits import limit_failure, regression
+
+    failures = [limit_failure(report, limit) for limit in limits]
+    if earlier is not None:
+        failures.append(regression(report, earlier))
+    return [failure for failure in failures if failure is not None]
 
 
 def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:
@@ -179,25 +259,30 @@ def _evaluate_coco(options: SimpleNamespace) -> tuple[Report, RenderPage]:
 def _evaluation_options(options: SimpleNamespace) -> Any:
     from quadriga.monitor.evaluation.reporting import EvaluationOptions
 
-    return EvaluationOptions(options.resamples, options.seed)
+    return EvaluationOptions(options.resamples, options.seed, options.metrics)
 
 
 def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.engine.store_access import open_reader
-    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
+    from quadriga.monitor.evaluation.parameters import (
+        EvaluationParameters,
+        check_parameters,
+        with_model_names,
+    )
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
     check_parameters(parameters)
     settings = store_settings(options.data, options.database)
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
 
     def show(done: int, total: int | None) -> None:
         computing = ", computing" * (done == total)
         print_progress(f"read {done} of {total} inferences{computing}" if total else "choosing")
 
     with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
+        parameters = with_model_names(parameters, inferences.names)
         report = evaluate_stored(inferences, parameters, show, executor=executor)
     return report, page_writer(image_from_store(blobs))
 
@@ -227,6 +312,7 @@ def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
         "compare": [{"model": name, "version": version} for name, version in compared],
         "resamples": options.resamples,
         "seed": options.seed,
+        **options.metrics.chosen,  # a server of an earlier version does not know the others
     }
 
 

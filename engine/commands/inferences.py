@@ -35,7 +35,7 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
     from quadriga.engine.store_access import open_reader
     from quadriga.store.query.request import QueryRequest
 
-    inferences, _ = open_reader(store_settings(**store))
+    inferences, _ = open_reader(store_settings(**store), served=tuple)
     with closing(inferences):
         page = inferences.query(
             QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
@@ -96,7 +96,7 @@ def export_command(
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
     from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S)
+    inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S, served=tuple)
     parameters = msgspec.convert(
         {"where": parse_filter(filter_text), **export_options}, ExportParameters
     )
@@ -121,8 +121,15 @@ def export_command(
     "[default: id where FILE has one, else input.hash]",
     "FIELD",
 )
+@option(
+    "--task",
+    "Task of the ground truth alone: classification, detection, oriented, segmentation or image-text. "
+    "[default: that of the annotations]",
+)
 @store_options
-def import_command(file: Path, kind: Any, join: str | None, **store: Any) -> None:
+def import_command(
+    file: Path, kind: Any, join: str | None, *, task: str | None, **store: Any
+) -> None:
     """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
 
     A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
@@ -130,16 +137,27 @@ def import_command(file: Path, kind: Any, join: str | None, **store: Any) -> Non
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
+    from quadriga.tasks import SHORT_NAMES, full_name
 
     if join is not None and (kind == "inferences" or not _is_join_field(join)):
         raise click.BadParameter(
             f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
             param_hint="--join",
         )
+    if task is not None and (kind == "inferences" or full_name(task) not in SHORT_NAMES.values()):
+        raise click.BadParameter(
+            f"expected one of {', '.join(SHORT_NAMES)}, with --as ground-truth, got {task}",
+            param_hint="--task",
+        )
     settings = store_settings(**store)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     importer = Importer(
-        settings.journal_directory, settings.database_url, blobs, kind=kind, join=join
+        settings.journal_directory,
+        settings.database_url,
+        blobs,
+        kind=kind,
+        join=join,
+        task=None if task is None else full_name(task),
     )
     imported = importer.run(read(file), _print_count)
     print_progress("")

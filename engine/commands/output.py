@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.monitor.report import drift_texts, metric_texts
+from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.schema import (
     TIME_SLICES,
     Metric,
@@ -62,6 +62,8 @@ def write_report(report: Report, page: RenderPage, options: SimpleNamespace) -> 
         is_page = output.suffix == ".html"
         output.write_bytes(page(report).encode() if is_page else _to_json(report) + b"\n")
     if options.as_json:
+        for warning in report.warnings:
+            click.echo(f"quadriga: {warning}", err=True)
         echo_json(report)
         return
     console = Console()
@@ -102,6 +104,8 @@ def _to_json(value: Any) -> bytes:
 def render_drift(report: Report) -> Iterator[Table | Text]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
+    if report.status == "drift":
+        yield Text(change_texts.headline(report))
     signals = sorted_by_effect(report.signals)
     if signals:
         yield _signal_table(signals)
@@ -172,13 +176,17 @@ def _rows_text(report: Report) -> str:
         value = report.parameters.get(name)
         if value is not None:
             texts.append(f"{text} {metric_texts.one_line(value)}")
+    if (reason := report.parameters.get("source_key_reason")) is not None:
+        texts.append(metric_texts.one_line(reason, 300))
     return ", ".join(texts)
 
 
 def render_evaluation(report: Report) -> Iterator[Table | Text]:
-    """Yield the headlines, the counts, and one table for each key that the report is sliced by."""
+    """Yield the warnings, the headlines, the counts, and one table for each key that the report is sliced by."""
+    yield from (Text(metric_texts.one_line(warning, 400)) for warning in report.warnings)
     if report.data.current.n:
         yield _headline_table(report)
+        yield from map(Text, metric_texts.headline_notes(report))
     yield _counts_text(report)
     yield from _slice_tables(report)
 

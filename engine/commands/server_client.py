@@ -47,13 +47,18 @@ class ServerClient:
     """A server at a URL, maybe with a path; safe to use from several threads.
 
     Methods raise `ServerRefused` if the server responds with an error, else `ServerError`.
+
+    Args:
+        url: The URL.
+        busy_timeout_s: Maximum time that a request is repeated while the server is busy; None for `BUSY_TIMEOUT_S`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, busy_timeout_s: float | None = None) -> None:
         url_parts = urlsplit(url if "//" in url else f"http://{url}")
         if url_parts.scheme not in {"http", "https"} or not url_parts.hostname:
             raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")
         self.url = url
+        self._busy_timeout_s = busy_timeout_s
         self._host, self._prefix = url_parts.netloc, url_parts.path.rstrip("/")
         self._connect = HTTPSConnection if url_parts.scheme == "https" else HTTPConnection
         self._idle: list[HTTPConnection] = []
@@ -95,7 +100,8 @@ class ServerClient:
                 self._idle.pop().close()
 
     def _send_until_ready(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
-        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+        timeout_s = BUSY_TIMEOUT_S if self._busy_timeout_s is None else self._busy_timeout_s
+        deadline_s = time.monotonic() + timeout_s
         while True:
             status, wait_s, response = self._send(method, path, body, headers)
             if status in _BUSY_STATUSES and time.monotonic() + wait_s < deadline_s:

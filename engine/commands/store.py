@@ -85,7 +85,9 @@ def copy(source: str, target: str, delete: bool) -> None:
         try:
             from quadriga.store.replication.clickhouse import backfill
         except ImportError as error:
-            message = f"clickhouse-connect is required ({error}): pip install quadriga[clickhouse]"
+            message = (
+                f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
+            )
             raise StoreError(message) from error
         copied = backfill(source, target, report)
     else:

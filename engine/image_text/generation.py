@@ -3,7 +3,7 @@
 Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from quadriga.engine.image_text.files import IncrementalDetokenizer, TextFiles
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.evidence import channels_axis, gather_evidence
 from quadriga.engine.recognition.image_input import decide_image_input
-from quadriga.engine.recognition.model_toml import ModelToml, read_model_toml
+from quadriga.engine.recognition.model_toml import ModelToml, RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition
 from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE
-from quadriga.engine.session import LoadError, RunError, Session
+from quadriga.engine.session import GraphSource, LoadError, RunError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.tasks import full_name
+from quadriga.tasks.budget import Budget
 from quadriga.tasks.generation import generate, generate_stepwise
 from quadriga.tasks.image import Image
 from quadriga.tasks.image_text import ImageTextOptions, ImageTextToText
@@ -66,6 +67,7 @@ class TextPackage:
         folder: Path,
         overrides: Mapping[str, Any] | None = None,
         stopwatch: Stopwatch | None = None,
+        open_graphs: Callable[[RuntimeOptions], GraphSource] | None = None,
     ) -> None:
         reason = describe_text_package(folder)
         if reason is None:
@@ -80,8 +82,10 @@ class TextPackage:
                 "image and decoder, as Florence-2 has, is not supported"
             )
         self._files = TextFiles(folder, toml.text)
+        runtime = toml.runtime
+        graphs = None if open_graphs is None else open_graphs(runtime)
         encoder, *other_sessions = (
-            Session(path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch)
+            Session(path, runtime.providers, runtime.intra_op_threads, stopwatch, graphs=graphs)
             for path in self.paths
         )
         self.paths.append(folder / "tokenizer.json")
@@ -122,9 +126,18 @@ class TextPackage:
             for image_and_options in zip(images, options, strict=True)
         ]
 
-    def decode(self, data: bytes, max_pixels: int) -> Image:
+    def decode(self, data: bytes, max_pixels: int, budget: Budget | None = None) -> Image:
         """Decode an image file as the encoder takes it; see `decode_image`."""
-        return decode_image(data, self._spec, max_pixels)
+        return decode_image(data, self._spec, max_pixels, budget)
+
+    def count_tiles(self, _: Image, __: ImageTextOptions) -> int:
+        """Return 0, as an image runs in one piece."""
+        return 0
+
+    def count_tokens(self, options: ImageTextOptions) -> int:
+        """Return the maximum number of tokens to generate for one image, in all its prompts and beams."""
+        search = options.search
+        return len(options.prompts) * search.num_beams * search.limit(0)
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image; None if the model has none."""

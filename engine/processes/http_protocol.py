@@ -3,7 +3,8 @@
 Errors of the parser are answered in JSON like every other; an offer to speak HTTP/2 (`Upgrade: h2c`, which
 Java's client and `curl --http2` send with each request) is ignored instead of swallowing the body;
 headers have a maximum size and must be complete within a time limit; a client that gets a response while it
-still sends its body can read it, instead of finding its connection reset.
+still sends its body can read it, instead of finding its connection reset; trailers and the framing of chunks have a
+maximum size, and trailers are dropped; connections have a maximum number.
 """
 
 import asyncio
@@ -13,13 +14,18 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from quadriga.proto.http import error_body
+from quadriga.proto.intake import Intake
 
 MAX_HEADER_BYTES = 64 * 1024
 LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
+DISCARD_TIMEOUT_S = 2.0
+"""Time to discard what a client sends after a refusal in the middle of its body."""
+FRAMING_PER_BYTE = 8
+"""Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-_HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+_HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 
 class _Lingering(asyncio.Transport):
@@ -39,18 +45,32 @@ class _Lingering(asyncio.Transport):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection; `header_timeout_s` is set by `with_header_timeout`."""
+    """One connection; the attributes of the class are set by `with_limits`."""
 
     header_timeout_s: ClassVar[float] = 15.0
+    max_connections: ClassVar[int] = 1000
+    intake: ClassVar[Intake] = Intake()
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _body_open = False
     """Whether a request's body is still arriving; one that is too large may, even after its response."""
     _closing = False
+    _discarding = False
+    """Whether nothing more is read of a request, so that its client finds the response and no reset."""
+    _received_bytes = 0
+    """Bytes since the headers of a request whose body is still arriving."""
+    _body_bytes = 0
+    _quiet_bytes = 0
+    """Bytes since the last ones that belong to the body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Start waiting for the first header."""
+        """Start waiting for the first header, unless there are too many connections."""
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self.intake.refused_connections += 1
+            text = f"expected at most {self.max_connections} connections, got one more"
+            self._refuse(b"503 Service Unavailable", text, b"retry-after: 1\r\n")
+            return
         self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -60,6 +80,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
+        if self._discarding:
+            return
+        if self._body_open:
+            self._received_bytes += len(data)
+            self._quiet_bytes += len(data)
         if not self._in_request():
             self._expect_header()
             self._header_bytes += len(data)
@@ -73,19 +98,45 @@ class HttpProtocol(HttpToolsProtocol):
             if b"h2c" in head:
                 data = _OFFER_OF_HTTP_2.sub(b"", head) + separator + rest
         super().data_received(data)
+        if self._body_open:
+            self._check_framing()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; one that comes behind the body is dropped.
+
+        Source: RFC 9110, section 6.5.1: trailers are not to be merged into the headers.
+        """
+        if not self._body_open:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
         self._forget_deadline()
-        self._header_bytes = 0
+        self._header_bytes = self._received_bytes = self._body_bytes = self._quiet_bytes = 0
         self._body_open = True
         super().on_headers_complete()
-        if not self.cycle.keep_alive:
-            self.cycle.transport = _Lingering(self)
+        self.cycle.transport = _Lingering(self)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._body_bytes += len(body)
+        self._quiet_bytes = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """End the response; the rest of the body has some time to arrive, and is discarded."""
+        if self._closing:  # a request behind this one has no response
+            self.flow.resume_reading()
+            return
+        super().on_response_complete()
+        if self._body_open and self._deadline is None:
+            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
 
     def on_message_complete(self) -> None:
         """End the request."""
         self._body_open = False
+        if not self._closing:
+            self._forget_deadline()
         super().on_message_complete()
         if self._closing:
             self.transport.close()
@@ -111,11 +162,36 @@ class HttpProtocol(HttpToolsProtocol):
             return True
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
 
-    def _refuse(self, status: bytes, text: str) -> None:
+    def _check_framing(self) -> None:
+        """Refuse a body whose trailers or framing of chunks pass their limit, while it is still arriving."""
+        framing_bytes = self._received_bytes - self._body_bytes
+        limit_bytes = MAX_HEADER_BYTES + FRAMING_PER_BYTE * self._body_bytes
+        if max(self._quiet_bytes - MAX_HEADER_BYTES, framing_bytes - limit_bytes) <= 0:
+            return
+        if (
+            self.cycle.response_started or self.pipeline
+        ):  # there is no response, or it would be another's
+            self.transport.close()
+            return
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        self._write_refusal(
+            b"431 Request Header Fields Too Large",
+            f"expected trailers and the framing of chunks of at most {MAX_HEADER_BYTES} bytes",
+        )
+        self._discarding = True
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._deadline = self.loop.call_later(DISCARD_TIMEOUT_S, self.transport.close)
+
+    def _refuse(self, status: bytes, text: str, headers: bytes = b"") -> None:
+        self._write_refusal(status, text, headers)
+        self.transport.close()
+
+    def _write_refusal(self, status: bytes, text: str, headers: bytes = b"") -> None:
         self._forget_deadline()
         body = error_body(text)
-        self.transport.write(_HEAD % (status, len(body)) + body)
-        self.transport.close()
+        self.transport.write(_HEAD % (status, headers, len(body)) + body)
 
     def _expect_header(self) -> None:
         if self._deadline is None:
@@ -133,7 +209,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-def with_header_timeout(header_timeout_s: float) -> type[HttpProtocol]:
-    """Return the protocol class with a time limit for headers."""
-    attributes: dict[str, Any] = {"header_timeout_s": header_timeout_s}
+def with_limits(
+    header_timeout_s: float, max_connections: int, intake: Intake
+) -> type[HttpProtocol]:
+    """Return the protocol class with a time limit for headers, and a maximum number of connections."""
+    attributes: dict[str, Any] = {
+        "header_timeout_s": header_timeout_s,
+        "max_connections": max_connections,
+        "intake": intake,
+    }
     return type("HttpProtocol", (HttpProtocol,), attributes)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,18 @@ import uvicorn
 import uvloop
 
 from quadriga.engine.app import Application
-from quadriga.engine.processes.http_protocol import with_header_timeout
+from quadriga.engine.crash_record import CrashRecord
+from quadriga.engine.model_host import ModelHost
+from quadriga.engine.native_runs import NativeRuns
+from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.readiness import ReadinessFlags
+from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
+
+SPARE_DESCRIPTORS = 256
+"""Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""
+
+_POLL_INTERVAL_S = 0.05
 
 OnStop = Callable[[Callable[[], object]], None]
 """Registers a function to call once the worker has to stop."""
@@ -40,10 +49,20 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
-    application = Application(task.settings, task.number, Path(task.run_directory))
+    host = ModelHost(
+        native_runs=NativeRuns(task.native_runs_fd, task.number),
+        crashes=CrashRecord(task.crashes_fd),
+    )
+    application = Application(
+        task.settings, task.number, Path(task.run_directory), run_id=task.run_id, host=host
+    )
     config = uvicorn.Config(
         application.asgi,
-        http=with_header_timeout(task.settings.header_timeout_s),
+        http=with_limits(
+            task.settings.header_timeout_s,
+            connection_limit(task.settings.max_connections),
+            application.intake,
+        ),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -59,13 +78,22 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
-    readiness = ReadinessFlags(task.readiness_fd, task.settings.workers)
+    states, name = ProcessStates(task.processes_fd, task.settings.workers), worker_name(task.number)
+    beating = asyncio.create_task(_beat(states, name))
+    # Where another worker answers, this one takes no requests before it can answer them.
+    waits = states.has_ready_worker(besides=name)
+    states.mark(name, "starting" if waits else "loading")
+    loaded, stopped = application.load_models(states, task.number), asyncio.create_task(stop.wait())
+    while waits and not loaded.is_set() and not stop.is_set():
+        await asyncio.wait([stopped], timeout=_POLL_INTERVAL_S)
+    if stop.is_set():
+        application.close()
+        return
     grpc = await application.serve_grpc(task.grpc_address) if task.grpc_address else None
-    application.load_models(readiness, task.number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    await asyncio.wait(
-        [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED
-    )
+    await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if grpc is not None:
+        grpc.refuse_connections()
     await application.drain(task.settings.drain_s)
     grace_s = config.timeout_graceful_shutdown or 0
     ending = None if grpc is None else asyncio.create_task(grpc.stop(grace_s))
@@ -74,8 +102,28 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     await serving
     if ending is not None:
         await ending
+    beating.cancel()
     application.close()
     _log.info("stopped")
+
+
+async def _beat(states: ProcessStates, name: str) -> None:
+    """Show the supervisor that the event loop runs."""
+    while True:
+        states.beat(name)
+        await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+def connection_limit(max_connections: int) -> int:
+    """Return how many connections the process can hold, after raising its limit of open files if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max_connections + SPARE_DESCRIPTORS
+    if soft < needed and soft != resource.RLIM_INFINITY:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    return max(min(max_connections, soft - SPARE_DESCRIPTORS), 1)
 
 
 async def _close_listener(server: _Server, listener: socket.socket) -> None:

@@ -6,9 +6,9 @@ SIGTERM or SIGINT workers and jobs stop first, then the writer, so that everythi
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -22,15 +22,25 @@ from typing import Literal
 
 import msgspec
 
+from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
+from quadriga.engine.native_runs import NativeRuns, create_native_runs
+from quadriga.engine.processes.data_folder import DataFolder
 from quadriga.engine.processes.listener import format_address, listen, reserve
-from quadriga.engine.readiness import ReadinessFlags
+from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
+from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings, SettingsError
+from quadriga.store.journal_lag import count_waiting
+
+EXIT_WAITING = 75
+"""Exit status of a server that ended in order while records wait in the journal for the database (EX_TEMPFAIL)."""
 
 EXIT_UNUSABLE = 78
 """Exit status of a child that a restart cannot help: the settings are wrong (EX_CONFIG)."""
 
 _POLL_INTERVAL_S = 0.1
 _MAX_RESTART_DELAY_S = 10.0
+_MAX_WORKER_DELAY_S = 1.0
+"""Maximum seconds until a worker starts again: others wait for it, and a model that ends it is soon refused."""
 _STABLE_AFTER_S = 5.0
 
 _log = logging.getLogger("quadriga.supervisor")
@@ -45,20 +55,38 @@ class ChildTask(msgspec.Struct, frozen=True):
     """Number of a worker; unique among the running ones."""
     listener_fd: int = -1
     """The listening socket, inherited."""
-    readiness_fd: int = -1
-    """The shared memory of the readiness flags, inherited."""
+    processes_fd: int = -1
+    """The shared memory of the states of the processes, inherited."""
+    native_runs_fd: int = -1
+    """The shared memory in which workers note what their threads run, inherited."""
+    crashes_fd: int = -1
+    """The shared memory of the crashes of models, inherited."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
+    run_id: str = ""
+    """Random id of this run of the server, by which workers know the numbers that the writer claimed in it."""
     run_directory: str = ""
     """Folder through which workers coordinate loading and unloading models."""
+    http_url: str = ""
+    """URL of the server, for jobs that send requests."""
 
 
 class _Child:
     """One child process, restarted with growing delay while it keeps dying early."""
 
-    def __init__(self, task: ChildTask, on_exit: Callable[[], None] = lambda: None) -> None:
-        self._name = f"worker {task.number}" if task.role == "worker" else task.role
+    def __init__(
+        self,
+        task: ChildTask,
+        states: ProcessStates,
+        on_exit: Callable[[int], str] = lambda _: "",
+        max_delay_s: float = _MAX_RESTART_DELAY_S,
+    ) -> None:
+        self._name = worker_name(task.number) if task.role == "worker" else task.role
+        self._states = states
+        self._watchdog = Watchdog(task.settings.hang_timeout_s)
+        self._is_hung = False
         self._on_exit = on_exit
+        self._max_delay_s = max_delay_s
         self._task = task
         self._delay_s = 0.0
         self._start_at = 0.0
@@ -66,13 +94,22 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        descriptors = [fd for fd in (self._task.listener_fd, self._task.readiness_fd) if fd >= 0]
-        self._process = subprocess.Popen(  # noqa: S603 - our own module; its role is for `ps`
-            [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", self._task.role],
+        task = self._task
+        inherited = task.listener_fd, task.processes_fd, task.native_runs_fd, task.crashes_fd
+        descriptors = [fd for fd in inherited if fd >= 0]
+        self._process = subprocess.Popen(  # noqa: S603 - our own module; its name is for `ps` and for metrics
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "quadriga.engine.processes.worker",
+                self._name.replace(" ", "-"),
+            ],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
         )
         self._started_at = time.monotonic()
+        self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(self._task) + b"\n")
         self._process.stdin.flush()
@@ -91,15 +128,40 @@ class _Child:
         code = self._process.poll()
         if code is None:
             return
-        self._on_exit()
+        self._states.mark(self._name, "ended")
+        self._states.count_restart(self._name)
+        # A hung process that was killed says nothing of its models.
+        running = self._on_exit(0 if self._is_hung else code)
+        self._is_hung = False
         if code == EXIT_UNUSABLE:
             raise SettingsError(f"{self._name} cannot start: its error is logged above")
         steady = now_s - self._started_at > _STABLE_AFTER_S
-        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _MAX_RESTART_DELAY_S)
-        _log.error("%s ended with status %d; restarting in %.1f s", self._name, code, self._delay_s)
+        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), self._max_delay_s)
+        ended = f"ended with status {code}" if code >= 0 else f"was ended by {describe_exit(code)}"
+        _log.error("%s %s%s; restarting in %.1f s", self._name, ended, running, self._delay_s)
         self.request_stop()
         self._process = None
         self._start_at = now_s + self._delay_s
+
+    def end_if_hung(self) -> None:
+        """Kill the child if it shows no sign of life; `watch` starts it again."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        is_hung = self._watchdog.look(
+            self._states.beats(self._name),
+            cpu_ticks(self._process.pid),
+            time.monotonic(),
+            is_starting=self._states.state(self._name).state in ("starting", "loading"),
+        )
+        if is_hung:
+            _log.error(
+                "%s shows no sign of life for %.0f s: it is killed and started again",
+                self._name, self._watchdog.silent_s,
+            )  # fmt: skip
+            self._states.count_hang(self._name)
+            self._is_hung = True
+            self._process.kill()
+            self._process.wait()
 
     def request_stop(self) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -128,12 +190,12 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             (empty without gRPC).
 
     Returns:
-        Exit status: 0 when every child ended by itself.
+        Exit status: 0 when every child ended by itself and the journal is in the database, else 1 or `EXIT_WAITING`.
 
     Raises:
         SettingsError: The address is in use, or another server uses the data folder.
     """
-    lock = _lock_data_folder(Path(settings.data)) if settings.store else None
+    data_folder = DataFolder(Path(settings.data)) if settings.store else None
     listener = _open_socket(
         listen, settings.host, settings.port, hint=" (--port 0 takes a free one)"
     )
@@ -145,21 +207,39 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         )
         grpc_address = format_address(grpc)
     stopping: list[int] = []
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopping.append(number))
-    readiness, run = ReadinessFlags.create(settings.workers), _run_directory(Path(settings.data))
-    shared = listener.fileno(), readiness.descriptor, grpc_address, str(run)
+    states, run = ProcessStates.create(settings.workers), _run_directory(Path(settings.data))
+    run_id = secrets.token_hex(8)
+    native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
     answering = [
         _Child(
-            ChildTask("worker", settings, number, *shared),
-            partial(readiness.mark, number, loaded=False),
+            ChildTask(
+                "worker",
+                settings,
+                number,
+                listener_fd=listener.fileno(),
+                processes_fd=states.descriptor,
+                native_runs_fd=native_runs.descriptor,
+                crashes_fd=crashes.descriptor,
+                grpc_address=grpc_address,
+                run_id=run_id,
+                run_directory=str(run),
+            ),
+            states,
+            partial(_note_exit, number, native_runs, crashes),
+            _MAX_WORKER_DELAY_S,
         )
         for number in range(settings.workers)
     ]
     storing = []
     if settings.store:
-        answering.append(_Child(ChildTask("jobs", settings)))
-        storing.append(_Child(ChildTask("writer", settings)))
+        url = f"http://{format_address(listener)}"
+        jobs = ChildTask("jobs", settings, processes_fd=states.descriptor, http_url=url)
+        writer = ChildTask("writer", settings, processes_fd=states.descriptor, run_id=run_id)
+        answering.append(_Child(jobs, states))
+        storing.append(_Child(writer, states))
     children = [*storing, *answering]
     for child in children:
         child.start()
@@ -168,6 +248,9 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         while not stopping:
             for child in children:
                 child.watch()
+                child.end_if_hung()
+            if data_folder is not None:
+                data_folder.check()
             time.sleep(_POLL_INTERVAL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
@@ -177,9 +260,31 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         shutil.rmtree(run, ignore_errors=True)
         with contextlib.suppress(OSError):
             run.parent.rmdir()  # another server may use it
-        if lock is not None:
-            os.close(lock)
-    return 0 if all(clean) else 1
+        if data_folder is not None:
+            data_folder.close()
+    waiting = settings.store and _records_wait(settings)
+    return 1 if not all(clean) else EXIT_WAITING if waiting else 0
+
+
+def _records_wait(settings: Settings) -> bool:
+    """Check whether records wait in the journal, and say so as the last line of the log."""
+    try:
+        inferences, changes = count_waiting(settings.journal_directory)
+    except OSError as error:
+        _log.error("cannot read the journal: %s", error)
+        return True
+    if inferences or changes:
+        _log.error(
+            "%d inferences and %d changes wait in the journal of the data folder %s, as the database did not take them: "
+            "start a server on this folder to store them, and do not remove it before",
+            inferences, changes, settings.data,
+        )  # fmt: skip
+    return inferences + changes > 0
+
+
+def _note_exit(number: int, native_runs: NativeRuns, crashes: CrashRecord, code: int) -> str:
+    """Note that a worker has ended; return what its threads ran, for the log, if a signal ended it."""
+    return "" if code >= 0 else blame(native_runs.read(number), crashes, code)
 
 
 def _open_socket(
@@ -221,20 +326,3 @@ def _stop_children(children: list[_Child], timeout_s: float) -> bool:
         child.request_stop()
     by_itself = [child.wait(deadline_s) for child in children]
     return all(by_itself)
-
-
-def _lock_data_folder(data: Path) -> int:
-    """Lock the data folder for this server; return the descriptor of the lock file."""
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(data / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise SettingsError(f"cannot use the data folder {data}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise SettingsError(
-            f"the data folder {data} is in use by another server: choose another one with --data"
-        ) from error
-    return descriptor

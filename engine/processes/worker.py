@@ -10,12 +10,17 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import NoReturn
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
+from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRITER, ProcessStates
+from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.settings import Settings, SettingsError, add_extensions
 from quadriga.store.errors import StoreError
 
@@ -42,17 +47,40 @@ def main() -> None:
     """Run as a child of the supervisor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor decides the order of the end
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
     if task.role == "jobs":
-        _run_jobs(task.settings)
+        states = _show_life(task, JOBS)
+        states.mark(JOBS, "ready")
+        _run_jobs(task.settings, task.http_url)
     elif task.role == "writer":
+        states = _show_life(task, WRITER)
         try:
-            _run_writer(task.settings)
+            _run_writer(task.settings, task.run_id, partial(_mark_writer, states))
         except StoreError as error:  # the tables of another version, no driver, another writer
             _end_unusable(error)
     else:
         _run_worker(task)
+
+
+def _show_life(task: ChildTask, name: str) -> ProcessStates:
+    """Show the supervisor, from a thread, that the process runs; return the states of all processes."""
+    states = ProcessStates(task.processes_fd, task.settings.workers)
+    states.mark(name, "starting")
+
+    def beat() -> None:
+        while True:
+            states.beat(name)
+            time.sleep(BEAT_INTERVAL_S)
+
+    threading.Thread(target=beat, name="beat", daemon=True).start()
+    return states
+
+
+def _mark_writer(states: ProcessStates, reason: str) -> None:
+    """Note that the writer waits, for a reason; or that it works, if that is empty."""
+    states.mark(WRITER, "waiting" if reason else "ready", reason)
 
 
 def _end_unusable(error: Exception) -> NoReturn:
@@ -82,7 +110,9 @@ def _run_worker(task: ChildTask) -> None:
         _end_unusable(error)
 
 
-def _run_writer(settings: Settings) -> None:
+def _run_writer(
+    settings: Settings, run_id: str = "", mark: Callable[[str], object] = lambda _: None
+) -> None:
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
     from quadriga.store.maintenance.retention import RetentionCleaner
@@ -96,22 +126,38 @@ def _run_writer(settings: Settings) -> None:
     threading.Thread(
         target=sweep_periodically, args=sweep_arguments, name="sweep", daemon=True
     ).start()
+    numbers = _worker_numbers(settings, run_id)
+
+    def open_writer(**options: Any) -> Writer:
+        """Open the writer, and try again while that fails, as on a full disk."""
+
+        def pause(seconds: float) -> None:
+            if stop.wait(seconds):
+                sys.exit(0)
+
+        arguments = (settings.journal_directory, settings.database_url, retention)
+        return retry_until_done(
+            "open the store",
+            partial(Writer, *arguments, numbers=numbers, on_wait=on_wait, **options),
+            mark,
+            errors=OSError,
+            sleep=pause,
+        )
+
+    def on_wait(is_waiting: bool) -> None:
+        mark(DATABASE_AWAY if is_waiting else "")
+
     if not settings.clickhouse:
-        Writer(settings.journal_directory, settings.database_url, retention).run(stop)
+        open_writer().run(stop)
         return
     try:
         from quadriga.store.replication.clickhouse import ClickHouseSender
     except ImportError as error:
         raise StoreError(
-            f"clickhouse-connect is required ({error}): pip install quadriga[clickhouse]"
+            f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
         ) from error
     sender = ClickHouseSender(settings.journal_directory, settings.clickhouse)
-    writer = Writer(
-        settings.journal_directory,
-        settings.database_url,
-        retention,
-        is_segment_needed=sender.has_unsent,
-    )
+    writer = open_writer(is_segment_needed=sender.has_unsent)
     sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
     sending.start()
     try:
@@ -122,7 +168,23 @@ def _run_writer(settings: Settings) -> None:
     writer.run(stop)  # removes the segments that ClickHouse had yet to take
 
 
-def _run_jobs(settings: Settings) -> None:
+def _worker_numbers(settings: Settings, run_id: str) -> Any:
+    """Return the numbers to hold; None for the file of the data folder, which no other server writes."""
+    if not settings.database:
+        return None
+    from quadriga.store.worker_numbers import WorkerNumbers
+
+    first = settings.first_worker if settings.first_worker >= 0 else None
+    return WorkerNumbers(
+        Path(settings.data),
+        settings.database_url,
+        settings.workers,
+        first_worker=first,
+        run=run_id,
+    )
+
+
+def _run_jobs(settings: Settings, url: str = "") -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
     watching = threading.Thread(
@@ -132,28 +194,49 @@ def _run_jobs(settings: Settings) -> None:
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_POLL_INTERVAL_S):
             return
-    from quadriga.engine.job_kinds import JOB_KINDS
+    from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
     from quadriga.engine.store_access import open_reader
-    from quadriga.store.jobs import QUERY_TIMEOUT_S, JobRunner, Jobs
+    from quadriga.store.jobs import QUERY_TIMEOUT_S, JobLimits, JobRunner, Jobs
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
-    JobRunner(jobs, JOB_KINDS, inferences, blobs, keep_days=settings.job_days).run(stop)
+    bulk = {BULK_INFERENCE: bulk_inference(url, settings.bulk_folder, settings.max_body_bytes)}
+    options: Any = {
+        "keep_days": settings.job_days,
+        "limits": JobLimits(settings.job_timeout_s, settings.max_job_bytes),
+    }
+    bulk_runner = JobRunner(jobs, bulk, inferences, blobs, leave=JOB_KINDS, **options)
+    thread = threading.Thread(target=bulk_runner.run, args=(stop,), name="bulk-inference")
+    thread.start()
+    runner = JobRunner(jobs, JOB_KINDS, inferences, blobs, leave=bulk, **options)
+    runner.run(stop)
+    thread.join()
 
 
 def _run_schedules(settings: Settings, stop: threading.Event) -> None:
     """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
-    while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
+    folders = (settings.drift_directory, settings.evaluation_directory)
+    while not any(
+        True for folder in folders for _ in folder.glob("*.schedule.json")
+    ):  # as the jobs
         if stop.wait(_POLL_INTERVAL_S):
             return
-    from quadriga.monitor.drift.watch.alerts import Outbox, run_deliveries
-    from quadriga.monitor.drift.watch.schedules import ScheduleStore, run_scheduler
+    from quadriga.monitor.drift.watch.schedules import drift_schedules
+    from quadriga.monitor.evaluation.schedules import evaluation_schedules
+    from quadriga.monitor.watch.alerts import Outbox, run_deliveries
+    from quadriga.monitor.watch.scheduler import run_scheduler
     from quadriga.store.jobs import Jobs
 
-    outbox = Outbox(settings.drift_directory)
-    alerts = threading.Thread(target=run_deliveries, args=(outbox, stop), daemon=True)
-    alerts.start()  # it ends with the process: a receiver may take long to answer
-    run_scheduler(ScheduleStore(settings.drift_directory), Jobs(settings.jobs_directory), stop)
+    drift = drift_schedules(settings.drift_directory)
+    evaluations = evaluation_schedules(settings.evaluation_directory)
+    jobs = Jobs(settings.jobs_directory)
+    for work, arguments in (
+        (run_deliveries, (Outbox(drift), stop)),  # a receiver may take long to answer
+        (run_deliveries, (Outbox(evaluations), stop)),
+        (run_scheduler, (evaluations, jobs, stop)),
+    ):
+        threading.Thread(target=work, args=arguments, daemon=True).start()  # ends with the process
+    run_scheduler(drift, jobs, stop)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.session import LoadError
+
 Layer = tuple[str, Mapping[str, Any]]
 """A reason, and the fields that it decides."""
 
@@ -15,6 +17,18 @@ class Decision(msgspec.Struct, frozen=True):
     field: str
     value: Any
     reason: str
+
+
+class MissingError(LoadError):
+    """Fields of a model that nothing gives, and a person has to write.
+
+    Args:
+        questions: What to write, by key of model.toml or by file.
+    """
+
+    def __init__(self, questions: Mapping[str, str]) -> None:
+        super().__init__("\n".join(questions.values()))
+        self.questions = dict(questions)
 
 
 def decide(

@@ -12,9 +12,12 @@ from quadriga.engine.recognition.model_toml import ModelToml
 from quadriga.engine.recognition.sidecars import input_from_preprocessor
 from quadriga.engine.session import LoadError, Session
 from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.specification import MAX_CHANNELS
 
 COLOURS = (1, 3, 4)
 """Channel counts by which an axis is recognised as that of an image."""
+ANY_CHANNELS = range(1, MAX_CHANNELS + 1)
+"""Channel counts of an image where more than shapes say that an input is one."""
 DTYPES = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8", "UINT16": "uint16"}
 """Datatypes of inputs that can hold images: the graph's name to the name in `InputSpec`."""
 
@@ -44,6 +47,28 @@ class Evidence(msgspec.Struct, frozen=True):
         """Return the only input that can hold images, [N, C, H, W] or [N, H, W, C] or without N; else None."""
         candidates = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
         return candidates[0] if len(candidates) == 1 else None
+
+    def maps_layout(self) -> tuple[str, str]:
+        """Return the layout of maps [N, C, H, W] or [N, H, W, C], the first output, and the reason."""
+        if layout := self.written.output.get("layout"):
+            return layout, "model.toml"
+        image = self.image_input() or self.image_input(ANY_CHANNELS)
+        output = self.outputs[0]
+        is_last = image is not None and len(output.shape) == 4 and _channels_last(output, image)
+        return "nhwc" if is_last else "nchw", f"shape of output {output.name!r}"
+
+
+def _channels_last(maps: TensorInfo, image: TensorInfo) -> bool:
+    """Check whether maps have their channels behind height and width: where those have the ratio of the image."""
+    rows, columns, last = maps.shape[1:]
+    if (rows > 0) != (last > 0):
+        return last > 0
+    height, width = image_sides(image)
+    if min(rows, columns, last, height, width) > 0:
+        fits_first, fits_last = height * last == width * columns, height * columns == width * rows
+        if fits_first != fits_last:
+            return fits_last
+    return channels_axis(image, ANY_CHANNELS) == -1
 
 
 def gather_evidence(folder: Path, session: Session, written: ModelToml) -> Evidence:
@@ -77,6 +102,12 @@ def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int |
     if first in counts and not (last in counts and last < first):
         return -3
     return -1 if last in counts else -3 if first == -1 else None
+
+
+def image_sides(image: TensorInfo) -> tuple[int, int]:
+    """Return height and width of an image input; -1 where they are open."""
+    first = -2 if channels_axis(image, ANY_CHANNELS) == -3 else -3
+    return image.shape[first], image.shape[first + 1]
 
 
 def parse_literal(text: str) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from quadriga.tasks.segmenters import OF_MAPS
+
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _RAW = {"scale": 1.0}
 _PILLOW = {"antialias": True}
@@ -18,11 +20,10 @@ _IMAGENET_STRETCH = {**_STRETCH, **IMAGENET}
 _PILLOW_STRETCH = {**_STRETCH, **_PILLOW}
 _SHORTEST = {"resize": "shortest_crop", **_PILLOW}
 _NO_RESIZE = {"resize": "none"}
-_CLASS_PER_PIXEL = {
-    *("semantic_logits", "class_map", "binary", "birefnet", "u2net"),
-    *("maskformer_semantic", "mask2former_semantic"),
-}
-"""Segmenters that give each pixel a class, without a score threshold."""
+_PER_PIXEL = {*OF_MAPS, "maskformer_semantic", "mask2former_semantic"}
+"""Segmenters that give each pixel a class."""
+_PER_PIXEL_DEFAULTS = {"score_threshold": 0.0, "max_detections": 10_000}
+"""Defaults that leave no pixel out: most such models have more regions than a detector has objects."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -41,6 +42,16 @@ class Family(msgspec.Struct, frozen=True):
     """Location of the number of classes: output, axis, and entries of that axis that are no classes."""
 
 
+class FamilyMatch(msgspec.Struct, frozen=True):
+    """Families that fit what a rule examined, and the reason."""
+
+    families: tuple[str, ...]
+    """Families by how well they fit, the best first."""
+    reason: str
+    tensors_first: bool = False
+    """Whether a task of another kind, tensors in and out, fits better than the families."""
+
+
 def _family(
     task: str,
     description: str,
@@ -50,15 +61,12 @@ def _family(
     **output: Any,
 ) -> Family:
     """Make a family whose outputs a decoder reads; `output` has further fields of `OutputSpec`."""
-    defaults = {"score_threshold": 0.0} if decoder in _CLASS_PER_PIXEL else {}
-    return Family(
-        task,
-        description,
-        image,
-        output={"decoder": decoder, **output},
-        defaults=defaults,
-        classes=classes,
-    )
+    return Family(task, description, image, output={"decoder": decoder, **output}, classes=classes)
+
+
+def decoder_defaults(decoder: str) -> dict[str, Any]:
+    """Return the fields of `Defaults` that follow from a decoder, whatever the family."""
+    return _PER_PIXEL_DEFAULTS if decoder in _PER_PIXEL else {}
 
 
 _detector = partial(_family, "OBJECT_DETECTION")
@@ -93,7 +101,9 @@ FAMILIES: dict[str, Family] = {
     "ultralytics-seg-end2end": _segmenter(
         "Ultralytics instance segmentation, end to end", "ultralytics_segment_end2end", _LETTERBOX
     ),
-    "ultralytics-semantic": _segmenter("Ultralytics semantic map", "class_map", _LETTERBOX),
+    "ultralytics-semantic": _segmenter(
+        "Ultralytics semantic map", "ultralytics_semantic", _LETTERBOX
+    ),
     "ultralytics-cls": _classifier(
         "Ultralytics classifier", {**_SHORTEST, "crop_fraction": 1.0}, "none"
     ),
@@ -141,7 +151,7 @@ FAMILIES: dict[str, Family] = {
         "semantic segmentation of Hugging Face", "semantic_logits", _PILLOW, (0, 1, 0)
     ),
     "torchvision-semantic": _segmenter(
-        "DeepLab, FCN and the like with ImageNet's mean and std",
+        "DeepLab, FCN, models of segmentation_models_pytorch (smp) and the like with ImageNet's mean and std",
         "semantic_logits",
         _IMAGENET_STRETCH,
         (0, 1, 0),
@@ -150,6 +160,14 @@ FAMILIES: dict[str, Family] = {
         "U-Net and the like on values from 0 to 1", "semantic_logits", _STRETCH, (0, 1, 0)
     ),
     "class-map": _segmenter("map of class indices", "class_map", _IMAGENET_STRETCH),
+    "binary-segmentation": _segmenter(
+        "binary segmentation with ImageNet's mean and std, such as by segmentation_models_pytorch (smp)",
+        "binary",
+        _IMAGENET_STRETCH,
+    ),
+    "binary-unet": _segmenter(
+        "binary segmentation on values from 0 to 1, U-Net and the like", "binary", _STRETCH
+    ),
     "birefnet": _segmenter("BiRefNet", "birefnet", _IMAGENET_STRETCH),
     "u2net": _segmenter("U²-Net, IS-Net", "u2net", _IMAGENET_STRETCH),
     "mask-rcnn": _segmenter(

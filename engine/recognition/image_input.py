@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from quadriga.engine.recognition.decisions import Decision, Layer, decide
+from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
 from quadriga.engine.recognition.evidence import (
+    ANY_CHANNELS,
     COLOURS,
     DTYPES,
     Evidence,
@@ -20,10 +21,10 @@ from quadriga.tasks.specification import MAX_CHANNELS, InputSpec, Resize
 WARM_UP_SIZE_WH = (320, 320)
 """Width and height of the warm-up image for a model that takes images of any size."""
 
-_ANY_CHANNELS = range(1, MAX_CHANNELS + 1)
+_KEEPING_RATIO = ("shortest_longest", "shortest_at_least", "none")
 _CHOICES = {
     "resize": f"; one of {', '.join(get_args(Resize))}",
-    "size_wh": ": [width, height]",
+    "size_wh": ': [width, height], or resize = "none" for images as they are',
     "mean": ": one value a channel, after scale",
     "std": ": one value a channel, after scale",
 }
@@ -65,7 +66,7 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     inputs = {tensor.name: tensor for tensor in evidence.inputs}
     names = ", ".join(inputs)
     if name is None:
-        candidate = evidence.image_input() or evidence.image_input(_ANY_CHANNELS)
+        candidate = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
         if candidate is None:
             raise LoadError(
                 f"expected one input with 4 dimensions and 1 to {MAX_CHANNELS} channels for {task}, "
@@ -75,7 +76,7 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     if name not in inputs:
         raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {name!r}")
     tensor = inputs[name]
-    if channels_axis(tensor, _ANY_CHANNELS) is None:
+    if channels_axis(tensor, ANY_CHANNELS) is None:
         raise LoadError(
             f"expected input {name!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
             f"channels, got {tensor.datatype} {list(tensor.shape)}"
@@ -103,7 +104,8 @@ def decide_image_input(
         has_image_processor: Whether an image processor's file belongs to the model.
 
     Raises:
-        LoadError: A field is invalid or missing.
+        MissingError: Nothing gives some fields.
+        LoadError: A field is invalid.
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
@@ -124,7 +126,7 @@ def decide_image_input(
         ("input of the graph", graph),
     ]
     values = decide(decisions, "input", InputSpec, layers)
-    keeps_ratio = values.get("resize") in ("shortest_longest", "none") and "resize" not in written
+    keeps_ratio = values.get("resize") in _KEEPING_RATIO and "resize" not in written
     if size_wh and keeps_ratio:
         raise LoadError(
             f"expected a graph of open size for a resize that keeps the ratio of each image, got one of "
@@ -138,9 +140,9 @@ def decide_image_input(
     )
     missing = [name for name in needed if name not in values]
     if missing and has_image_processor and not evidence.preprocessor:
-        raise LoadError(_PREPROCESSOR_MISSING)
+        raise MissingError({PREPROCESSOR_FILE: _PREPROCESSOR_MISSING})
     if missing:
-        raise LoadError("\n".join(_question(name) for name in missing))
+        raise MissingError({_key(name): _question(name) for name in missing})
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))
@@ -152,9 +154,12 @@ def decide_image_input(
     return InputSpec(**values)
 
 
+def _key(name: str) -> str:
+    return f"[input] {name.removesuffix('_wh')}"
+
+
 def _question(name: str) -> str:
-    key = name.removesuffix("_wh")
-    return f"[input] {key} is required in model.toml, as nothing else gives it{_CHOICES[name]}"
+    return f"{_key(name)} is required in model.toml, as nothing else gives it{_CHOICES[name]}"
 
 
 def _shape(
@@ -164,7 +169,7 @@ def _shape(
 
     Size and channels are None if the graph leaves them open.
     """
-    axis = channels_axis(image) or channels_axis(image, _ANY_CHANNELS)
+    axis = channels_axis(image) or channels_axis(image, ANY_CHANNELS)
     axis = {"nchw": -3, "nhwc": -1}.get(written.get("layout", ""), axis)
     height, width = image.shape[-2:] if axis == -3 else image.shape[-3:-1]
     channels = image.shape[axis or -3]
@@ -199,6 +204,11 @@ def _check(values: Mapping[str, Any]) -> None:
             f"expected [input] color to be rgb for {channels} channels, as bands are taken in "
             "the order of the image, got bgr"
         )
+    pad_value = values.get("pad_value", 0)
+    if values["dtype"] in ("uint8", "uint16") and not float(pad_value).is_integer():
+        raise LoadError(
+            f"expected [input] pad_value to be a whole number for an input of {values['dtype']}, got {pad_value}"
+        )
     if values["dtype"] == "uint8" and values["bit_depth"] > 8:
         raise LoadError(
             f"expected [input] bit_depth to be 8 for an input of uint8, got {values['bit_depth']}"
@@ -219,7 +229,7 @@ def _ultralytics_input(evidence: Evidence, family: Family, image: TensorInfo) ->
         return {}
     _, fixed, _ = _shape(image, evidence.written.input)
     bands = parse_literal(metadata.get("channels", ""))
-    fields: dict[str, Any] = {"channels": bands} if bands in _ANY_CHANNELS else {}
+    fields: dict[str, Any] = {"channels": bands} if bands in ANY_CHANNELS else {}
     if metadata["task"] == "classify":
         size = parse_literal(metadata.get("imgsz", ""))  # height, width
         if fixed is None and isinstance(size, list) and len(size) == 2:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from quadriga.engine.recognition.decisions import MissingError
 from quadriga.engine.recognition.evidence import Evidence, parse_literal
 from quadriga.engine.recognition.families import Family
 from quadriga.engine.session import LoadError
@@ -14,6 +15,9 @@ from quadriga.tasks.specification import OutputSpec
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt")
 _CONFIG_LABELS = ("id2label", "label_names", "class_labels")
+_LISTS = {name: f"ONNX metadata, {name}" for name in ("character", "labels", "class_names")}
+"""Names of metadata with class names: Paddle's and those of people. They count only if their number fits, as a reader
+of text has a `character` for every letter. Source: RapidOCR and RapidLayout, their readers of metadata."""
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
 _RF_DETR = ("rf_detr", "rf_detr_segment")
 """Decoders of heads with one class more than names. Source: RF-DETR, `docs/exports/onnx`."""
@@ -52,6 +56,15 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
         yield evidence.config.get(name) or None, f"config.json, {name}"
     yield _rf_detr_names(evidence.metadata), _RF_DETR_NAMES
     yield evidence.metadata.get("names"), "ONNX metadata, names"
+    for name, location in _LISTS.items():
+        yield _listed_names(evidence.metadata.get(name)), location
+
+
+def _listed_names(text: str | None) -> tuple[str, ...] | None:
+    """Read names from a text: a list as Python or JSON write it, or one name a line; None if it has none."""
+    if text is None:
+        return None
+    return parse_labels(text) or tuple(text.splitlines()) or None
 
 
 def _read_file(path: Path) -> tuple[str, ...]:
@@ -119,13 +132,14 @@ def decide_labels(
     if labels_and_source is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
     if labels_and_source is None and count is None:
-        raise LoadError(
-            "labels are required: the files give neither names nor number of the classes. "
-            f"{_WRITE_LABELS}"
-        )
+        text = "labels are required: the files give neither names nor number of the classes. "
+        raise MissingError({"labels": text + _WRITE_LABELS})
     unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
     labels, reason = labels_and_source or (unnamed, "no names given")
     extra = output.label_offset + (output.background == len(labels))
+    if reason in _LISTS.values() and count not in (None, len(labels) + extra):
+        labels, reason = unnamed, f"no names given, as {reason} has {len(labels)}"
+        extra = output.label_offset
     if count is not None and len(labels) + extra != count:
         if family.output.get("decoder") in _RF_DETR and extra == 0 and len(labels) + 1 == count:
             raise LoadError(
@@ -151,6 +165,8 @@ def class_count(family: Family, evidence: Evidence) -> int | None:
         outputs = sorted(outputs, key=lambda tensor: len(tensor.shape))
     elif decoder in _RF_DETR:  # exports vary in order; the names tell them apart
         outputs = sorted(outputs, key=lambda tensor: tensor.name)
+    elif decoder == "semantic_logits" and evidence.maps_layout()[0] == "nhwc":
+        axis = 3
     if output >= len(outputs) or axis >= len(outputs[output].shape):
         return None
     size = outputs[output].shape[axis]

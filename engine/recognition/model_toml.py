@@ -16,6 +16,7 @@ from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Durability, FullPolicy
 from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks.segmenters import OF_MAPS
 from quadriga.tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
 
 Table = TypeVar("Table", bound=msgspec.Struct)
@@ -29,6 +30,12 @@ class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     intra_op_threads: Annotated[int, Meta(ge=0)] = 1
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     warmup: bool = True
+    isolation: Literal["none", "process"] | None = None
+    """Whether the model runs in a process of its own; None for the server's setting."""
+    memory_limit_mb: Annotated[int, Meta(ge=0)] = 0
+    """MiB that its own process may take; 0: 2048 and four times the size of its files."""
+    run_limit_s: Annotated[float, Meta(gt=0, le=86400)] = 60.0
+    """Seconds that a run in its own process may take."""
     version_labels: tuple[str, ...] = ()
     """Labels of this version in TF Serving's paths, such as `/labels/stable` for `/versions/1`."""
 
@@ -37,10 +44,12 @@ class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Table `[store]`: which inferences and images are stored."""
 
     enabled: bool = True
-    inputs: Literal["all", "sampled", "none"] = "all"
-    """Input images that are stored as blobs."""
+    share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of inferences that are stored, chosen at random; failures of the model are always stored."""
+    inputs: Literal["all", "sampled", "none"] | None = None
+    """Inputs that are stored as blobs; None for all images, and no tensors."""
     sample_rate: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    """Share of images stored under `sampled`; chosen by their hash, so that duplicates agree."""
+    """Share of inputs stored under `sampled`; chosen by their hash, so that duplicates agree."""
     durability: Durability | None = None
     """What an acknowledged inference survives; None for the server's setting."""
     journal_full: FullPolicy | None = None
@@ -64,6 +73,8 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Key of `quadriga.engine.recognition.families.FAMILIES`."""
     labels: list[str] | dict[str, Any] | str | None = None
     """Labels by index, `{label = index}`, `{index = label}`, or the name of a file."""
+    features: list[str] = []
+    """Names of the features of a row, in the order of the inputs and their columns."""
     input: dict[str, Any] = {}
     output: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
@@ -87,8 +98,14 @@ _CONTOUR_DEFAULTS = ("min_area", "simplify", "epsilon")
 _USES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tiling", "output.decoder", "output.background"), _DECODED_TASKS),
     "output.activation": ("classification", "semantic_logits", "binary", "birefnet"),
+    "output.layout": OF_MAPS,
+    "features": ("tensor", "classification of rows"),
     "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
     "output.angle": ("oriented",),
+    "output.nms": (
+        *("ultralytics", "yolov5", "yolox", "yolox_decoded", "damo_yolo"),
+        *("ultralytics_obb", "mmdeploy_rotated", "ultralytics_segment"),
+    ),
     "defaults.top_k": ("classification",),
     **dict.fromkeys((f"defaults.{name}" for name in _THRESHOLD_DEFAULTS), _DECODED_TASKS),
     **dict.fromkeys((f"defaults.{name}" for name in _CONTOUR_DEFAULTS), ("segmentation",)),
@@ -109,10 +126,13 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
         return
     keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
     keys += [key for key in ("labels", "tiling") if getattr(written, key) is not None]
+    keys += ["features"] if written.features else []
     own_decoder_keys = ("output.activation", "output.label_offset") if ":" in decoder else ()
     for key in keys:
         readers = _USES.get(key, _IMAGE_TASKS)
         if short == "segmentation" and key in own_decoder_keys:
+            continue
+        if key == "output.nms" and ":" in decoder:
             continue
         if short not in readers and decoder not in readers:
             description = f" with decoder {decoder}" if decoder else ""

@@ -11,20 +11,16 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.recognition import rules
-from quadriga.engine.recognition.decisions import Decision, Layer, decide
+from quadriga.engine.recognition.decisions import Decision, MissingError
 from quadriga.engine.recognition.evidence import Evidence, gather_evidence
-from quadriga.engine.recognition.families import FAMILIES, Family
-from quadriga.engine.recognition.image_input import decide_input
-from quadriga.engine.recognition.labels import (
-    class_count,
-    decide_labels,
-    find_labels,
-    rf_detr_background,
-)
-from quadriga.engine.recognition.model_toml import DECODED, ModelToml, check_use
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.recognition.families import FAMILIES, Family, FamilyMatch
+from quadriga.engine.recognition.labels import class_count, find_labels
+from quadriga.engine.recognition.model_spec import decide_spec
+from quadriga.engine.recognition.model_toml import ModelToml, check_use
+from quadriga.engine.recognition.rows import decide_rows, takes_rows
+from quadriga.engine.session import MAPS, LoadError, Session
 from quadriga.tasks import SHORT_NAMES, TASKS, full_name
-from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
+from quadriga.tasks.specification import ModelSpec, RowSpec
 
 TENSOR = "TENSOR"
 
@@ -36,10 +32,12 @@ class Recognition(msgspec.Struct, frozen=True):
     family: str
     """Name of the family; empty if model.toml describes the model itself, and for `TENSOR`."""
     spec: ModelSpec | None
-    """Specification of an image model; None for `TENSOR`."""
+    """Specification of an image model; None for rows and for `TENSOR`."""
     decisions: tuple[Decision, ...]
     written: ModelToml
     """Contents of model.toml, such as how the model is run and which inferences are stored."""
+    rows: RowSpec | None = None
+    """Specification of a classifier of rows of features."""
 
 
 def recognise(
@@ -67,44 +65,22 @@ def recognise(
         unknown = "no file says what the model is for; write task in model.toml"
         task_reason = f"family {name}" if name else unknown
     decisions = [Decision("task", task, task_reason)]
-    spec = None
+    spec = rows = None
     if name:
         decisions.append(Decision("family", name, reason))
-    if task == TENSOR:
+    if takes_rows(evidence, task, name):
+        rows = decide_rows(decisions, evidence, session.header)
+    elif maps := [tensor.name for tensor in session.outputs if tensor.datatype == MAPS]:
+        raise LoadError(
+            f"expected {maps[0]!r} to be a tensor, got maps from classes to scores: write "
+            'task = "classification" in model.toml for the labels of rows, or export with zipmap=False'
+        )
+    elif task == TENSOR:
         check_use(written, task, "")
     else:
         family = FAMILIES.get(name, Family(task, ""))
-        spec = _spec(decisions, evidence, family, task=task, score_threshold=score_threshold)
-    return Recognition(task, name, spec, decisions=tuple(decisions), written=written)
-
-
-def _spec(
-    decisions: list[Decision],
-    evidence: Evidence,
-    family: Family,
-    task: str,
-    score_threshold: float | None,
-) -> ModelSpec:
-    written, family_source = evidence.written, f"family: {family.description}"
-    image_input = decide_input(decisions, evidence, family)
-    output = _output(decisions, evidence, family)
-    check_use(written, task, output.decoder)
-    labels, labels_reason = decide_labels(evidence, family, output)
-    decisions.append(Decision("labels", len(labels), labels_reason))
-    server = {} if score_threshold is None else {"score_threshold": score_threshold}
-    layers: list[Layer] = [
-        ("model.toml", written.defaults),
-        ("setting of the server", server),
-        (family_source, family.defaults),
-    ]
-    return ModelSpec(
-        task=task,
-        input=image_input,
-        output=output,
-        labels=labels,
-        defaults=Defaults(**decide(decisions, "defaults", Defaults, layers)),
-        tiling=written.tiling,
-    )
+        spec = decide_spec(decisions, evidence, family, task=task, score_threshold=score_threshold)
+    return Recognition(task, name, spec, decisions=tuple(decisions), written=written, rows=rows)
 
 
 def _written_task(written: ModelToml) -> str | None:
@@ -127,8 +103,11 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
         return family, "model.toml"
     if family is not None:
         names = ", ".join(FAMILIES)
-        close = difflib.get_close_matches(family, FAMILIES, n=1)
-        hint = f"; is it {close[0]}?" if close else ""
+        word = family.lower()
+        close = difflib.get_close_matches(word, FAMILIES, n=1) or [
+            name for name, known in FAMILIES.items() if word in known.description.lower()
+        ]
+        hint = f"; is it {' or '.join(close)}?" if close else ""
         raise LoadError(f"expected family in model.toml to be one of {names}, got {family!r}{hint}")
     match = rules.match_families(evidence)
     if match is None:
@@ -152,7 +131,7 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
         return "", ""
     if task is None:
         _check_own_decoder(written)
-    raise LoadError(_question(counts, match.reason))
+    raise LoadError(_question(evidence, counts, match))
 
 
 def _check_own_decoder(written: ModelToml) -> None:
@@ -165,49 +144,45 @@ def _check_own_decoder(written: ModelToml) -> None:
         )
 
 
-def _question(counts: Mapping[str, int | None], reason: str) -> str:
-    """Return an error text with the possible families and the lines to choose from."""
+_OTHERWISE = (
+    "If training prepared images in another way than the family says, write it below [input]: resize, "
+    "crop_fraction, interpolation, antialias, color, scale, mean, std."
+)
+
+
+def _question(evidence: Evidence, counts: Mapping[str, int | None], match: FamilyMatch) -> str:
+    """Return an error text with the possible families, and all that is missing beside the family."""
+    missing = {name: _missing(evidence, name) for name in counts}
+    known = [questions for questions in missing.values() if questions is not None]
+    shared = dict(known[0]) if known else {}
+    for questions in known:
+        shared = {key: text for key, text in shared.items() if key in questions}
     lines = []
     for name, count in counts.items():
         classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
-        lines.append(f'  family = "{name}"  # {FAMILIES[name].description}{classes}')
-    lines.append('  task = "tensor"  # tensors in and out, as they are')
-    return (
-        f"cannot tell from its files what this model is ({reason}). "
+        own_keys = ", ".join(key for key in missing[name] or () if key not in shared)
+        own_keys = own_keys.replace(", [input]", ",")
+        needs = f"; needs {own_keys}" if own_keys else ""
+        lines.append(f'  family = "{name}"  # {FAMILIES[name].description}{classes}{needs}')
+    tensors = '  task = "tensor"  # tensors in and out, as they are'
+    lines.insert(0 if match.tensors_first else len(lines), tensors)
+    text = (
+        f"cannot tell from its files what this model is ({match.reason}). "
         "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
+    text += f"\n{_OTHERWISE}"
+    if shared:
+        text += "\nA family needs these as well:\n- " + "\n- ".join(shared.values())
+    return text
 
 
-def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> OutputSpec:
-    written = evidence.written
-    layers: list[Layer] = [
-        ("model.toml", written.output),
-        (f"family: {family.description}", family.output),
-    ]
-    if "label_offset" not in written.output:
-        layers.append(rf_detr_background(evidence, family))
-    if family.task == "IMAGE_CLASSIFICATION":
-        layers.append(_activation(evidence))
-    values = decide(decisions, "output", OutputSpec, layers)
-    if family.task in DECODED and "decoder" not in values:
-        families = [
-            name for name, known_family in FAMILIES.items() if known_family.task == family.task
-        ]
-        raise LoadError(
-            "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
-            f"{', '.join(families)}"
-        )
-    return msgspec.convert(values, OutputSpec)
-
-
-def _activation(evidence: Evidence) -> Layer:
-    """Decide the activation that a classifier's output still needs, so that none is applied twice."""
-    first = evidence.outputs[0].name
-    producer = evidence.producers.get(first, "")
-    if producer in ("Softmax", "Sigmoid"):
-        return f"operator behind {first!r} is {producer}", {"activation": "none"}
-    if evidence.config.get("problem_type") == "multi_label_classification":
-        return "config.json, problem_type", {"activation": "sigmoid"}
-    if set(evidence.outputs[0].shape[1:]) <= {1}:  # the softmax of a single value is always 1
-        return "one class", {"activation": "sigmoid"}
-    return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
+def _missing(evidence: Evidence, name: str) -> Mapping[str, str] | None:
+    """Return what is missing if a model is of this family, by key; None if something does not fit it."""
+    family = FAMILIES[name]
+    try:
+        decide_spec([], evidence, family, task=family.task, score_threshold=None)
+    except MissingError as error:
+        return error.questions
+    except LoadError:  # named once the family is known
+        return None
+    return {}

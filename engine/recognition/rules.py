@@ -6,20 +6,11 @@ family means that the files leave it open, and a person must choose.
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
-from quadriga.engine.recognition.evidence import Evidence, channels_axis
+from quadriga.engine.recognition.evidence import Evidence
+from quadriga.engine.recognition.families import FamilyMatch
 from quadriga.engine.recognition.labels import parse_labels
+from quadriga.engine.recognition.shape_rules import FLOATS, by_shapes
 from quadriga.proto.messages import TensorInfo
-
-FLOATS = ("FP32", "FP16", "FP64")
-
-
-class FamilyMatch(msgspec.Struct, frozen=True):
-    """Families that fit what a rule examined, and the reason."""
-
-    families: tuple[str, ...]
-    reason: str
 
 
 def match_families(evidence: Evidence) -> FamilyMatch | None:
@@ -31,6 +22,8 @@ def match_families(evidence: Evidence) -> FamilyMatch | None:
 def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
     """Match metadata of Ultralytics by its task, and by shapes whether NMS is in the graph."""
     metadata, first = evidence.metadata, evidence.outputs[0]
+    if "libreyolo_version" in metadata:  # the same keys for networks of many other families
+        return None
     if "names" in metadata and "stride" in metadata and "task" not in metadata:
         return FamilyMatch(("yolov5",), "ONNX metadata of YOLOv5: stride and names")
     task = metadata.get("task")
@@ -129,89 +122,5 @@ def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
     return ("mmdeploy-rotated",) if outputs["dets"].shape[-1] == 6 else ("mmdeploy",)
 
 
-def _by_shapes(evidence: Evidence) -> FamilyMatch | None:
-    """Match all families that could have an image model's output shapes."""
-    image = evidence.image_input()
-    if image is None:
-        return None
-    first = evidence.outputs[0]
-    prototypes = _prototypes(evidence)
-    if prototypes is not None:
-        first = next(tensor for tensor in evidence.outputs if tensor is not prototypes)
-        if prototypes.shape[1] != _PROTOTYPES:
-            return FamilyMatch((), f"Ultralytics segmentation through TensorFlow: {_TENSORFLOW}")
-    shape, rank = first.shape, len(first.shape)
-    families: tuple[str, ...] = ()
-    if rank == 2 and first.datatype in FLOATS and len(evidence.outputs) == 1:
-        families = ("yolov7-end2end",) if shape[1] == 7 and shape[0] == -1 else ()
-        families += ("torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls")
-    elif rank == 3 and first.datatype not in FLOATS:
-        families = ("class-map", "ultralytics-semantic")
-    elif rank == 3 and first.datatype in FLOATS:
-        families = _candidates_of_rank_3(evidence, image, first)
-    elif rank == 4 and shape[:2] == (1, 1) and shape[3] == 7:
-        families = ("ssd",)
-    elif rank == 4 and shape[1] == 1:
-        families = ("birefnet", "u2net")
-    elif rank == 4 and first.datatype in FLOATS:
-        families = ("torchvision-semantic", "unet", "segformer")
-    return (
-        FamilyMatch(families, f"shape of output {first.name!r}: {list(shape)}")
-        if families
-        else None
-    )
-
-
-_PROTOTYPES = 32
-"""Number of mask prototypes in Ultralytics' and YOLOv5's segmentation."""
-_TENSORFLOW = (
-    "its prototypes have their channels last, and its boxes may be pixels or fractions; export with "
-    'format="onnx" instead'
-)
-
-
-def _prototypes(evidence: Evidence) -> TensorInfo | None:
-    """Find mask prototypes beside a head of boxes, classes and coefficients, in either order."""
-    ranks = {len(tensor.shape): tensor for tensor in evidence.outputs}
-    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4}:
-        return None
-    (_, *sides), (_, first, *_, last) = ranks[3].shape, ranks[4].shape
-    fixed_sides = [side for side in sides if side > 0]
-    fits = bool(fixed_sides) and min(fixed_sides) > 4 + _PROTOTYPES and _PROTOTYPES in (first, last)
-    return ranks[4] if fits else None
-
-
-def _candidates_of_rank_3(
-    evidence: Evidence, image: TensorInfo, first: TensorInfo
-) -> tuple[str, ...]:
-    _, rows, columns = first.shape
-    anchors = _anchors(image)
-    has_masks = _prototypes(evidence) is not None
-    if 0 < rows <= 1000 and columns in (6, 7, 38):
-        return {
-            6: ("ultralytics-end2end", "ultralytics-rtdetr"),
-            7: ("ultralytics-obb-end2end",),
-            38: ("ultralytics-seg-end2end",) if has_masks else (),
-        }[columns]
-    all_columns = columns in (anchors, -1) or (not anchors and rows < columns)
-    if has_masks and rows > 4 + _PROTOTYPES and all_columns:
-        return ("ultralytics-seg",)  # prototypes are enough evidence, whatever the size
-    if columns == anchors and 4 < rows < columns:
-        if len(evidence.outputs) == 2 and len(evidence.outputs[1].shape) == 4:
-            return ()
-        return ("ultralytics", "ultralytics-obb") if rows > 5 else ("ultralytics",)
-    if rows == anchors and 5 < columns < rows:
-        return ("yolox", "yolox-decoded", "yolov5")
-    return ("yolov5",) if anchors and rows == 3 * anchors and 5 < columns < rows else ()
-
-
-def _anchors(image: TensorInfo) -> int:
-    """Count the cells of strides 8, 16 and 32; 0 if the size is open."""
-    sides = image.shape[-2:] if channels_axis(image) == -3 else image.shape[-3:-1]
-    if min(sides) <= 0:
-        return 0
-    return sum((sides[0] // stride) * (sides[1] // stride) for stride in (8, 16, 32))
-
-
 _RULES: tuple[Callable[[Evidence], FamilyMatch | None], ...]
-_RULES = (_by_ultralytics, _by_config, _by_names, _by_shapes)
+_RULES = (_by_ultralytics, _by_config, _by_names, by_shapes)

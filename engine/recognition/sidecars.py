@@ -14,9 +14,14 @@ from quadriga.engine.session import LoadError
 PREPROCESSOR_FILE = "preprocessor_config.json"
 TIMM_SOURCE = "config.json of timm"
 
-_TIMM_INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}
+_TIMM_INTERPOLATIONS = {
+    "bilinear": "linear",
+    "bicubic": "cubic",
+    "lanczos": "lanczos",
+    "nearest": "nearest",
+}
 _TIMM_CROPS = {"center": "shortest_crop", "squash": "stretch_crop"}
-_INTERPOLATIONS = {0: "nearest", 2: "linear", 3: "cubic", 4: "area"}
+_INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "linear", 3: "cubic", 4: "area"}
 """Interpolation by Pillow's number of the filter."""
 
 _BY_SHORTEST = ("CLIP", "ConvNext", "Detr", "Yolos", "LeViT", "Levit", "PoolFormer", "MobileNet")

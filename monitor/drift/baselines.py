@@ -21,13 +21,13 @@ from quadriga.monitor.drift.parameters import (
     DriftParameters,
     StoredWindow,
     fixed_window,
-    parse_span_s,
 )
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError
 from quadriga.monitor.drift.summary import decode_summary, encode_summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowSummary
 from quadriga.monitor.model_files import model_folder, read_model_file, write_model_file
 from quadriga.monitor.report.schema import ReportedModel, Window
+from quadriga.monitor.spans import parse_span_s
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, translate_disk_errors
 from quadriga.store.query.json_form import parse

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from quadriga.monitor.drift.floors import smallest_shift
 from quadriga.monitor.drift.samples import (
     Column,
     DriftError,
@@ -16,6 +17,7 @@ from quadriga.monitor.drift.samples import (
     merge_names,
 )
 from quadriga.monitor.drift.significance import kernels, two_samples
+from quadriga.monitor.drift.significance.cautious import cautious_p_value, find_dependence
 from quadriga.monitor.drift.significance.decision import (
     ComparisonSettings,
     decide,
@@ -27,6 +29,7 @@ from quadriga.monitor.drift.significance.exchangeable_units import (
     Origin,
     exchangeable_units,
 )
+from quadriga.monitor.drift.significance.memory import repeated_rows
 from quadriga.monitor.drift.significance.permutation import (
     PermutationBudget,
     chi_square,
@@ -37,8 +40,8 @@ from quadriga.monitor.drift.significance.permutation import (
     permute_units,
 )
 from quadriga.monitor.drift.summary import Summary, summarise
-from quadriga.monitor.report.schema import Data, Effect, Histogram, Report, Signal, Window
-from quadriga.tasks.arrays import Float64Array, Int64Array
+from quadriga.monitor.report.schema import Data, Effect, Histogram, Level, Report, Signal, Window
+from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 MAX_GRID_VALUES = 128
 """Maximum number of values at which permutations compare distribution functions."""
@@ -74,7 +77,15 @@ class _ColumnResult(NamedTuple):
     test: two_samples.TestResult
     effect: float
     units: ExchangeableUnits
+    scores: tuple[Float32Array, Float32Array]
+    """(P, D) features of the values of both sides, by which rows resemble each other."""
     histogram: Histogram = Histogram()
+    levels: tuple[Level, Level] | None = None
+    """Levels of baseline and current; None for labels and embeddings."""
+    scale: float = 1.0
+    """Shift in the unit of the signal that is an effect of 1."""
+    smallest_shift: float = 0.0
+    """Smallest shift that matters, in the unit of the signal."""
     table: Float64Array | None = None
     """(2, C) counts that PSI and the Jensen-Shannon distance are computed from; None for embeddings."""
 
@@ -161,8 +172,14 @@ def _compare_column(
     elif kind == "categorical":
         result, minimum = _compare_categories(pair, budget), settings.min_share
     else:
-        result, minimum = _compare_numbers(pair, budget), settings.min_shift
+        result = _compare_numbers(pair, budget)
+        minimum = _finite(max(settings.min_shift, result.smallest_shift / result.scale))
     status, reason = power_status(result.units, settings, signal_count)
+    p, n_eff = result.test.p, result.units.n_eff
+    if status == "insufficient" and (dependence := find_dependence(result.units, n)) is not None:
+        p, n_eff = cautious_p_value(result.scores, dependence), dependence.n_eff
+        if p * settings.windows * signal_count < settings.alpha:  # a change beyond any doubt
+            status, reason = "low_power", ""
     return Signal(
         name=name,
         kind=kind,
@@ -170,16 +187,25 @@ def _compare_column(
         effect=Effect(effect, result.effect, minimum),
         n=n,
         statistic=result.test.statistic,
-        p=result.test.p,
+        p=p,
         status=status,
         reason=reason,
-        n_eff=result.units.n_eff,
+        n_eff=n_eff,
         units=result.units.kind,
         histogram=result.histogram,
         new_labels=new_labels,
         psi=None if result.table is None else two_samples.psi(result.table),
         js=None if result.table is None else two_samples.jensen_shannon(result.table),
+        before=result.levels and result.levels[0],
+        after=result.levels and result.levels[1],
+        shift=result.levels and _finite(result.effect * result.scale),
+        min_shift=result.levels and _finite(minimum * result.scale),
     )
+
+
+def _finite(value: float) -> float:
+    """Return a value, or the largest number if it is beyond."""
+    return min(value, sys.float_info.max)
 
 
 def _common_kind(baseline: Column, current: Column) -> Kind:
@@ -238,7 +264,7 @@ def _compare_numbers(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnRes
         values = np.unique(np.quantile(pooled, np.linspace(0, 1, MAX_GRID_VALUES), method="higher"))
     codes = np.searchsorted(values, pooled)
     scores = (codes / len(values)).astype(np.float32)[:, None]
-    units = exchangeable_units((scores[:n], scores[n:]), pair.origins)
+    units = exchangeable_units((scores[:n], scores[n:]), _origins_of_rows(pair))
     if pair.kind == "count":
         cells = two_samples.pool_cells(count_table(codes, n, len(values)), ordered=True)
         test = chi_square(cells[codes], units, n, budget=budget)
@@ -247,11 +273,27 @@ def _compare_numbers(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnRes
         if len(distinct) < len(pooled) * _MIN_DISTINCT_SHARE or units.kind != "rows":
             p = permutation_p_value(ks_statistic, codes, units, n=n, budget=budget)
             test = test._replace(p=p)
-    effect = two_samples.wasserstein(baseline, current) / two_samples.spread(baseline, current)
-    effect = min(effect, sys.float_info.max)  # values near the limits of a double overflow
+    scale = two_samples.spread(baseline, current)
+    # Values near the limits of a double overflow.
+    effect = _finite(two_samples.wasserstein(baseline, current) / scale)
     edges = np.unique(np.quantile(baseline, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
     table = count_table(np.searchsorted(edges, pooled, "right"), n, len(edges) + 1)
-    return _ColumnResult(test, effect, units, histogram=histogram(baseline, current), table=table)
+    return _ColumnResult(
+        test,
+        effect,
+        units,
+        scores=(scores[:n], scores[n:]),
+        histogram=histogram(baseline, current),
+        levels=(_level(baseline), _level(current)),
+        scale=scale,
+        smallest_shift=smallest_shift(pair.baseline.name, baseline),
+        table=table,
+    )
+
+
+def _level(values: Float64Array) -> Level:
+    low, high = np.quantile(values, [0.1, 0.9]).tolist()
+    return Level(float(values.mean()), low, high)
 
 
 def _compare_categories(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnResult:
@@ -270,6 +312,7 @@ def _compare_categories(pair: _ColumnPair, budget: PermutationBudget) -> _Column
         test,
         two_samples.total_variation(table),
         units,
+        scores=(scores[:n], scores[n:]),
         histogram=Histogram(list(labels), *table.astype(np.int64).tolist()),
         table=table[:, table.sum(axis=0) > 0],
     )
@@ -284,7 +327,7 @@ def _compare_embeddings(
     single point: at most 1.
     """
     scores = [column.values.astype(np.float32) for column in (pair.baseline, pair.current)]
-    units = exchangeable_units((scores[0], scores[1]), pair.origins)
+    units = exchangeable_units((scores[0], scores[1]), _origins_of_rows(pair))
     distances = kernels.pairwise_distances(np.concatenate(scores))
     is_current = np.arange(len(distances)) >= len(scores[0])
     kernel = kernels.kernel_matrix(distances, settings.kernel)
@@ -296,7 +339,23 @@ def _compare_embeddings(
         permutations, budget._replace(max_permutations=settings.permutations)
     )
     effect = (permutations.observed - null_mean) / scale if scale > 0 else 0.0
-    return _ColumnResult(two_samples.TestResult(statistic, p), effect, units)
+    return _ColumnResult(
+        two_samples.TestResult(statistic, p), effect, units, scores=(scores[0], scores[1])
+    )
+
+
+def _origins_of_rows(pair: _ColumnPair) -> tuple[Origin, Origin]:
+    """Return the origins of a column's values, where none are known with repeated rows as sources."""
+    if any(origin.has_sources for origin in pair.origins) or pair.kind == "count":
+        return pair.origins
+    codes = repeated_rows(pair.baseline.values, pair.current.values)
+    if codes is None:
+        return pair.origins
+    baseline, current = (
+        origin._replace(sources=side, has_sources=True)
+        for origin, side in zip(pair.origins, codes, strict=True)
+    )
+    return baseline, current
 
 
 def histogram(

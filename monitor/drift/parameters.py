@@ -1,16 +1,15 @@
 """Parameters of a drift report over stored inferences."""
 
-import re
 from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.significance.kernels import Kernel
+from quadriga.monitor.spans import moment_us
 from quadriga.store.errors import QueryError
-from quadriga.store.query.filter_errors import unexpected_value
+from quadriga.store.model_names import ModelNames
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
@@ -18,10 +17,6 @@ MAX_SLICE_KEYS = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
 DEFAULT_BASELINE = "default"
 """Name of the baseline that is used if none is named."""
-
-DAY_S = 86_400
-_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
-_SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
 
 class StoredWindow(
@@ -85,6 +80,18 @@ def decode_parameters(body: bytes) -> DriftParameters:
     return parameters
 
 
+def with_model_name(parameters: DriftParameters, names: ModelNames) -> DriftParameters:
+    """Return parameters with the model under the name that its inferences are stored with.
+
+    Raises:
+        NotFoundError: The model, or one of a filter, is not known.
+    """
+    names.check_where(parameters.where)
+    if isinstance(parameters.baseline, StoredWindow):
+        names.check_where(parameters.baseline.where)
+    return replace(parameters, model=names.resolve(parameters.model))
+
+
 def resolve_times(parameters: DriftParameters, now_us: int) -> DriftParameters:
     """Replace relative times by moments; without an end, the current window ends now.
 
@@ -124,32 +131,6 @@ def fixed_window(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
     if start is not None and end is not None and start >= end:
         raise QueryError(f"expected from to be before to, got {start} and {end}")
     return resolved
-
-
-def moment_us(text: str | None, now_us: int, name: str) -> int | None:
-    """Return a moment in microseconds since 1970; None of None.
-
-    Raises:
-        QueryError: The text is not a moment; the message has its name.
-    """
-    try:
-        return None if text is None else parse_moment_us(text, now_us)
-    except ValueError as error:
-        raise unexpected_value(name, EXPECTED_MOMENT, text) from error
-
-
-def parse_span_s(text: str, name: str = "") -> int:
-    """Return the seconds of a span such as `15m`.
-
-    Raises:
-        QueryError: The text is not a span.
-    """
-    match = _SPAN_PATTERN.fullmatch(text)
-    if match is None:
-        raise QueryError(
-            f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
-        )
-    return int(match[1]) * _SECONDS_BY_UNIT[match[2]]
 
 
 def window_filter(model: str, window: StoredWindow) -> dict[str, Any]:

@@ -15,6 +15,9 @@ SignalValue = str | float | bool
 METADATA_PREFIX = "meta."
 """Prefix of signals that are metadata keys."""
 
+INPUT_PREFIX = "input."
+"""Prefix of signals that are features of tensors."""
+
 SIGNAL_KINDS: dict[str, Kind] = {
     "label": "categorical", "score": "numeric", "margin": "numeric", "entropy": "numeric",
     "area": "numeric", "aspect": "numeric", "x": "numeric", "y": "numeric", "angle": "numeric",
@@ -96,7 +99,7 @@ def _prediction_signals(
         return signals | _label_signal(best)
     signals["predictions"] = float(len(predictions))
     # One label per image: several labels of an image would not be independent.
-    chosen = predictions[_choose_index(row.id, len(predictions))] if predictions else None
+    chosen = predictions[choose_index(row.id, len(predictions))] if predictions else None
     signals |= _label_signal(chosen)
     if wh is None:
         return signals
@@ -117,8 +120,8 @@ def _label_signal(prediction: AnyPrediction | None) -> dict[str, SignalValue]:
     return {} if label is None else {"label": label[:INDEXED_CHARACTERS]}
 
 
-def _choose_index(inference_id: int, count: int) -> int:
-    """Choose one of `count` predictions pseudo-randomly, the same at each reading."""
+def choose_index(inference_id: int, count: int) -> int:
+    """Choose one of `count` predictions or rows pseudo-randomly, the same at each reading."""
     return (inference_id * _HASH_FACTOR % 2**64 >> 32) % count
 
 

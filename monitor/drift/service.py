@@ -12,7 +12,11 @@ from quadriga.monitor.drift.baselines import (
     decode_baseline,
 )
 from quadriga.monitor.drift.job import BaselineJob
-from quadriga.monitor.drift.parameters import decode_parameters, resolve_times
+from quadriga.monitor.drift.parameters import (
+    decode_parameters,
+    resolve_times,
+    with_model_name,
+)
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.inferences import InferenceReader
@@ -25,7 +29,7 @@ class DriftService:
     """Submits drift jobs, and keeps the baselines of models; safe to use from several threads.
 
     Methods raise a `QueryError` if the body or the name of a model or baseline cannot be understood, and a
-    `NotFoundError` if there is no such baseline.
+    `NotFoundError` if there is no such model or baseline.
     """
 
     def __init__(self, jobs: Jobs, inferences: InferenceReader, baselines: BaselineStore) -> None:
@@ -36,6 +40,7 @@ class DriftService:
     def submit(self, body: bytes) -> Job:
         """Submit the comparison of a window with its baseline."""
         parameters = resolve_times(decode_parameters(body), time.time_ns() // 1000)
+        parameters = with_model_name(parameters, self._inferences.names)
         parameters = self._baselines.resolve_rolling(parameters)
         if isinstance(parameters.baseline, str):
             baseline = self._baselines.get(parameters.model, parameters.baseline)
@@ -46,6 +51,7 @@ class DriftService:
 
     def list_baselines(self, model: str) -> list[Baseline]:
         """Return the baselines of a model in their current states, by name."""
+        model = self._inferences.names.resolve(model)
         sha256 = self._newest_sha256(model)
         return [
             current_state(baseline, self._jobs, sha256) for baseline in self._baselines.all(model)
@@ -53,7 +59,10 @@ class DriftService:
 
     def put_baseline(self, model: str, body: bytes) -> Baseline:
         """Create a baseline, with the job that reads it, in place of its namesake."""
+        names = self._inferences.names
+        model = names.resolve(model)
         request = decode_baseline(model, body, time.time_ns() // 1000)
+        names.check_where(request.where)
         namesakes = [
             baseline for baseline in self._baselines.all(model) if baseline.name == request.name
         ]
@@ -64,6 +73,7 @@ class DriftService:
 
     def delete_baseline(self, model: str, name: str) -> Baseline:
         """Remove a baseline, and return what it was."""
+        model = self._inferences.names.resolve(model)
         baseline = current_state(self._baselines.get(model, name), self._jobs)
         self._cancel(baseline)
         self._baselines.remove(model, name)

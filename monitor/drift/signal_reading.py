@@ -8,24 +8,33 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.drift.row_signals import (
+    INPUT_PREFIX,
     METADATA_PREFIX,
     SignalInputs,
     SignalValue,
+    choose_index,
     derive_signals,
 )
 from quadriga.monitor.drift.samples import drop_unused_names, value_label
 from quadriga.monitor.image_statistics import IMAGE_STATISTICS
-from quadriga.store.columns import labelled_ids, scan, source_values
+from quadriga.store.columns import InferenceColumns, labelled_ids, scan, source_values
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, StoredSignals
 from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
+from quadriga.tasks.tensor_file import MEDIA_TYPE, read_features
 
 SHARD_SIZE = 1000
 """Number of inferences that are read at once."""
 
+MAX_INPUT_BYTES = 64 << 10
+"""Maximum size of stored tensors that are read as signals."""
+
 RARE_KEY_RATIO = 100
 """A metadata key is a signal if at least one of so many inferences has it."""
+
+_ROW_CHOICES = 1 << 31
+"""Number of values from which the row of a request is chosen."""
 
 _NO_SIGNALS = StoredSignals(None, None, None)
 
@@ -54,6 +63,7 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
     rows = scan(reader, ids)
     excluded = Counter(deleted=len(ids) - len(rows))
     stored_signals = reader.signals(ids)
+    features = _input_signals(reader, rows)
     counted_ids: list[int] = []
     signal_rows: list[dict[str, SignalValue]] = []
     embedding_spaces: list[str | None] = []
@@ -75,7 +85,8 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
             height=height,
             bytes=bytes_,
         )
-        signal_rows.append(derive_signals(row) | _pixel_signals(stored.picture))
+        signals_of_input = features.get(inference_id) or _pixel_signals(stored.picture)
+        signal_rows.append(derive_signals(row) | signals_of_input)
         embedding_spaces.append(stored.space if stored.embedding else None)
         counted_ids.append(inference_id)
     counts = Counter(name for row in signal_rows for name in row)
@@ -111,6 +122,18 @@ def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
         models=list(dict.fromkeys(model for shard in shards for model in shard.models)),
         excluded=sum((Counter(shard.excluded) for shard in shards), Counter()),
     )
+
+
+def _input_signals(
+    reader: InferenceReader, rows: Sequence[InferenceColumns]
+) -> dict[int, dict[str, SignalValue]]:
+    """Return the numeric features of stored tensors as signals, by inference; of several rows, one counts."""
+    ids = [row.id for row in rows if row.width is None and row.size_bytes is not None]
+    signals: dict[int, dict[str, SignalValue]] = {}
+    for id_, data in reader.stored_inputs(ids, MEDIA_TYPE, MAX_INPUT_BYTES):
+        features = read_features(data, choose_index(id_, _ROW_CHOICES))
+        signals[id_] = {INPUT_PREFIX + name: value for name, value in features.items()}
+    return signals
 
 
 def _pixel_signals(picture: bytes | None) -> dict[str, SignalValue]:

@@ -10,7 +10,7 @@ Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapt
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, Sample
 from quadriga.monitor.report.schema import Neighbour, Unlike
 from quadriga.store.disk import write_atomically
-from quadriga.tasks.arrays import Float16Array, Float32Array, Int64Array
+from quadriga.tasks.arrays import Float16Array, Float32Array, Float64Array, Int64Array
 
 NEIGHBOURS = 5
 """Number of nearest references whose mean distance counts."""
@@ -26,8 +26,11 @@ NEIGHBOURS = 5
 MIN_REFERENCES, MAX_REFERENCES = 100, 10_000
 """Limits of the number of references; with N of them the smallest score is 1 / (N + 1)."""
 
-MAX_UNLIKE, MAX_NEIGHBOURS_SHOWN = 12, 3
-"""Maximum number of images of a window in a report, and of neighbours of each."""
+MAX_CANDIDATES, MAX_NEIGHBOURS_SHOWN = 36, 3
+"""Maximum number of images of a window that are listed, and of neighbours of each."""
+
+UNLIKE_SCORE = 0.05
+"""Semantic score up to which an image counts as unlike the baseline: one in twenty does if nothing changed."""
 
 _BLOCK_ROWS = 500
 """Number of rows whose distances to all references are in memory at once."""
@@ -83,6 +86,17 @@ class References:
         return np.asarray(
             _neighbour_distances(_normalise(embeddings), self._units).mean(axis=1), np.float32
         )
+
+    def scores(self, embeddings: Float16Array) -> Float64Array:
+        """Return about the scores (M,) of embeddings (M, D), much faster than one by one.
+
+        The new embeddings are no candidate neighbours of the references here.
+        """
+        own_distances = self.mean_neighbour_distance(embeddings)
+        ascending = np.sort(self._mean_distances)
+        nearer = np.searchsorted(ascending, own_distances, side="left")
+        scores: Float64Array = (1 + len(ascending) - nearer) / (1 + len(ascending))
+        return scores
 
     def nearest(
         self, embedding: npt.NDArray[np.floating[Any]], count: int
@@ -177,16 +191,22 @@ def write_references(
     return len(distinct)
 
 
-def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
-    """Return the images of a window that are farthest from their neighbours in the baseline.
+class Similarity(NamedTuple):
+    """How a window's embeddings resemble those of the baseline."""
+
+    unlike: list[Unlike]
+    """The images that are farthest from their neighbours in the baseline, least similar first."""
+    unlike_share: float | None
+    """Share of images with a score of `UNLIKE_SCORE` or less; None without embeddings."""
+
+
+def least_similar(baseline: Sample, current: Sample, space: str) -> Similarity:
+    """Find the images of a window that are farthest from their neighbours in the baseline.
 
     Args:
         baseline: Sample with embeddings, ordered by inference id.
         current: Sample with embeddings, ordered by inference id.
         space: Embedding space of both.
-
-    Returns:
-        The images, least similar first; none if a side has no embeddings.
     """
     baseline_column, current_column = (side.column(EMBEDDING) for side in (baseline, current))
     if (
@@ -195,14 +215,14 @@ def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]
         or len(baseline_column.rows) <= NEIGHBOURS
         or not len(current_column.rows)
     ):
-        return []
+        return Similarity([], None)
     references = References(
         baseline_column.values.astype(np.float16), baseline.order[baseline_column.rows], space
     )
     embeddings, ids = current_column.values.astype(np.float16), current.order[current_column.rows]
     farthest = np.argsort(-references.mean_neighbour_distance(embeddings), kind="stable")
     images = []
-    for row in farthest[:MAX_UNLIKE].tolist():
+    for row in farthest[:MAX_CANDIDATES].tolist():
         near_ids, distances = references.nearest(embeddings[row], MAX_NEIGHBOURS_SHOWN)
         nearest = [
             Neighbour(str(near_id), distance)
@@ -210,7 +230,8 @@ def least_similar(baseline: Sample, current: Sample, space: str) -> list[Unlike]
         ]
         score = float(references.score(embeddings[row]))
         images.append(Unlike(str(ids[row]), score, nearest=nearest))
-    return images
+    scores = references.scores(embeddings)
+    return Similarity(images, float(np.mean(scores <= UNLIKE_SCORE)))
 
 
 def _normalise(embeddings: Float16Array) -> Float32Array:

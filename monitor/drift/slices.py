@@ -1,4 +1,4 @@
-"""Slices of a window that carry an alarm."""
+"""Slices of a window that moved more than the rest of it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import as_summary, compare
+from quadriga.monitor.drift.localisation import Part, p_value_against_rest
 from quadriga.monitor.drift.samples import Sample, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.summary import Summary
@@ -16,6 +17,10 @@ MAX_VALUES = 50
 """Maximum number of values of a column that slices are made of."""
 
 
+_MIN_RATIO = 1.3
+"""How many times as far as in all other rows a signal has to move in a slice."""
+
+
 def find_drift_slices(
     baseline: Summary | Sample,
     current: Summary | Sample,
@@ -23,11 +28,13 @@ def find_drift_slices(
     by: Sequence[str],
     settings: ComparisonSettings | None = None,
 ) -> list[Slice]:
-    """Return the slices of the current window in which a signal raises an alarm of its own, largest effect first.
+    """Return the slices of the current window in which a signal moved more than in the rest, largest effect first.
 
-    A slice holds the rows that share one value of a column. Its metrics are the effects of the signals that
-    moved there, the largest first; their parameters give the effect in all `other` rows. Values that the baseline
-    does not have are not examined.
+    A slice holds the rows that share one value of a column. A signal counts if it has an alarm of its own there, moved
+    differently than in all other rows (`p_rest` below alpha, adjusted for all slices of the column), and moved more by
+    at least its minimum effect. So a change that is everywhere has no slices. The metrics of a slice are the effects
+    there, the largest first; their parameters give the effect in all `other` rows. Values that the baseline does not
+    have are not examined.
 
     Args:
         baseline: Baseline of the comparison.
@@ -78,17 +85,53 @@ def _slices_by_column(
 
     signals_by_value = [compare_rows(rows) for rows in rows_by_value]
     decided = iter(decide([signal for signals in signals_by_value for signal in signals], settings))
+    tests = sum(len(signals) for signals in signals_by_value)
     for value, rows, signals in zip(values, rows_by_value, signals_by_value, strict=True):
         judged = [next(decided) for _ in signals]
         alarms = [signal for signal in sorted_by_effect(judged) if signal.alarm]
-        if alarms:
-            remaining_rows = [
-                np.setdiff1d(np.arange(len(side.sample.order)), slice_rows)
-                for side, slice_rows in zip(sides, rows, strict=True)
-            ]
-            remaining = {signal.name: signal for signal in compare_rows(remaining_rows)}
-            metrics = [_slice_metric(alarm, remaining[alarm.name]) for alarm in alarms]
+        if not alarms:
+            continue
+        other_rows = [
+            np.setdiff1d(np.arange(len(side.sample.order)), slice_rows)
+            for side, slice_rows in zip(sides, rows, strict=True)
+        ]
+        others = {signal.name: signal for signal in compare_rows(other_rows)}
+        metrics = []
+        for alarm in alarms:
+            other = others[alarm.name]
+            p_rest = min(tests * _p_value_against_rest(sides, rows, alarm, other), 1.0)
+            if p_rest < settings.alpha and _moved_more(alarm, other):
+                metrics.append(_slice_metric(alarm, other, p_rest))
+        if metrics:
             yield effect_ratio(alarms[0]), Slice(name, value, len(rows[1]), metrics)
+
+
+def _moved_more(signal: Signal, other: Signal) -> bool:
+    """Check whether a signal moved clearly more in a slice than in all other rows, in its own unit if it has one."""
+    if signal.shift is not None and signal.min_shift is not None and other.shift is not None:
+        shifts, minimum = (signal.shift, other.shift), signal.min_shift
+    else:
+        effects = (signal.effect.value or 0.0), (other.effect.value or 0.0)
+        shifts, minimum = effects, signal.effect.minimum
+    return shifts[0] - shifts[1] >= minimum and shifts[0] >= _MIN_RATIO * shifts[1]
+
+
+def _p_value_against_rest(
+    sides: tuple[Summary, Summary], rows: list[Int64Array], signal: Signal, other: Signal
+) -> float:
+    """Return the p-value of a signal that moved in the slice of these rows as it did in all other rows."""
+    columns = [side.sample.column(signal.name) for side in sides]
+    if columns[0] is None or columns[1] is None:
+        return 1.0
+    inside = [
+        np.isin(column.rows, slice_rows)
+        for column, slice_rows in zip((columns[0], columns[1]), rows, strict=True)
+    ]
+    return p_value_against_rest(
+        (columns[0], columns[1]),
+        (Part(inside[0], signal.n_eff[0]), Part(inside[1], signal.n_eff[1])),
+        (Part(~inside[0], other.n_eff[0]), Part(~inside[1], other.n_eff[1])),
+    )
 
 
 def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:
@@ -97,10 +140,11 @@ def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Sum
     return replace(side, sample=take_rows(side.sample.with_columns(columns), rows), n=len(rows))
 
 
-def _slice_metric(signal: Signal, rest: Signal) -> Metric:
+def _slice_metric(signal: Signal, other: Signal, p_rest: float) -> Metric:
     parameters = {
         "signal": signal.name,
         "p_adjusted": signal.p_adjusted,
-        "other": rest.effect.value,
+        "other": other.effect.value,
+        "p_rest": p_rest,
     }
     return Metric(signal.effect.name, signal.effect.value, parameters, n=signal.n[1])

@@ -3,33 +3,36 @@
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from quadriga.monitor.drift.changed_images import choose_images
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.estimates import estimate_stored_accuracy
+from quadriga.monitor.drift.identifiers import identifier_reason
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.presence import PRESENCE_SUFFIX, with_presence
 from quadriga.monitor.drift.row_signals import METADATA_PREFIX
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, kind_conflict
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.similarity import least_similar
 from quadriga.monitor.drift.slices import find_drift_slices
+from quadriga.monitor.drift.source_search import find_source
+from quadriga.monitor.drift.stored_images import StoredImages
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
+from quadriga.monitor.report.change_texts import alarms_in_reading_order
 from quadriga.monitor.report.schema import (
     Data,
-    Neighbour,
     Report,
     Slice,
-    Unlike,
     Window,
     provenance,
     sorted_by_effect,
 )
-from quadriga.store.columns import read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
@@ -40,13 +43,14 @@ BASELINE_ROWS = 10_000
 MAX_SLICE_VALUES, MAX_SLICE_KEYS = 12, 3
 """Metadata keys that are sliced by if none is named: those with the fewest values, at most so many of each."""
 
+MAX_UNLIKE = 12
+"""Maximum number of images in a report that are least like the baseline."""
+
 MAX_MOVED = 5
 """Maximum number of signals that slices are compared by: those that moved most.
 
 Embeddings, which take long, are among them only if nothing else moved.
 """
-
-_ShownImage = TypeVar("_ShownImage", Neighbour, Unlike)
 
 
 def compare_stored(
@@ -92,20 +96,35 @@ def compare_stored(
     sides, left_out = _comparable_signals(baseline, current, parameters)
     infos = baseline.info, current.info
     on_progress(current.info.window.n, current.info.window.n)
+    reported = _reported(parameters, infos, left_out)
+    explanation = find_source(*sides, prefix=METADATA_PREFIX)
+    if explanation is not None:
+        source, sides = explanation
+        reported["source_key"] = source.column.removeprefix(METADATA_PREFIX)
+        reported["source_key_reason"] = source.reason
+    sides = with_presence(*sides, names=_metadata_names(sides))
     report = compare(*_selected_signals(sides, infos, parameters), settings, task=current.info.task)
-    moved = [signal.name for signal in sorted_by_effect(report.signals) if signal.alarm]
+    alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
+    images = StoredImages(reader)
+    similarity = least_similar(sides[0].sample, sides[1].sample, current.info.space)
+    unlike = images.unlike(similarity.unlike)
+    moved = [signal.name for signal in alarms]
     moved = [name for name in moved if name != EMBEDDING] or moved
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
         model=current.info.model,
         data=_data(infos, report.data),
-        parameters=_reported(parameters, infos, left_out) | report.parameters,
+        parameters=reported | report.parameters,
         metrics=estimate_stored_accuracy(
             reader, current.info.task, *(side.sample.order for side in sides)
         ),
         slices=_slices(sides, moved[:MAX_MOVED], parameters, settings),
-        unlike=_unlike(reader, sides, current.info.space),
+        unlike=unlike[:MAX_UNLIKE],
+        unlike_share=similarity.unlike_share,
+        changed=images.changed(
+            choose_images(*sides, alarms_in_reading_order(report.signals)), unlike
+        ),
         provenance=provenance(started),
     )
 
@@ -158,13 +177,17 @@ def _comparable_signals(
     left_out = baseline.info.left_out | current.info.left_out
     names = _signal_names(sides)
     for name in (*parameters.signals, *parameters.ignore):
-        if name not in names | left_out.keys():
+        if name.removesuffix(PRESENCE_SUFFIX) not in names | left_out.keys():
             listed = ", ".join(sorted(names)[:20]) or "none"
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
     for column in sides[0].sample.columns:
         current_column = sides[1].sample.column(column.name)
         if current_column is not None and (kinds := kind_conflict(column, current_column)):
             left_out[column.name] = f"{kinds[0]} in the baseline, {kinds[1]} in the window"
+    samples = sides[0].sample, sides[1].sample
+    for name in _metadata_names(sides) - left_out.keys():
+        if reason := identifier_reason(name, *samples):
+            left_out[name] = reason
     comparable = sides[0].without(left_out), sides[1].without(left_out)
     reasons = {name: reason for name, reason in left_out.items() if name not in parameters.ignore}
     return comparable, dict(sorted(reasons.items()))
@@ -176,11 +199,21 @@ def _selected_signals(
     parameters: DriftParameters,
 ) -> tuple[Summary, Summary]:
     """Drop the source keys, ignored signals, and, if signals are named, all others."""
-    ignored = {METADATA_PREFIX + info.source_key for info in infos if info.source_key}
-    ignored |= {*parameters.ignore}
+    source_names = {METADATA_PREFIX + info.source_key for info in infos if info.source_key}
+    names = _signal_names(sides)
+    ignored = _with_their_presence(names, {*parameters.ignore}) | source_names
     if parameters.signals:
-        ignored |= _signal_names(sides) - {*parameters.signals}
+        ignored |= names - _with_their_presence(names, {*parameters.signals})
     return sides[0].without(ignored), sides[1].without(ignored)
+
+
+def _with_their_presence(names: set[str], listed: set[str]) -> set[str]:
+    """Return the names that are listed, and those that say whether a listed signal is there."""
+    return {name for name in names if {name, name.removesuffix(PRESENCE_SUFFIX)} & listed}
+
+
+def _metadata_names(sides: tuple[Summary, Summary]) -> set[str]:
+    return {name for name in _signal_names(sides) if name.startswith(METADATA_PREFIX)}
 
 
 def _signal_names(sides: tuple[Summary, Summary]) -> set[str]:
@@ -196,39 +229,17 @@ def _slices(
     """Return the slices by metadata that carry an alarm."""
     by = [METADATA_PREFIX + key.removeprefix(METADATA_PREFIX) for key in parameters.by]
     if not by:
-        columns = [column for column in sides[1].sample.columns if column.kind == "categorical"]
+        columns = [
+            column
+            for column in sides[1].sample.columns
+            if column.kind == "categorical" and not column.name.endswith(PRESENCE_SUFFIX)
+        ]
         small = [column for column in columns if 1 < len(column.labels) <= MAX_SLICE_VALUES]
         small.sort(key=lambda column: (len(column.labels), column.name))
         by = [column.name for column in small if column.name.startswith(METADATA_PREFIX)][
             :MAX_SLICE_KEYS
         ]
     return find_drift_slices(sides[0], sides[1], moved, by, settings)
-
-
-def _unlike(reader: InferenceReader, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
-    """Return the images least like the baseline, with the stored records of them and their neighbours."""
-    images = least_similar(sides[0].sample, sides[1].sample, space)
-    ids = {image.inference_id for image in images}
-    ids |= {neighbour.inference_id for image in images for neighbour in image.nearest}
-    records = {record.id: record for record in read_inferences(reader, sorted(map(int, ids)))}
-
-    def with_record(image: _ShownImage) -> _ShownImage:
-        """Add the image and the predictions of the stored record; nothing if it was deleted since."""
-        record = records.get(image.inference_id)
-        if record is None:
-            return image
-        return replace(
-            image,
-            image=record.input.hash,
-            width=record.input.width,
-            height=record.input.height,
-            predictions=record.predictions,
-        )
-
-    return [
-        replace(with_record(image), nearest=[with_record(near) for near in image.nearest])
-        for image in images
-    ]
 
 
 def _data(infos: tuple[WindowInfo, WindowInfo], compared: Data) -> Data:

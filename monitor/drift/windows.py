@@ -10,7 +10,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, window_filter
-from quadriga.monitor.drift.row_signals import COORDINATES, METADATA_PREFIX, SIGNAL_KINDS
+from quadriga.monitor.drift.row_signals import (
+    COORDINATES,
+    INPUT_PREFIX,
+    METADATA_PREFIX,
+    SIGNAL_KINDS,
+)
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, build_sample
 from quadriga.monitor.drift.signal_reading import (
     SHARD_SIZE,
@@ -30,6 +35,7 @@ from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, timestamp_text
 from quadriga.tasks.arrays import Int64Array
+from quadriga.tasks.tensor_file import MAX_FEATURES
 
 MAX_TEXTS = 1000
 """Maximum number of distinct texts of a metadata key that is a signal."""
@@ -204,6 +210,9 @@ def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
     keys = [name for name in frequent if name.startswith(METADATA_PREFIX)]
     left_out = dict.fromkeys(keys[MAX_KEYS:], f"{MAX_KEYS} keys are there more often")
+    features = [name for name in signals if name.startswith(INPUT_PREFIX)]
+    beyond = f"this and later features are beyond the first {MAX_FEATURES}"
+    left_out |= dict.fromkeys(features[MAX_FEATURES:], beyond)
     positions = {name: position for position, name in enumerate(SIGNAL_KINDS)}
     columns = {}
     for name in sorted(
@@ -240,7 +249,7 @@ def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
     for name, values in columns.items():
         is_coordinate = name.startswith(METADATA_PREFIX) and name.rpartition(".")[2] in COORDINATES
         has_texts = is_coordinate and any(isinstance(value, str | bool) for value in values)
-        if name.startswith("image.") or (is_coordinate and not has_texts):
+        if name.startswith(("image.", INPUT_PREFIX)) or (is_coordinate and not has_texts):
             kinds[name] = "numeric"
     return kinds
 

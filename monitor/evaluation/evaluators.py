@@ -4,13 +4,19 @@ An evaluation has three steps: `build_state` turns a shard of images into a stat
 `Evaluator.evaluate` computes metrics from the merged state.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
+from quadriga.monitor.evaluation.metric_settings import (
+    DEFAULT_SETTINGS,
+    MetricSettings,
+    check_applicable,
+)
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
@@ -49,6 +55,22 @@ class Headline(NamedTuple):
     parameters: dict[str, Any]
     values: Float64Array
     """Value for each weighting (B,), NaN if undefined."""
+    is_share: bool = False
+    """Whether the value is a share of the images, each of which counts as a whole or not at all."""
+    upper: float = 1.0
+    """Largest possible value; the smallest is 0."""
+    noise: Float64Array | None = None
+    """For each weighting (B,) the sum of the absolute differences between the terms of a sum of absolute values, and
+    those of all images; None for other metrics."""
+    trials_per_image: float = math.inf
+    """Largest number of independent trials that an image may count as, for the interval."""
+    optimistic: Float64Array | None = None
+    """For each weighting (B,) the value without labels that only predictions have, which count as wholly wrong in a
+    mean over labels; the interval reaches up as far as that of this value. None where there are none."""
+    objects_of_one_label: float | None = None
+    """Number of objects of one label of which a mean varies as this mean over labels does; None where `objects` is."""
+    objects: int | None = None
+    """Number of annotated objects that the value is computed from; None where it is not computed from objects."""
 
 
 class EvaluationDetails(msgspec.Struct, frozen=True):
@@ -66,6 +88,8 @@ class EvaluationDetails(msgspec.Struct, frozen=True):
     """Thresholds and rules, with the names of the report."""
     excluded: dict[str, int] = {}
     """Number of predictions that do not count, by reason, such as `unseen_label`."""
+    warnings: list[str] = []
+    """Sentences to read before any number."""
 
 
 class TaskMetrics(Protocol):
@@ -106,12 +130,16 @@ class CombinedMetrics:
                 badness=combined.badness | details.badness,
                 parameters=combined.parameters | details.parameters,
                 excluded=combined.excluded | details.excluded,
+                warnings=combined.warnings + details.warnings,
             )
         return combined
 
 
 class Evaluator(Protocol):
     """Evaluation of a task."""
+
+    settings: ClassVar[Sequence[str]]
+    """Names of the `MetricSettings` that the task's metrics have."""
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read the predictions and annotations of images, all of which have ground truth.
@@ -122,15 +150,17 @@ class Evaluator(Protocol):
             EvaluationError: Predictions or annotations do not fit the task.
         """
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute the metrics of a merged state, as `merge_states` returns it."""
 
 
-def load_evaluator(task: str) -> Evaluator:
+def load_evaluator(task: str, settings: MetricSettings = DEFAULT_SETTINGS) -> Evaluator:
     """Return the evaluator of a task, named as `OBJECT_DETECTION`, in lower case, or as `detection`.
 
     Raises:
-        EvaluationError: The task has no evaluator.
+        EvaluationError: The task has no evaluator, or its metrics do not have one of the chosen settings.
     """
     location = EVALUATORS.get(full_name(task))
     if location is None:
@@ -139,6 +169,7 @@ def load_evaluator(task: str) -> Evaluator:
             f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {task!r:.80}"
         )
     evaluator: Evaluator = load(location)()
+    check_applicable(settings, full_name(task), evaluator.settings)
     return evaluator
 
 

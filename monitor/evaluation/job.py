@@ -4,6 +4,7 @@ import shutil
 
 import msgspec
 
+from quadriga.monitor.evaluation.history import record_failure, record_window
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
@@ -31,12 +32,17 @@ def run_evaluation(run: JobRun) -> str:
             run.log(f"{total} inferences read; computing metrics")
         run.report_progress(done, total)
 
+    history_directory = run.directory.parent.parent / "evaluation"
     try:
         report = evaluate_stored(run.inferences, parameters, report_progress, shards)
-    except EvaluationError as error:
+    except (EvaluationError, StoreError) as error:
+        if parameters.schedule is not None:
+            record_failure(history_directory, run.job, error)
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)
     file_name = save_report(run, report)
     shutil.rmtree(shards)
+    if parameters.schedule is not None:
+        record_window(history_directory, report, parameters.model, parameters.schedule)
     run.log(f"{report.data.current.n} images evaluated")
     return file_name

@@ -1,12 +1,23 @@
 """Parameters of an evaluation of stored inferences."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from quadriga.monitor.evaluation.metric_settings import (
+    Bins,
+    IouThresholds,
+    MetricSettings,
+    ScoreThresholds,
+    TopK,
+    check_settings,
+)
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.report.schema import Metric
 from quadriga.store.errors import QueryError
+from quadriga.store.model_names import ModelNames
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
 
@@ -15,6 +26,8 @@ MAX_SLICE_KEYS = 20
 """Maximum number of keys, and of filters, to slice by."""
 
 MAX_COMPARED = 10
+WINDOW_NAMES = {"start": "from", "end": "to"}
+"""Names of the ends of a window in JSON."""
 
 
 class OtherModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,6 +38,32 @@ class OtherModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Version to compare with; None for the version of each image's newest inference."""
     where: Any = None
     """Filter that its inferences pass, in the form of a query's."""
+
+
+class ReferenceMetric(msgspec.Struct, frozen=True):
+    """The metric of an earlier report, copied from it: reports are removed with their jobs."""
+
+    report: str
+    """Id of the report."""
+    task: str
+    metric: Metric
+
+
+class ScheduledWindow(msgspec.Struct, frozen=True, kw_only=True, rename=WINDOW_NAMES):
+    """The window of a schedule that an evaluation is about, and what its metric is compared with."""
+
+    start: str
+    end: str
+    new_start: str
+    """Start of the new window that this one is evaluated with, as in `DueWindow`."""
+    series: str
+    """Identity of the windows whose numbers can be compared with each other."""
+    metric: str | None
+    """The metric, as `parse_metric` takes it; None: the first of the report."""
+    min_images: int
+    reference: ReferenceMetric | Literal["first"] | None
+    """What the metric is compared with: that of a report, or of the first window with enough ground truth."""
+    at_least: float | None
 
 
 class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,9 +80,21 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """Filters to slice by, by name."""
     compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MAX_COMPARED)] = []
     """Models to compare on the images that both have predictions for."""
+    top_k: TopK | None = None
+    iou: IouThresholds | None = None
+    score: ScoreThresholds | None = None
+    bins: Bins | None = None
+    """Thresholds of metrics, as in `MetricSettings`."""
     resamples: Annotated[int, msgspec.Meta(ge=0, le=MAX_RESAMPLES)] = 200
     """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
+    schedule: ScheduledWindow | None = None
+    """The window, where a schedule submitted this evaluation."""
+
+    @property
+    def metrics(self) -> MetricSettings:
+        """The chosen thresholds of metrics."""
+        return MetricSettings(self.top_k, self.iou, self.score, bins=self.bins)
 
 
 def decode_parameters(body: bytes) -> EvaluationParameters:
@@ -53,12 +104,29 @@ def decode_parameters(body: bytes) -> EvaluationParameters:
         QueryError: The parameters, a filter or a slice are invalid.
     """
     parameters = decode_body(body, EvaluationParameters)
+    if parameters.schedule is not None:
+        raise QueryError("expected no schedule: PUT it on the model's /evaluation-schedule instead")
     check_parameters(parameters)
     return parameters
 
 
+def with_model_names(parameters: EvaluationParameters, names: ModelNames) -> EvaluationParameters:
+    """Return parameters with each model under the name that its inferences are stored with.
+
+    Raises:
+        NotFoundError: A model, or one of a filter, is not known.
+    """
+    for where in (parameters.where, *parameters.slices.values()):
+        names.check_where(where)
+    compare = []
+    for other in parameters.compare:
+        names.check_where(other.where)
+        compare.append(replace(other, model=names.resolve(other.model)))
+    return replace(parameters, model=names.resolve(parameters.model), compare=compare)
+
+
 def check_parameters(parameters: EvaluationParameters) -> None:
-    """Check filters and slices; raises as `decode_parameters`."""
+    """Check filters, slices and thresholds; raises as `decode_parameters`."""
     parse(parameters.where, 0)
     filters = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
     filters |= {f"compare[{index}]": other.where for index, other in enumerate(parameters.compare)}
@@ -68,6 +136,7 @@ def check_parameters(parameters: EvaluationParameters) -> None:
         except QueryError as error:
             raise QueryError(f"{name}: {error}") from error
     try:
+        check_settings(parameters.metrics)
         for by in parameters.by:
             slice_values([], by)
     except EvaluationError as error:

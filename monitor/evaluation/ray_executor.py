@@ -19,7 +19,7 @@ try:
     import ray
 except ImportError as error:
     raise EvaluationError(
-        "evaluation on many machines needs Ray: pip install quadriga[ray]"
+        "evaluation on many machines needs Ray: pip install 'quadriga[ray]'"
     ) from error
 
 SHARDS_PER_CPU = 4

@@ -14,6 +14,15 @@ from quadriga.monitor.evaluation.evaluators import (
     Headline,
     TaskMetrics,
 )
+from quadriga.monitor.evaluation.intervals import (
+    MIN_OBJECTS,
+    Interval,
+    difference_interval,
+    noise_interval,
+    resampled_interval,
+    share_interval,
+)
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationState,
@@ -57,6 +66,7 @@ class EvaluationOptions(NamedTuple):
     resamples: int = 200
     """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: int = 0
+    metrics: MetricSettings = DEFAULT_SETTINGS
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
@@ -87,11 +97,14 @@ def evaluate_state(
         check_cancelled: See `CheckCancelled`.
     """
     started_s = time.monotonic()
-    task_metrics = evaluator.evaluate(state)
+    task_metrics = evaluator.evaluate(state, options.metrics)
     weights = bootstrap_weights(len(state.ids), options)
     headlines = _headlines(task_metrics, weights, check_cancelled)
     details = task_metrics.details()
-    metrics = [*_metrics(_overall(headlines), len(state.ids)), *_with_intervals(details, headlines)]
+    metrics = [
+        *_metrics(_overall(headlines), len(state.ids)),
+        *_with_intervals(details, headlines, len(state.ids)),
+    ]
     comparisons = [
         _compared(evaluator, state, *compared, options=options, check_cancelled=check_cancelled)
         for compared in other_models
@@ -102,17 +115,23 @@ def evaluate_state(
         created=timestamp_text(time.time_ns() // 1_000_000),
         status="ok" if state.ids else "insufficient",
         model=model,
+        warnings=details.warnings,
         data=Data(
             msgspec.structs.replace(window, n=len(state.ids)),
             excluded=state.excluded | details.excluded,
         ),
-        parameters={**details.parameters, "resamples": options.resamples, "seed": options.seed},
+        parameters={
+            **details.parameters,
+            **options.metrics.chosen,
+            "resamples": options.resamples,
+            "seed": options.seed,
+        },
         metrics=metrics,
         curves=details.curves,
         confusion=details.confusion,
         confusion_pixels=details.confusion_pixels,
         errors_tide=details.errors_tide,
-        slices=_slices(evaluator, state, weights, check_cancelled),
+        slices=_slices(evaluator, state, weights, options=options, check_cancelled=check_cancelled),
         worst=_worst(state, details.badness),
         comparisons=comparisons,
         provenance=provenance(started_s),
@@ -140,23 +159,72 @@ def _headlines(
         batches.append(
             task_metrics.headlines(weights[start : start + batch_size].astype(np.float64))
         )
-    return [
-        batch[0]._replace(values=np.concatenate([headline.values for headline in batch]))
-        for batch in zip(*batches, strict=True)
-    ]
+    return [_concatenated(batch) for batch in zip(*batches, strict=True)]
+
+
+def _concatenated(batch: Sequence[Headline]) -> Headline:
+    """Join a headline's values over batches of weightings."""
+    noise = [headline.noise for headline in batch if headline.noise is not None]
+    optimistic = [headline.optimistic for headline in batch if headline.optimistic is not None]
+    return batch[0]._replace(
+        values=np.concatenate([headline.values for headline in batch]),
+        noise=np.concatenate(noise) if noise else None,
+        optimistic=np.concatenate(optimistic) if optimistic else None,
+    )
 
 
 def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
     """Convert headlines to metrics; the first value is that of all images, the others are resamples."""
-    return [
-        Metric(
-            headline.type,
-            finite_or_none(headline.values[0]),
-            headline.parameters,
-            ci95=confidence_interval(headline.values),
-            n=n,
+    return [_metric(headline, n, _interval(headline, n)) for headline in headlines]
+
+
+def _metric(headline: Headline, n: int, interval: Interval) -> Metric:
+    return Metric(
+        headline.type,
+        finite_or_none(headline.values[0]),
+        headline.parameters,
+        ci95=interval.bounds,
+        n=n,
+        ci_method=interval.method,
+        ci_reason=interval.reason,
+    )
+
+
+def _interval(headline: Headline, images: int) -> Interval:
+    """Return the interval of a headline's first value; none without resamples."""
+    values = headline.values
+    if len(values) == 1:
+        return Interval()
+    if headline.is_share:
+        return share_interval(float(values[0]), images)
+    if headline.objects is not None and headline.objects < MIN_OBJECTS:
+        return Interval(reason=f"fewer than {MIN_OBJECTS} objects")
+    if headline.noise is not None:
+        return noise_interval(values, headline.noise, images)
+    interval, *optimistic = (
+        resampled_interval(
+            array,
+            images,
+            upper=headline.upper,
+            trials_per_image=headline.trials_per_image,
+            objects=headline.objects_of_one_label,
         )
-        for headline in headlines
+        for array in (values, headline.optimistic)
+        if array is not None
+    )
+    if not optimistic or interval.bounds is None or optimistic[0].bounds is None:
+        return interval
+    low, high = interval.bounds
+    return interval._replace(bounds=(low, max(high, optimistic[0].bounds[1])))
+
+
+def _difference_metrics(differences: Sequence[Headline], n: int) -> list[Metric]:
+    """Convert differences of headlines to metrics, as `_metrics`."""
+    return [
+        _metric(
+            difference, n, difference_interval(difference.values, n, is_share=difference.is_share)
+        )
+        for difference in differences
     ]
 
 
@@ -165,19 +233,27 @@ def _overall(headlines: Sequence[Headline]) -> list[Headline]:
     return [headline for headline in headlines if headline.parameters.get("label") is None]
 
 
-def _with_intervals(details: EvaluationDetails, headlines: Sequence[Headline]) -> list[Metric]:
+def _with_intervals(
+    details: EvaluationDetails, headlines: Sequence[Headline], images: int
+) -> list[Metric]:
     """Return the metrics of the details; per-label metrics get the intervals of their headlines."""
     intervals = {
-        (metric.type, str(metric.parameters)): confidence_interval(metric.values)
-        for metric in headlines
-        if metric.parameters.get("label") is not None
+        (headline.type, str(headline.parameters)): _interval(headline, images)
+        for headline in headlines
+        if headline.parameters.get("label") is not None
     }
-    return [
-        msgspec.structs.replace(
-            metric, ci95=intervals.get((metric.type, str(metric.parameters)), metric.ci95)
-        )
-        for metric in details.metrics
-    ]
+    metrics = []
+    for metric in details.metrics:
+        interval = intervals.get((metric.type, str(metric.parameters)))
+        if interval is not None:
+            metric = msgspec.structs.replace(  # noqa: PLW2901 - the same metric with its interval
+                metric,
+                ci95=interval.bounds,
+                ci_method=interval.method,
+                ci_reason=interval.reason,
+            )
+        metrics.append(metric)
+    return metrics
 
 
 def finite_or_none(value: float) -> float | None:
@@ -185,21 +261,13 @@ def finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def confidence_interval(values: Float64Array) -> tuple[float | None, float | None] | None:
-    """Return the 95 % percentile interval of a bootstrap, widened to contain the metric itself.
-
-    Resampling is biased upwards for some metrics (calibration errors, average precision of many labels): at times
-    all resamples are above the metric. `values` is (1 + B,): the metric, then its resamples.
-    """
-    resampled = values[1:][np.isfinite(values[1:])]
-    if not resampled.size:
-        return None
-    low, high = np.percentile(resampled, [2.5, 97.5])
-    return float(np.fmin(low, values[0])), float(np.fmax(high, values[0]))
-
-
 def _slices(
-    evaluator: Evaluator, state: EvaluationState, weights: Weights, check_cancelled: CheckCancelled
+    evaluator: Evaluator,
+    state: EvaluationState,
+    weights: Weights,
+    *,
+    options: EvaluationOptions,
+    check_cancelled: CheckCancelled,
 ) -> list[Slice]:
     slices = []
     for key, values in state.slices.items():
@@ -207,17 +275,23 @@ def _slices(
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
         for value in common[:MAX_SLICES]:
             indices = [index for index, other_value in enumerate(values) if other_value == value]
-            task_metrics = evaluator.evaluate(select_images(state, indices))
+            task_metrics = evaluator.evaluate(select_images(state, indices), options.metrics)
             headlines = _overall(_headlines(task_metrics, weights[:, indices], check_cancelled))
             slices.append(Slice(key, value, len(indices), _metrics(headlines, len(indices))))
     return slices
 
 
 def _worst(state: EvaluationState, badness: dict[str, Float64Array]) -> list[Worst]:
+    """Return the worst images by each reason, each image once: of several inferences on it, the worst."""
     worst = []
     for reason, scores in badness.items():
-        order = np.argsort(-scores, kind="stable")[:_MOST_WORST]
-        for index in order[scores[order] > 0]:
+        order = np.argsort(-scores, kind="stable")
+        indices: dict[str, int] = {}
+        for index in order[: np.count_nonzero(scores > 0)].tolist():
+            indices.setdefault(state.images[index], index)
+            if len(indices) == _MOST_WORST:
+                break
+        for index in indices.values():
             width, height = (int(side) or None for side in state.sizes[index])
             worst.append(
                 Worst(
@@ -272,7 +346,11 @@ def _compared(
     )
     weights = bootstrap_weights(len(shared), options)
     own_headlines, other_headlines = (
-        _overall(_headlines(evaluator.evaluate(compared_state), weights, check_cancelled))
+        _overall(
+            _headlines(
+                evaluator.evaluate(compared_state, options.metrics), weights, check_cancelled
+            )
+        )
         for compared_state in (own_state, other_state)
     )
     differences = [  # multi-label models have other headlines than single-label models
@@ -290,6 +368,6 @@ def _compared(
         model,
         len(shared),
         _metrics(other_headlines, len(shared)),
-        differences=_metrics(differences, len(shared)),
+        differences=_difference_metrics(differences, len(shared)),
         excluded=nonzero_counts(**excluded),
     )

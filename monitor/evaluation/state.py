@@ -47,6 +47,10 @@ class EvaluationError(ValueError):
     """Input of an evaluation that does not fit the task; the message names the location."""
 
 
+class NoInferencesError(EvaluationError):
+    """Nothing was stored that could be evaluated."""
+
+
 class EvaluatedImage(msgspec.Struct, frozen=True):
     """An image with its predictions and its ground truth; also a line of a file of records."""
 

@@ -1,6 +1,7 @@
 """Evaluation of stored inferences, in shards that are saved: an evaluation that was ended resumes where it was."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -40,6 +41,7 @@ from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
+_MAX_NAMES = 5  # of tasks or models that a warning names
 _Item = TypeVar("_Item")
 _Saved = TypeVar("_Saved", Selection, EvaluationShard)
 
@@ -61,7 +63,7 @@ def evaluate_stored(
         executor: Reads the shards; None: this process.
 
     Raises:
-        EvaluationError: No inference matches, or they are not of one task.
+        EvaluationError: No inference matches, they are not of one task, or its metrics do not have a chosen threshold.
         StoreError: The database does not answer.
     """
     started = time.monotonic()
@@ -76,6 +78,7 @@ def evaluate_stored(
         selection, len(parameters.compare), cache, executor=executor, on_progress=on_progress
     )
     task = selection.task
+    evaluator = load_evaluator(task, parameters.metrics)
     own_shards = shards.read("whole", partial(read_shard, parameters, task), selection.parts)
     unreadable = next((shard.unreadable for shard in own_shards if shard.unreadable), "")
     model, state = _merged(own_shards, parameters)
@@ -87,12 +90,12 @@ def evaluate_stored(
         other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
         other_models.append(_merged(other_shards, other_model))
     report = evaluate_state(
-        load_evaluator(task),
+        evaluator,
         state,
         task=task,
         model=model,
         window=_window(selection, parameters.where),
-        options=EvaluationOptions(parameters.resamples, parameters.seed),
+        options=EvaluationOptions(parameters.resamples, parameters.seed, parameters.metrics),
         other_models=other_models,
         check_cancelled=lambda: on_progress(shards.total, shards.total),
     )
@@ -102,6 +105,7 @@ def evaluate_stored(
             report, [evaluated_image(record, record.ground_truth) for record in worst]
         ),
         parameters=report.parameters | _reported(parameters, unreadable),
+        warnings=_warnings(own_shards) + report.warnings,
         provenance=provenance(started) | {"shards": len(selection.parts)},
     )
 
@@ -179,6 +183,24 @@ def _merged(
     digest = digests.pop() if len(digests) == 1 else ""
     state = merge_states(decode_state(shard.state) for shard in shards)
     return ReportedModel(parameters.model, ", ".join(versions), digest), state
+
+
+def _warnings(shards: Sequence[EvaluationShard]) -> list[str]:
+    """Say how many images have ground truth that was left out, because it is of another task or model."""
+    images = sum(shard.answered for shard in shards)
+    warnings = []
+    for kind in ("task", "model"):
+        counts: Counter[str] = Counter()
+        for shard in shards:
+            counts.update(getattr(shard, f"other_{kind}s"))
+        if counts:
+            names = ", ".join(f"{name:.80}" for name, _ in counts.most_common(_MAX_NAMES))
+            verb = "has" if counts.total() == 1 else "have"
+            warnings.append(
+                f"{counts.total():,} of {images:,} images {verb} only ground truth of another {kind} ({names}): "
+                "not evaluated"
+            )
+    return warnings
 
 
 def _window(selection: Selection, where: Any) -> Window:

@@ -5,6 +5,7 @@ whenever that was: its newest prediction for each, against the ground truth of t
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,14 +18,15 @@ from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     EvaluationState,
+    NoInferencesError,
     encode_state,
     nonzero_counts,
 )
-from quadriga.store.columns import ground_truths, read_inferences
+from quadriga.store.columns import ground_truths, other_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import ModelReference, StoredInference
+from quadriga.store.records import REJECTED, ModelReference, StoredInference
 
 SHARD_SIZE = 1000
 """Number of images that are read at once; a query names no more."""
@@ -60,13 +62,19 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Models that answered."""
     unreadable: str = ""
     """Error of the first image that was left out as unreadable."""
+    answered: int = 0
+    """Number of inferences that did not fail."""
+    other_tasks: dict[str, int] = {}
+    """Number of images that have only ground truth of another task, by that task."""
+    other_models: dict[str, int] = {}
+    """Number of images that have only ground truth of another model, by that model."""
 
 
 def select_inferences(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
     """Select the inferences to evaluate.
 
     Raises:
-        EvaluationError: No inference matches.
+        NoInferencesError: No inference matches.
         StoreError: The database does not answer.
     """
     now_us = time.time_ns() // 1000
@@ -81,7 +89,7 @@ def select_inferences(reader: InferenceReader, parameters: EvaluationParameters)
     ids = [id_ for page in reader.matching_ids(where, now_us) for id_ in page]
     if not ids:
         version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
-        raise EvaluationError(
+        raise NoInferencesError(
             f"no inferences of {parameters.model!r:.80}{version} match the filter"
         )
     slices = {
@@ -120,16 +128,51 @@ def read_shard(
     """Read a shard of a selection; deleted and unreadable inferences are left out and counted."""
     records = read_inferences(reader, shard_ids.ids)
     answered = _answered(records, task)
-    images = [evaluated_image(record, record.ground_truth, parameters.by) for record in answered]
+    images = [evaluated_image(record, _accepted(record), parameters.by) for record in answered]
     state, error = _build_state(task, images, parameters.by)
     slices = dict(state.slices)
     for name, slice_ids in shard_ids.slices.items():
         members = {str(id_) for id_ in slice_ids}
         slices[name] = ["true" if id_ in members else "false" for id_ in state.ids]
-    excluded = state.excluded | nonzero_counts(
-        failed=len(records) - len(answered), deleted=len(shard_ids.ids) - len(records)
+    other_tasks, other_models = _count_other_truths(reader, answered)
+    of_other_task, of_other_model = other_tasks.total(), other_models.total()
+    rejected = sum(record.ground_truth_review == REJECTED for record in answered)
+    without = of_other_task + of_other_model + rejected
+    excluded = nonzero_counts(
+        **state.excluded
+        | {
+            "no_truth": state.excluded.get("no_truth", 0) - without,
+            "truth_rejected": rejected,
+            "truth_of_other_task": of_other_task,
+            "truth_of_other_model": of_other_model,
+            "failed": len(records) - len(answered),
+            "deleted": len(shard_ids.ids) - len(records),
+        }
     )
-    return _shard(state._replace(slices=slices, excluded=excluded), answered, error)
+    shard = _shard(state._replace(slices=slices, excluded=excluded), answered, error)
+    return msgspec.structs.replace(
+        shard, answered=len(answered), other_tasks=other_tasks, other_models=other_models
+    )
+
+
+def _accepted(record: StoredInference) -> Any:
+    """Return the annotations of an inference as JSON; None if they were rejected, or if there are none."""
+    return None if record.ground_truth_review == REJECTED else record.ground_truth
+
+
+def _count_other_truths(
+    reader: InferenceReader, answered: Sequence[StoredInference]
+) -> tuple[Counter[str], Counter[str]]:
+    """Count the images that have only ground truth of another task, and of another model, by that."""
+    tasks: Counter[str] = Counter()
+    models: Counter[str] = Counter()
+    without = {int(record.id): record for record in answered if record.ground_truth is None}
+    for id_, scope in other_truths(reader, without).items():
+        if scope.task in ("", without[id_].task):
+            models[scope.model] += 1
+        else:
+            tasks[scope.task] += 1
+    return tasks, models
 
 
 def read_other_model(

@@ -2,13 +2,12 @@
 
 import base64
 from collections.abc import Callable, Sequence
-from itertools import chain, zip_longest
 from typing import Any
 
 import cv2
 import msgspec
 
-from quadriga.monitor.report.metric_texts import format_brief, format_number
+from quadriga.monitor.report.metric_texts import format_brief, format_number, one_line
 from quadriga.monitor.report.outlines import (
     LETTERS_PER_SIDE,
     MAX_SIDE_PX,
@@ -18,7 +17,7 @@ from quadriga.monitor.report.outlines import (
     item_outline,
     item_texts,
 )
-from quadriga.monitor.report.schema import Neighbour, Report, Unlike, Worst
+from quadriga.monitor.report.schema import ChangedImage, Neighbour, Report, Unlike, Worst
 from quadriga.tasks.image import Pixels, decode
 from quadriga.tasks.image_formats import ImageError
 
@@ -66,25 +65,40 @@ def worst_cards(report: Report, image_bytes: ImageBytes) -> list[ImageCard]:
 
     `image_bytes` returns the file of an image by its hash or path; None if it is not stored.
     """
+    by_inference: dict[str, list[Worst]] = {}
+    for entry in report.worst:
+        by_inference.setdefault(entry.inference_id, []).append(entry)
+    cards = []
+    for image in _one_of_each_reason(report.worst)[:MAX_IMAGES]:
+        others = [entry for entry in by_inference[image.inference_id] if entry is not image]
+        reasons = [
+            f"{entry.reason.replace('_', ' ')}: {format_number(entry.score)}"
+            for entry in (image, *others)
+        ]
+        cards.append(_card(image, reasons, image_bytes, ground_truth=image.ground_truth))
+    return cards
+
+
+def _one_of_each_reason(worst: Sequence[Worst]) -> list[Worst]:
+    """Return each image once, by its hash: the worst one of each reason, the next one of each, and so on."""
     by_reason: dict[str, list[Worst]] = {}
-    for image in report.worst:
-        by_reason.setdefault(image.reason, []).append(image)
-    by_image: dict[str, list[Worst]] = {}
-    for image in chain.from_iterable(zip_longest(*by_reason.values())):
-        if image is not None:
-            by_image.setdefault(image.inference_id, []).append(image)
-    return [
-        _card(
-            entries[0],
-            [
-                f"{entry.reason.replace('_', ' ')}: {format_number(entry.score)}"
-                for entry in entries
-            ],
-            image_bytes,
-            ground_truth=entries[0].ground_truth,
-        )
-        for entries in list(by_image.values())[:MAX_IMAGES]
-    ]
+    for entry in worst:
+        by_reason.setdefault(entry.reason, []).append(entry)
+    queues = [iter(entries) for entries in by_reason.values()]
+    shown: dict[str, Worst] = {}
+    while queues:
+        unfinished = []
+        for queue in queues:
+            image = next((entry for entry in queue if _image_key(entry) not in shown), None)
+            if image is not None:
+                shown[_image_key(image)] = image
+                unfinished.append(queue)
+        queues = unfinished
+    return [*shown.values()]
+
+
+def _image_key(entry: Worst) -> str:
+    return entry.image or entry.inference_id
 
 
 def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard]]:
@@ -106,8 +120,31 @@ def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard
     ]
 
 
+def changed_cards(
+    report: Report, image_bytes: ImageBytes
+) -> dict[str, tuple[list[ImageCard], list[ImageCard]]]:
+    """Draw the images of each signal with an alarm: those of the window, and those of the baseline."""
+
+    def cards(images: Sequence[ChangedImage], side: str) -> list[ImageCard]:
+        return [
+            _card(image, [_value_text(side, image.value)], image_bytes, longest_px=_SMALL_PX)
+            for image in images
+        ]
+
+    return {
+        changed.signal: (cards(changed.current, "now"), cards(changed.baseline, "usual"))
+        for changed in report.changed
+    }
+
+
+def _value_text(side: str, value: float | str | None) -> str:
+    if value is None:
+        return side
+    return f"{side}: {one_line(value) if isinstance(value, str) else format_brief(value)}"
+
+
 def _card(
-    image: Worst | Unlike | Neighbour,
+    image: Worst | Unlike | Neighbour | ChangedImage,
     reasons: list[str],
     image_bytes: ImageBytes,
     *,
@@ -153,7 +190,7 @@ def _drawable_predictions(predictions: Sequence[DrawnItem], notes: list[str]) ->
 
 
 def _pixels(
-    item: Worst | Unlike | Neighbour, image_bytes: ImageBytes, notes: list[str]
+    item: Worst | Unlike | Neighbour | ChangedImage, image_bytes: ImageBytes, notes: list[str]
 ) -> Pixels | None:
     """Return the picture in the frame that predictions refer to: uint8 (H, W, 3), RGB."""
     data = image_bytes(item.image or item.inference_id)

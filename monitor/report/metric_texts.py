@@ -39,6 +39,9 @@ _SHORT_TITLE_PARAMETERS = {
 
 _EXCLUSION_TEXTS = {
     "no_truth": "images whose truth is not known",
+    "truth_rejected": "images whose ground truth was rejected",
+    "truth_of_other_task": "images that have only ground truth of another task",
+    "truth_of_other_model": "images that have only ground truth of another model",
     "unseen_label": "predictions of a label that no truth has",
     "over_max_dets": "predictions beyond the surest 100 of an image and a label",
     "unasked_prompt": "answers to a prompt that nobody asked",
@@ -79,8 +82,13 @@ def title(metric: Metric, *, of_label: bool = True, short: bool = False) -> str:
 def _parameter_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"{'with' if value else 'without'} {name.replace('_', ' ')}"
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    text = _short_number(value) if isinstance(value, float) else str(value)
     return _PARAMETER_TEXTS.get(name, name.replace("_", " ") + " {}").format(text)
+
+
+def _short_number(value: float) -> str:
+    """Format a threshold: in full if it has few decimals, as chosen ones have, otherwise to three digits."""
+    return f"{value:.3g}" if round(value, 4) != value else f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def titles(metrics: Sequence[Metric]) -> list[str]:
@@ -155,12 +163,65 @@ def headlines(report: Report) -> list[Metric]:
     ]
     if compared_metrics and compared_metrics[0]:
         return report.metrics[: len(compared_metrics[0])]
-    with_interval = [index for index, item in enumerate(report.metrics) if item.ci95 is not None]
+    with_interval = [
+        index
+        for index, item in enumerate(report.metrics)
+        if item.ci95 is not None or item.ci_reason
+    ]
     if with_interval:
         return report.metrics[: with_interval[-1] + 1]
     return [item for item in report.metrics if item.parameters.get("label") is None][
         :_MAX_HEADLINES
     ]
+
+
+def headline(report: Report) -> str:
+    """Say in one sentence how good a model is, by its first metric; an empty text for a report without any."""
+    metrics = [metric for metric in headlines(report) if metric.value is not None]
+    if not metrics:
+        return ""
+    first, name = metrics[0], titles(headlines(report)[:1])[0]
+    interval = f" ({format_interval(first)})" if first.ci95 is not None else ""
+    text = f"{name} is {format_number(first.value)}{interval} on {report.data.current.n:,} images"
+    differences = [item for item in report.comparisons if item.differences]
+    if differences:
+        text += f", {_difference_sentence(differences[0])}"
+    return f"{text}."
+
+
+def _difference_sentence(comparison: Comparison) -> str:
+    """Say whether the first metric is better or worse than that of another model."""
+    metric, model = comparison.differences[0], comparison.model
+    name = one_line(f"{model.name} {model.version}".strip())
+    if metric.value is None:
+        return f"not comparable with {name}"
+    bounds = metric.ci95 or (None, None)
+    if bounds[0] is None or bounds[1] is None or bounds[0] <= 0 <= bounds[1]:
+        return f"no certain difference to {name}"
+    is_better = (metric.value > 0) != (metric.type in _LESS_IS_BETTER)
+    by = format_number(abs(metric.value))
+    return f"{'better' if is_better else 'worse'} than {name} by {by}"
+
+
+def interval_notes(report: Report) -> list[str]:
+    """Return a sentence for each reason why headlines have no interval, with the names of those metrics."""
+    metrics = headlines(report)
+    names_by_reason: dict[str, list[str]] = {}
+    for name, metric in zip(titles(metrics), metrics, strict=True):
+        if metric.ci95 is None and metric.ci_reason:
+            names_by_reason.setdefault(metric.ci_reason, []).append(name)
+    return [
+        f"No interval of {'; '.join(names)}: {reason}." for reason, names in names_by_reason.items()
+    ]
+
+
+def headline_notes(report: Report) -> list[str]:
+    """Return sentences for what headlines do not have: an interval, or a value for want of an extra."""
+    missing = report.parameters.get("missing")
+    if not isinstance(missing, str):
+        return interval_notes(report)
+    reason = "Undefined, as an extra was not installed where this was evaluated."
+    return [*interval_notes(report), f"{reason} {one_line(missing, 200)}"]
 
 
 def one_line(text: str | None, max_letters: int = 40) -> str:

@@ -11,15 +11,30 @@ import msgspec
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from quadriga.monitor.report import drift_texts, metric_texts
+from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.charts import bars, calibration, confusion, curves, drift, history
 from quadriga.monitor.report.charts.drawing import Chart, drawing_style
-from quadriga.monitor.report.gallery import ImageBytes, unlike_cards, worst_cards
-from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
+from quadriga.monitor.report.gallery import (
+    ImageBytes,
+    ImageCard,
+    changed_cards,
+    unlike_cards,
+    worst_cards,
+)
+from quadriga.monitor.report.schema import (
+    Confusion,
+    Metric,
+    Report,
+    Signal,
+    Window,
+    sorted_by_effect,
+)
 
 _MAX_CONFUSIONS = 20
-_SMALL_SAMPLE = 30
 _MAX_MOVED = 40
+_MAX_CHANGES = 40
+_FIRST_CARDS = 4
+"""Number of the worst images that stand beside the numbers."""
 
 
 def render_page(report: Report, image_bytes: ImageBytes) -> str:
@@ -31,7 +46,7 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     # The template calls their functions by name.
-    environment.filters.update(vars(metric_texts) | vars(drift_texts))
+    environment.filters.update(vars(metric_texts) | vars(drift_texts) | vars(change_texts))
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
@@ -41,24 +56,31 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
             for index, item in enumerate(report.comparisons)
         ]
         charts = list(_charts(report))
+        quiet_charts = drift.quiet_charts(report)
         over_time, heat_map = history.effect_charts(report), history.p_value_chart(report)
     estimates = drift_texts.estimated_metrics(report.metrics)
     remaining_metrics = [item for item in report.metrics if item not in estimates]
     columns, rows = _label_table(remaining_metrics)
     is_drift = report.kind == "drift"
+    cards = worst_cards(report, image_bytes)
     html = template.render(
         report=report,
         name=metric_texts.one_line(_name(report), 100),
+        headline=change_texts.headline(report) or metric_texts.headline(report),
+        explanation=change_texts.explanation(report),
+        changes=_changes(report, image_bytes) if is_drift else [],
+        first_cards=cards[:_FIRST_CARDS],
         task=report.task.replace("_", " ").lower(),
-        status=drift_texts.verdict(report),
+        status="" if is_drift and report.status != "error" else drift_texts.verdict(report),
         facts=_facts(report),
         parameters=[
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
+            if key != "missing"  # it is among the notes
         ],
         excluded=metric_texts.excluded_text(report.data.excluded),
         headlines=metric_texts.headlines(report),
-        is_small=0 < report.data.current.n < _SMALL_SAMPLE,
+        headline_notes=metric_texts.headline_notes(report),
         metrics=[
             item for item in remaining_metrics if not isinstance(item.parameters.get("label"), str)
         ],
@@ -74,13 +96,26 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         over_time=over_time,
         heat_map=heat_map,
         unlike=unlike_cards(report, image_bytes),
-        most_pictured=drift.MAX_SIGNALS,
+        quiet_charts=quiet_charts,
+        quiet_count=sum(not signal.alarm for signal in report.signals),
         compared=comparison_charts,
         charts=charts,
         taken=_frequent_confusions(report.confusion),
-        cards=worst_cards(report, image_bytes),
+        cards=cards[_FIRST_CARDS:],
     )
     return metric_texts.printable(html)
+
+
+def _changes(
+    report: Report, image_bytes: ImageBytes
+) -> list[tuple[change_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
+    """Return the signals with an alarm: their texts, and their images of the window and of the baseline."""
+    signals = {signal.name: signal for signal in report.signals}
+    cards = changed_cards(report, image_bytes)
+    return [
+        (change, signals[change.signal], cards.get(change.signal, ([], [])))
+        for change in change_texts.changes(report)[:_MAX_CHANGES]
+    ]
 
 
 def _name(report: Report) -> str:

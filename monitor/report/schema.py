@@ -48,9 +48,13 @@ class Metric(msgspec.Struct, frozen=True):
     """None if undefined: there are no objects to find, or no predictions."""
     parameters: dict[str, Any] = {}
     ci95: tuple[float | None, float | None] | None = None
-    """95 % interval of a bootstrap over images; None without a bootstrap."""
+    """95 % interval; None where there is none, for `ci_reason`, or without resamples."""
     n: int | None = None
     """Number of images, objects or pixels it is computed from; `parameters` name the unit if it is not images."""
+    ci_method: str | None = None
+    """`exact`, of a share of images; `bootstrap`, of resampled images; `conservative`, which holds more than 95 %."""
+    ci_reason: str = ""
+    """Reason why there is no interval, such as `fewer than 30 images`."""
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -145,6 +149,16 @@ class Divergence(msgspec.Struct, frozen=True):
     expected: float
 
 
+class Level(msgspec.Struct, frozen=True):
+    """Mean and range of a numeric signal on one side, in its unit."""
+
+    mean: float
+    low: float
+    """10th percentile."""
+    high: float
+    """90th percentile."""
+
+
 class Signal(msgspec.Struct, frozen=True):
     """A column of values, compared between baseline and current window."""
 
@@ -173,6 +187,14 @@ class Signal(msgspec.Struct, frozen=True):
     """Labels of the current window that the baseline lacks."""
     psi: Divergence | None = None
     js: Divergence | None = None
+    before: Level | None = None
+    """Level in the baseline; None for labels and embeddings."""
+    after: Level | None = None
+    """Level in the current window."""
+    shift: float | None = None
+    """Mean distance that values moved, in the unit of the signal; None for labels and embeddings."""
+    min_shift: float | None = None
+    """Smallest `shift` that raises an alarm."""
 
 
 def sorted_by_effect(signals: Iterable[Signal]) -> list[Signal]:
@@ -208,6 +230,28 @@ class Unlike(msgspec.Struct, frozen=True):
     predictions: Any = []
     nearest: list[Neighbour] = []
     """Nearest baseline images, nearest first."""
+
+
+class ChangedImage(msgspec.Struct, frozen=True):
+    """An image that shows what changed, or how it used to be."""
+
+    inference_id: str
+    value: float | str | None = None
+    """Value of the signal; None for embeddings."""
+    image: str | None = None
+    width: int | None = None
+    height: int | None = None
+    predictions: Any = []
+
+
+class ChangedImages(msgspec.Struct, frozen=True):
+    """Images of a signal with an alarm."""
+
+    signal: str
+    current: list[ChangedImage]
+    """Images of the window that show the change, the clearest first."""
+    baseline: list[ChangedImage]
+    """Usual images of the baseline."""
 
 
 class PastSignal(msgspec.Struct, frozen=True):
@@ -251,6 +295,8 @@ class Report(msgspec.Struct, frozen=True):
     """RFC 3339, UTC."""
     status: Literal["ok", "drift", "insufficient", "error"] = "ok"
     model: ReportedModel = ReportedModel()
+    warnings: list[str] = []
+    """Sentences to read before any number."""
     parameters: dict[str, Any] = {}
     metrics: list[Metric] = []
     signals: list[Signal] = []
@@ -265,6 +311,10 @@ class Report(msgspec.Struct, frozen=True):
     comparisons: list[Comparison] = []
     unlike: list[Unlike] = []
     """Images least like the baseline, the most unlike first."""
+    unlike_share: float | None = None
+    """Share of the window's images with a semantic score of 0.05 or less; None without embeddings."""
+    changed: list[ChangedImages] = []
+    """Images of the signals with an alarm, in the order of their effects."""
     history: list[PastWindow] = []
     """Earlier windows, oldest first, and this one."""
     pictures: list[Picture] = []

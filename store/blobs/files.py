@@ -16,7 +16,7 @@ from quadriga.store.blobs.interface import (
     key_from_path,
     verify_content,
 )
-from quadriga.store.disk import sync_path, write_atomically
+from quadriga.store.disk import check_writable, sync_path, write_atomically
 from quadriga.store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
@@ -68,6 +68,13 @@ class FileBlobs:
         except OSError as error:
             raise JournalError(f"cannot store {len(data)} bytes: {error.strerror}") from error
         return key
+
+    def check_writable(self, size_bytes: int) -> None:
+        """See `Blobs`."""
+        try:
+            check_writable(self._directory, size_bytes)
+        except OSError as error:
+            raise JournalError(f"cannot store {size_bytes} bytes: {error.strerror}") from error
 
     def sync(self, keys: Iterable[str]) -> None:
         """See `Blobs`.

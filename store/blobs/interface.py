@@ -31,7 +31,7 @@ class BlobEntry(NamedTuple):
 class Blobs(Protocol):
     """Storage of images by their content; safe to use from several threads and processes.
 
-    Methods with a key raise a `StoreError` if it is malformed. If the storage fails, `put` and `sync`
+    Methods with a key raise a `StoreError` if it is malformed. If the storage fails, `put`, `check_writable` and `sync`
     raise a `JournalError`, all other methods a `NotReadyError`.
     """
 
@@ -43,6 +43,9 @@ class Blobs(Protocol):
 
     def put(self, data: bytes) -> str:
         """Store the bytes and return their key; bytes that are stored already are made young again instead."""
+
+    def check_writable(self, size_bytes: int) -> None:
+        """Raise a `JournalError` unless a blob of that size can be stored; nothing of it stays."""
 
     def sync(self, keys: Iterable[str]) -> None:
         """Sync stored blobs, so that they survive a power loss."""

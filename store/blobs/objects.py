@@ -95,6 +95,15 @@ class ObjectBlobs:
                 self._young_until.popitem(last=False)
         return key
 
+    def check_writable(self, size_bytes: int) -> None:
+        """See `Blobs`; an object store has room, so the object is empty, and `entries` removes it."""
+        try:
+            self._write("check" + _REMOVING, b"")
+        except (BaseError, OSError) as error:
+            raise JournalError(
+                f"cannot store {size_bytes} bytes in the object store: {type(error).__name__}"
+            ) from error
+
     def _put_young(self, path: str, data: bytes) -> float:
         now_s = time.time()
         put_at = self._put_at(path)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs
+from quadriga.store.damaged_files import damaged_files
 from quadriga.store.database import ReaderPool, execute, journal_offsets
 from quadriga.store.ids import time_ms
 
@@ -100,6 +101,8 @@ def sweep_periodically(
     pause_s = min(FIRST_SWEEP_DELAY_S, interval_s)
     while not stop.wait(pause_s):
         pause_s = interval_s
+        if damaged_files(url):  # its records may yet be salvaged, and refer to images
+            continue
         try:
             removed = 0
             started_s = time.monotonic()

@@ -167,7 +167,7 @@ class _Annotation:
         if "attributes" in self._values:
             read["attributes"] = self._values["attributes"]
             try:
-                metadata.check(read["attributes"])
+                metadata.check_rules(read["attributes"])
             except MetadataError as error:
                 raise ChangeError(f"{self._locations['attributes']}: {error}") from error
         return read

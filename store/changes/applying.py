@@ -77,7 +77,7 @@ def delete_inferences(connection: sa.Connection, names: NameIds, seqs: Collectio
     columns = "seq, request_id, image_no, input_hash, input_kept"
     rows = execute_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
     remove_inferences(connection, names, seqs)
-    for table in ("metadata_change", "feedback", "ground_truth", "signal"):
+    for table in ("metadata_change", "feedback", "ground_truth", "other_truth", "signal"):
         execute_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
     _remove_statements(connection, {(seq, request, image) for seq, request, image, *_ in rows})
     return {digest for _, _, _, digest, is_kept in rows if digest is not None and is_kept}
@@ -96,7 +96,8 @@ def _remove_statements(connection: sa.Connection, removed: set[tuple[int, str, i
     }
     statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
     execute_in(connection, statement, values, ("request_id",))
-    execute_in(connection, statement, {str(seq) for seq, _, _ in removed}, ("id",))
+    for join in ("id", ground_truth.REFUSED):
+        execute_in(connection, statement, {str(seq) for seq, _, _ in removed}, (join,))
 
 
 def _change_metadata(connection: sa.Connection, names: NameIds, changes: SequencedChanges) -> None:
@@ -118,7 +119,7 @@ def _change_metadata(connection: sa.Connection, names: NameIds, changes: Sequenc
             continue
         previous = new_json.get(seq, old_json[seq])
         updated = changed_metadata(metadata.decode(previous), change)
-        metadata.check(updated)
+        metadata.check_rules(updated)
         history.append((change_id, seq, json_text(change), previous))
         new_json[seq] = json_text(updated)
     _write_metadata(connection, names, old_json, new_json)

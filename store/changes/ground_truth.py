@@ -1,35 +1,66 @@
 """Ground truth: statements joined to inferences that are stored already or arrive later.
 
-The ground truth of an inference is the latest statement, the one with the largest id, that it is joined to.
-So the order in which statements and inferences arrive does not matter.
+The ground truth of an inference is the latest statement, the one with the largest id, that it is joined to and that
+applies to its task and model. So the order in which statements and inferences arrive does not matter. Where there is
+none, `other_truth` has the latest statement that is joined and does not apply.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import metadata
-from quadriga.store.database import execute, execute_in, insert, upsert
+from quadriga.store.database import execute, execute_in, insert
 from quadriga.store.ids import LARGEST_ID
-from quadriga.store.records import JournaledRecord, TruthStatement, json_text
-from quadriga.store.rows import storable_text
+from quadriga.store.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text
+from quadriga.store.rows import models_by_id, storable_text
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
+from quadriga.store.truth_scope import derived_task
+
+REFUSED = ""
+"""Join of a stored statement whose expected revision was not current: it is joined to nothing, and stays refused."""
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
+_SCOPE = "task IN ('', ?) AND model IN ('', ?)"
+_MAX_HISTORY_CHARACTERS = 16 << 20  # of all annotations in a history
 
 
-class _JoinKeys(NamedTuple):
-    """Values of an inference that statements are joined on."""
+class Subject(NamedTuple):
+    """An inference: what statements are joined on, and what decides which of them apply."""
 
     seq: int
     request_id: str
     image_no: int
     input_hash: str | None
     metadata: str | msgspec.Raw  # JSON
+    task: str
+    model: str
+
+    def is_in_scope(self, task: str, model: str) -> bool:
+        """Check whether a statement about a task and a model, empty for all, applies."""
+        return task in ("", self.task) and model in ("", self.model)
+
+
+class StoredStatement(NamedTuple):
+    """A statement as the database has it."""
+
+    id: int
+    join: str
+    value: str
+    source: str
+    annotations: str | None
+    task: str
+    model: str
+    owner: str
+    review: str
+
+
+_STATEMENT = "t.id, t.join_on, t.value, t.source, t.annotations, t.task, t.model, t.owner, t.review"
 
 
 def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - a JSON value
@@ -44,21 +75,119 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - a JSON value
 def save_statements(
     connection: sa.Connection, statements: Iterable[tuple[int, TruthStatement]]
 ) -> None:
-    """Store statements, each with its id, and link them to stored inferences, in the writer's transaction."""
-    rows = [
-        (
-            seq,
-            statement.join,
-            statement.value,
-            storable_text(statement.source),
-            None if statement.annotations is None else json_text(statement.annotations),
+    """Store statements, each with its id, and link them to stored inferences, in the writer's transaction.
+
+    A statement whose expected revision is not current is stored as `REFUSED`. One that is stored already stays as it
+    is, so that a replay decides nothing anew.
+    """
+    statements = [*dict(statements).items()]
+    query = "SELECT id FROM truth WHERE id IN ({})"
+    stored = {int(id_) for (id_,) in execute_in(connection, query, [id_ for id_, _ in statements])}
+    tasks = _tasks_of_targets(connection, [statement for _, statement in statements])
+    for is_conditional, group in groupby(statements, lambda item: item[1].expected is not None):
+        # Each conditional statement sees those before it.
+        for batch in ([item] for item in group) if is_conditional else [[*group]]:
+            new = [item for item in batch if item[0] not in stored]
+            insert(connection, "truth", [_row(connection, *item, tasks) for item in new])
+            joins = ((statement.join, statement.value) for _, statement in batch)
+            link_stored(connection, candidate_ids(connection, joins))
+
+
+def _row(
+    connection: sa.Connection, id_: int, statement: TruthStatement, tasks: dict[str, str]
+) -> tuple[Any, ...]:
+    annotations, task = statement.annotations, statement.task
+    if task is None:
+        task = derived_task(
+            annotations, tasks.get(statement.value) if statement.join == "id" else None
         )
-        for seq, statement in statements
-    ]
-    upsert(connection, "truth", rows)
-    link_stored(
-        connection, candidate_ids(connection, ((join, value) for _, join, value, *_ in rows))
+    return (
+        id_,
+        statement.join if _is_expected(connection, statement) else REFUSED,
+        statement.value,
+        storable_text(statement.source),
+        None if annotations is None else json_text(annotations),
+        storable_text(task),
+        storable_text(statement.model),
+        storable_text(statement.owner),
+        storable_text(statement.review),
     )
+
+
+def _is_expected(connection: sa.Connection, statement: TruthStatement) -> bool:
+    """Check whether the revision that a statement expects is current."""
+    if statement.expected is None:
+        return True
+    current = current_revision(connection, int(statement.value))
+    return bool(current) if statement.expected == ANY_REVISION else current == statement.expected
+
+
+def _tasks_of_targets(
+    connection: sa.Connection, statements: Collection[TruthStatement]
+) -> dict[str, str]:
+    """Return the tasks of the stored inferences that statements without a task name by id, by that id."""
+    seqs = {
+        int(statement.value)
+        for statement in statements
+        if statement.task is None and statement.join == "id"
+    }
+    return {str(subject.seq): subject.task for subject in read_subjects(connection, seqs)}
+
+
+def current_revision(connection: sa.Connection, seq: int) -> int:
+    """Return the id of the statement that is the ground truth of an inference, 0 if there is none."""
+    statement = "SELECT truth_id FROM ground_truth WHERE seq = ?"
+    return int(execute(connection, statement, (seq,)).scalar() or 0)
+
+
+def current_statement(connection: sa.Connection, seq: int) -> StoredStatement | None:
+    """Return the statement that is the ground truth of an inference."""
+    statement = (
+        f"SELECT {_STATEMENT} FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
+        " WHERE g.seq = ?"
+    )
+    row = execute(connection, statement, (seq,)).first()
+    return None if row is None else StoredStatement(*row)
+
+
+def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[StoredStatement]:
+    """Return the statements that are joined to a stored inference and apply to it, newest first, up to a limit.
+
+    There are fewer if their annotations are very long, but always one, if any.
+    """
+    sizes: dict[int, int] = {}
+    query = (
+        "SELECT id, coalesce(length(annotations), 0) FROM truth"
+        f" WHERE join_on = ? AND value = ? AND {_SCOPE} ORDER BY id DESC LIMIT ?"
+    )
+    joins = _stated_joins(connection)
+    for subject in read_subjects(connection, [seq]):
+        for join, value in join_values(subject, joins):
+            values = (join, value, subject.task, subject.model, limit)
+            sizes |= {int(id_): int(size) for id_, size in execute(connection, query, values)}
+    ids: list[int] = []
+    total = 0
+    for id_ in sorted(sizes, reverse=True)[:limit]:
+        total += sizes[id_]
+        if ids and total > _MAX_HISTORY_CHARACTERS:
+            break
+        ids.append(id_)
+    rows = execute_in(connection, f"SELECT {_STATEMENT} FROM truth AS t WHERE t.id IN ({{}})", ids)
+    return sorted((StoredStatement(*row) for row in rows), reverse=True)
+
+
+def read_subjects(connection: sa.Connection, seqs: Collection[int]) -> list[Subject]:
+    """Return the stored ones of some inferences."""
+    columns = "seq, request_id, image_no, input_hash, meta, model_id"
+    statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
+    rows = execute_in(connection, statement, seqs)
+    models = models_by_id(connection, (row[-1] for row in rows))
+    subjects = []
+    for seq, request_id, image_no, input_hash, meta, model_id in rows:
+        model, task = models[model_id]
+        keys = (seq, request_id, image_no, input_hash, meta)
+        subjects.append(Subject(*keys, task=task, model=storable_text(model.name)))
+    return subjects
 
 
 def candidate_ids(
@@ -118,23 +247,21 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Link stored inferences to their ground truth again, as after a change of their metadata."""
     if seqs and (joins := _stated_joins(connection)):
-        columns = "seq, request_id, image_no, input_hash, meta"
-        statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
-        _link(
-            connection, [_JoinKeys(*row) for row in execute_in(connection, statement, seqs)], joins
-        )
+        _link(connection, read_subjects(connection, seqs), joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Link newly inserted inferences to statements that came before them."""
     if joins := _stated_joins(connection):
         subjects = [
-            _JoinKeys(
+            Subject(
                 record.seq,
                 storable_text(record.request_id),
                 record.image_no,
                 record.input.hash,
                 record.metadata,
+                task=record.task,
+                model=storable_text(record.model.name),
             )
             for record in records
         ]
@@ -150,33 +277,49 @@ def _stated_joins(connection: sa.Connection) -> set[str]:
     return set(joins)
 
 
-def _link(connection: sa.Connection, subjects: Sequence[_JoinKeys], joins: set[str]) -> None:
-    by_join: dict[str, dict[str, list[int]]] = {join: defaultdict(list) for join in joins}
+def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str]) -> None:
+    by_join: dict[str, dict[str, list[Subject]]] = {join: defaultdict(list) for join in joins}
     for subject in subjects:
-        for join, value in _join_values(subject, joins):
-            by_join[join][value].append(subject.seq)
+        for join, value in join_values(subject, joins):
+            by_join[join][value].append(subject)
     latest: dict[int, int] = {}
+    others: dict[int, set[int]] = defaultdict(set)
     statement = (
-        "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
+        "SELECT value, task, model, max(id) FROM truth WHERE join_on = ? AND value IN ({})"
+        " GROUP BY value, task, model"
     )
-    for join, seqs in by_join.items():
-        for value, statement_id in execute_in(connection, statement, seqs, (join,)):
-            for seq in seqs[value]:
-                latest[seq] = max(latest.get(seq, 0), int(statement_id))
+    for join, joined in by_join.items():
+        for value, task, model, id_ in execute_in(connection, statement, joined, (join,)):
+            for subject in joined[value]:
+                if subject.is_in_scope(task, model):
+                    latest[subject.seq] = max(latest.get(subject.seq, 0), int(id_))
+                else:
+                    others[subject.seq].add(int(id_))
+    _write_links(connection, [subject.seq for subject in subjects], latest, others)
+
+
+def _write_links(
+    connection: sa.Connection,
+    seqs: Sequence[int],
+    latest: dict[int, int],
+    others: dict[int, set[int]],
+) -> None:
+    """Replace the links of inferences, given the latest statement that applies to each, and those that do not apply."""
     statement = "SELECT id FROM truth WHERE annotations IS NULL AND id IN ({})"
-    retracted = {seq for (seq,) in execute_in(connection, statement, set(latest.values()))}
-    execute_in(
-        connection,
-        "DELETE FROM ground_truth WHERE seq IN ({})",
-        [subject.seq for subject in subjects],
-    )
-    rows = [
-        (seq, statement_id) for seq, statement_id in latest.items() if statement_id not in retracted
-    ]
-    insert(connection, "ground_truth", rows)
+    ids = set(latest.values()).union(*others.values())
+    retracted = {int(id_) for (id_,) in execute_in(connection, statement, ids)}
+    for table in ("ground_truth", "other_truth"):
+        execute_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
+    applied = [(seq, id_) for seq, id_ in latest.items() if id_ not in retracted]
+    insert(connection, "ground_truth", applied)
+    without = others.keys() - dict(applied).keys()
+    remaining = {
+        seq: [id_ for id_ in others[seq] - retracted if id_ > latest.get(seq, 0)] for seq in without
+    }
+    insert(connection, "other_truth", [(seq, max(ids)) for seq, ids in remaining.items() if ids])
 
 
-def _join_values(subject: _JoinKeys, joins: set[str]) -> Iterator[tuple[str, str]]:
+def join_values(subject: Subject, joins: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield the (join, value) pairs of a subject for the given joins."""
     if "id" in joins:
         yield "id", str(subject.seq)

@@ -9,9 +9,10 @@ import msgspec
 from quadriga.store import metadata
 from quadriga.store.changes import requests as change_requests
 from quadriga.store.changes.applying import changed_metadata
-from quadriga.store.changes.ground_truth import candidate_ids
+from quadriga.store.changes.journaling import ChangeJournal
+from quadriga.store.changes.truth_service import GroundTruthService
 from quadriga.store.database import execute, execute_in
-from quadriga.store.errors import ChangeError, NotReadyError, QueryTimeoutError
+from quadriga.store.errors import ChangeError
 from quadriga.store.ids import IdSource, time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
@@ -19,18 +20,12 @@ from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import leaves
 from quadriga.store.records import (
-    Change,
     Deletion,
-    JournaledChange,
     MetadataChange,
     StoredInference,
-    TruthStatement,
     timestamp_text,
 )
 from quadriga.store.rows import storable_text
-
-MAX_MATCHED = 20_000
-"""Maximum number of stored inferences that the statements of one request may match."""
 
 MAX_DELETED = 10_000
 """Maximum number of inferences that one request deletes."""
@@ -61,14 +56,6 @@ class MetadataHistory(msgspec.Struct, frozen=True):
     history: list[MetadataHistoryEntry]
 
 
-class StatementResult(msgspec.Struct, frozen=True):
-    """Result of statements of ground truth."""
-
-    stated: int
-    matched: int
-    """Stored inferences whose ground truth is one of these now; the statements hold for later ones, too."""
-
-
 class DeletionResult(msgspec.Struct, frozen=True):
     """Inferences that were deleted, or would be."""
 
@@ -97,6 +84,9 @@ class ChangeService:
         journal: The worker's journal.
         ids: The worker's ids.
         read_metadata: Reads metadata in any form that requests have; takes JSON and a name for errors.
+
+    Attributes:
+        ground_truth: Statements of ground truth.
     """
 
     def __init__(
@@ -107,16 +97,17 @@ class ChangeService:
         read_metadata: Callable[[Any, str], dict[str, Any]],
     ) -> None:
         self._inferences = inferences
-        self._journal = journal
-        self._ids = ids
+        self._journal = ChangeJournal(inferences, journal, ids)
+        self.ground_truth = GroundTruthService(inferences, self._journal)
         self._read_metadata = read_metadata
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
         """Add, replace or remove metadata of an inference, and return it."""
         inference = self._inferences.get_committed(inference_id)
         change = change_requests.parse_metadata_change(int(inference_id), body, self._read_metadata)
-        metadata.check(changed_metadata(metadata.decode(inference.metadata), change))
-        change_ids = self._apply([change])
+        metadata.check(change.set)
+        metadata.check_rules(changed_metadata(metadata.decode(inference.metadata), change))
+        change_ids = self._journal.apply([change])
         inference = self._inferences.get(inference_id)
         if not self._count("SELECT count(*) FROM metadata_change WHERE id IN ({})", change_ids):
             raise ChangeError(
@@ -147,35 +138,10 @@ class ChangeService:
             )
         return MetadataHistory(entries)
 
-    def put_ground_truth(self, inference_id: str, body: bytes) -> StoredInference:
-        """Replace the ground truth of an inference, and return it."""
-        target = self._inferences.get_committed(inference_id).id
-        self._apply([change_requests.parse_ground_truth(target, body)])
-        return self._inferences.get(inference_id)
-
-    def delete_ground_truth(self, inference_id: str) -> StoredInference:
-        """Remove the ground truth of an inference, and return it."""
-        target = self._inferences.get_committed(inference_id).id
-        self._apply([TruthStatement("id", target, None)])
-        return self._inferences.get(inference_id)
-
-    def add_statements(self, body: bytes) -> StatementResult:
-        """Give ground truth to many inferences, stored already or later."""
-        statements = change_requests.parse_statements(body)
-        joins = [(statement.join, statement.value) for statement in statements]
-        with self._inferences.snapshot() as connection:
-            if len(candidate_ids(connection, joins, MAX_MATCHED)) > MAX_MATCHED:
-                raise ChangeError(
-                    f"expected statements that match at most {MAX_MATCHED} inferences, got more"
-                )
-        change_ids = self._apply(statements)
-        count = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
-        return StatementResult(len(statements), self._count(count, change_ids))
-
     def add_feedback(self, inference_id: str, body: bytes) -> StoredInference:
         """Add feedback to an inference, and return it."""
         seq = int(self._inferences.get_committed(inference_id).id)
-        self._apply([change_requests.parse_feedback(seq, body)])
+        self._journal.apply([change_requests.parse_feedback(seq, body)])
         return self._inferences.get(inference_id)
 
     def delete_inferences(self, body: bytes) -> DeletionResult:
@@ -188,19 +154,21 @@ class ChangeService:
         if ids and not request.dry_run:
             seqs = [int(inference_id) for inference_id in ids]
             starts = range(0, len(seqs), _PAGE_SIZE)
-            self._apply([Deletion(seqs[start : start + _PAGE_SIZE]) for start in starts])
+            self._journal.apply([Deletion(seqs[start : start + _PAGE_SIZE]) for start in starts])
         return DeletionResult(len(ids), ids, has_more)
 
     def retention(self, model: str) -> Retention:
-        """Return the retention rule of a model."""
+        """Return the retention rule of a model; a `NotFoundError` if it is not known."""
+        model = self._inferences.names.resolve(model)
         statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
         with self._inferences.snapshot() as connection:
             row = execute(connection, statement, (storable_text(model),)).first()
         return Retention(model, *(row or (None, None)))
 
     def put_retention(self, model: str, body: bytes) -> Retention:
-        """Replace the retention rule of a model; it holds for stored and for later inferences."""
-        self._apply([change_requests.parse_retention_rule(model, body)])
+        """Replace the retention rule of a model, as `retention`; it holds for stored and for later inferences."""
+        model = self._inferences.names.resolve(model)
+        self._journal.apply([change_requests.parse_retention_rule(model, body)])
         return self.retention(model)
 
     def _count(self, statement: str, ids: Sequence[int]) -> int:
@@ -217,14 +185,3 @@ class ChangeService:
             if len(ids) >= MAX_DELETED or time.monotonic() >= deadline:
                 break
         return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
-
-    def _apply(self, changes: Sequence[Change]) -> list[int]:
-        """Journal changes, all or none, wait until the writer has applied them, and return their ids."""
-        journaled = [JournaledChange(self._ids.next(), change) for change in changes]
-        self._journal.append(journaled)
-        try:
-            self._inferences.wait_for_journal()
-        except (NotReadyError, QueryTimeoutError) as error:
-            message = f"the change is journaled and will be applied, but {error}"
-            raise NotReadyError(message) from error
-        return [change.seq for change in journaled]

@@ -17,7 +17,7 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.coco import coco_form
 from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
-from quadriga.store.records import StoredInference
+from quadriga.store.records import REJECTED, StoredInference
 
 Pages = Iterable[Sequence[StoredInference]]
 Annotated = Literal["either", "ground_truth", "predictions"]
@@ -148,7 +148,8 @@ def _chosen(
 
     Of the predictions of a classifier only the best one is an annotation.
     """
-    if annotated != "predictions" and record.ground_truth is not None:
+    has_truth = record.ground_truth is not None and record.ground_truth_review != REJECTED
+    if annotated != "predictions" and has_truth:
         return "ground_truth", decode_objects(record.ground_truth)
     if annotated == "ground_truth":
         return None

@@ -24,7 +24,7 @@ from quadriga.store.exchange.coco import (
     labels_by_id,
 )
 from quadriga.store.exchange.datasets import GPS, OWN, nested
-from quadriga.store.records import ModelReference
+from quadriga.store.records import ModelReference, ReviewStatus
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
@@ -62,6 +62,7 @@ class ImportedInference(msgspec.Struct, frozen=True):
     predictions: msgspec.Raw = msgspec.Raw(b"[]")
     metadata: msgspec.Raw = _EMPTY
     ground_truth: msgspec.Raw = _NULL
+    ground_truth_review: ReviewStatus = ""
     status: Annotated[int, Meta(ge=0, le=999)] = 200
     standard_metadata: msgspec.Raw = _EMPTY
 
@@ -256,6 +257,6 @@ def _by_stem(path: str) -> dict[str, str]:
 
 def _check_metadata(value: Any, place: str) -> None:
     try:
-        metadata.check(value)
+        metadata.check_rules(value)
     except MetadataError as error:
         raise QueryError(f"{place}: {error}") from error

@@ -6,8 +6,9 @@ Inferences keep their ids, so that importing twice is importing once.
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from quadriga.store.database import translate_database_errors
 from quadriga.store.disk import try_lock
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.exchange.import_files import ImportedInference, Item
-from quadriga.store.ids import WORKERS, IdSource, time_ms
+from quadriga.store.ids import IMPORT_WORKER, IdSource, time_ms
 from quadriga.store.journal import Journal
 from quadriga.store.journal_lag import read_offsets
 from quadriga.store.records import (
@@ -27,9 +28,9 @@ from quadriga.store.records import (
     JournaledRecord,
     TruthStatement,
 )
+from quadriga.store.truth_scope import check_fit, derived_task, fits
 from quadriga.store.writer import Writer
 
-IMPORT_WORKER = WORKERS - 1  # the number of whoever imports, which no worker of a server has
 BATCH_ENTRIES = 500
 BATCH_BYTES = 8 << 20
 MAX_LAG_BYTES = 256 << 20  # the import waits while more than this waits in the journal
@@ -37,6 +38,14 @@ COMMIT_TIMEOUT_S = 60.0  # how long the end waits for the server's writer
 _DAY_MS = 86_400_000
 ImportKind = Literal["inferences", "ground-truth"]
 JournalEntry = JournaledRecord | JournaledChange
+
+
+class _EmptyTruth(NamedTuple):
+    """An empty list of annotations, whose task is not known before the end of the file."""
+
+    place: str
+    join: str
+    value: str
 
 
 class ImportCounts(msgspec.Struct):
@@ -52,17 +61,28 @@ class Importer:
     """Puts inferences with their ground truth, or the truth alone, into the journal of a data folder.
 
     `join` tells the inference of a ground truth, see `TruthStatement.join`. By default that is the
-    id where the file has one, else the hash of the image.
+    id where the file has one, else the hash of the image. `task` is the task that ground truth alone is of; None is
+    that of the annotations.
     """
 
     def __init__(
-        self, journal_directory: Path, url: str, blobs: Blobs, kind: ImportKind, join: str | None
+        self,
+        journal_directory: Path,
+        url: str,
+        blobs: Blobs,
+        kind: ImportKind,
+        join: str | None,
+        *,
+        task: str | None = None,
     ) -> None:
         self._directory = journal_directory
         self._url = url
         self._blobs = blobs
         self._kind = kind
         self._join = join
+        self._task = task
+        self._tasks: set[str] = set()
+        self._empty: list[_EmptyTruth] = []
         self._ids = IdSource(IMPORT_WORKER)
         self._imported = ImportCounts()
 
@@ -78,7 +98,7 @@ class Importer:
         with _alone(self._directory.parent), _mover(self._directory, self._url) as move:
             appending = Journal(self._directory, IMPORT_WORKER)
             try:
-                for done, batch in _batches(map(self._entries, items)):
+                for done, batch in _batches(chain(map(self._entries, items), self._empty_truths())):
                     appending.append(batch)
                     move()
                     tell(done)
@@ -91,7 +111,7 @@ class Importer:
             if self._kind == "ground-truth":
                 usual = "id" if item.value("id") is not None else "input.hash"
                 return self._truth(item, self._join or usual)
-            return [self._record(item.inference, item.image()), *self._truth(item, "id")]
+            return [self._record(item.inference, item.image()), *self._truth_of_record(item)]
         except StoreError as error:
             raise QueryError(f"{item.place}: {error}") from error
 
@@ -133,6 +153,18 @@ class Importer:
         self._imported.images += 1
         return image_key
 
+    def _truth_of_record(self, item: Item) -> list[JournalEntry]:
+        if item.truth is None or item.inference is None:
+            return []
+        annotations = parse_annotations(item.truth)
+        self._imported.ground_truths += 1
+        # The writer finds the task of what does not fit, as older releases stored it.
+        task = item.inference.task if fits(item.inference.task, annotations) else None
+        review = item.inference.ground_truth_review
+        return [
+            self._statement("id", str(int(item.inference.id)), annotations, task, review=review)
+        ]
+
     def _truth(self, item: Item, join: str) -> list[JournalEntry]:
         if item.truth is None:
             self._imported.passed_over += self._kind == "ground-truth"
@@ -143,9 +175,47 @@ class Importer:
                 f"expected {join} to join the ground truth by, got none: --join names another, such as "
                 "meta.path"
             )
-        statement = TruthStatement(join, value, parse_annotations(item.truth), "import")
+        annotations, task = parse_annotations(item.truth), self._task
+        if task is not None:
+            check_fit(task, annotations)
+        elif annotations:
+            task = derived_task(annotations, None)
         self._imported.ground_truths += 1
-        return [JournaledChange(self._ids.next(), statement)]
+        if task is None and join != "id":
+            self._empty.append(_EmptyTruth(item.place, join, value))
+            return []
+        if task is not None:
+            self._tasks.add(task)
+        # The inference of an id decides, once the writer sees it.
+        own = task if join != "id" or self._task is not None else None
+        review = "" if item.inference is None else item.inference.ground_truth_review
+        return [self._statement(join, value, annotations, own, review=review)]
+
+    def _empty_truths(self) -> Iterator[list[JournalEntry]]:
+        """Yield statements that there is nothing in an image, of the task that all others are of."""
+        for empty in self._empty:
+            if len(self._tasks) != 1:
+                tasks = " and ".join(sorted(self._tasks)) or "none"
+                raise QueryError(
+                    f"{empty.place}: the task of an empty list is that of the other annotations, which are of "
+                    f"{tasks}: --task names it"
+                )
+            (task,) = self._tasks
+            yield [self._statement(empty.join, empty.value, [], task)]
+
+    def _statement(
+        self,
+        join: str,
+        value: str,
+        annotations: list[dict[str, Any]],
+        task: str | None,
+        *,
+        review: str = "",
+    ) -> JournaledChange:
+        statement = TruthStatement(
+            join, value, annotations, source="import", task=task, review=review
+        )
+        return JournaledChange(self._ids.next(), statement)
 
 
 def _batches(entries: Iterable[list[JournalEntry]]) -> Iterator[tuple[int, list[JournalEntry]]]:

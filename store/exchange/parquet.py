@@ -39,6 +39,7 @@ _FIELDS = {
 }
 """Columns, and the fields of a record that they have: text where `_KINDS` says nothing."""
 
+_REVIEW = "ground_truth_review"
 _JSON = ("predictions", "metadata", "standard_metadata", "ground_truth")
 SCHEMA = pa.schema(
     [
@@ -49,6 +50,7 @@ SCHEMA = pa.schema(
         ("scores", pa.list_(pa.float64())),
         ("boxes", pa.list_(_BOX)),
         *((name, pa.string()) for name in _JSON),
+        (_REVIEW, pa.string()),
     ]
 )
 _IMAGE = pa.field("image", pa.binary())
@@ -87,6 +89,7 @@ def _batch(
             for items, record in zip(predictions, page, strict=True)
         ],
         **{name: [_text(getattr(record, name)) for record in page] for name in _JSON},
+        _REVIEW: [record.ground_truth_review or None for record in page],
     }
     if images is not None:
         columns["image"] = [stored_image(record, images) for record in page]
@@ -138,6 +141,7 @@ def _line(row: dict[str, Any]) -> bytes:
     for name in _JSON:
         if (text := row.get(name)) is not None:
             document[name] = msgspec.Raw(text.encode())
+    document |= {_REVIEW: row[_REVIEW]} if row.get(_REVIEW) else {}
     return msgspec.json.encode(document)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from quadriga.store import metadata
 from quadriga.store.database import execute, placeholders
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import time_ms
@@ -29,8 +30,11 @@ GROUP_COLUMNS = ("model", "version", "task")  # what inferences are grouped by b
 _LATEST = 1 << 40
 _NOTHING = "'{}'"
 
-Metric = Literal["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
+Metric = Literal[
+    "count", "error_rate", "latency_mean", "latency_p50", "latency_p95", "latency_p99", "labels"
+]
 _QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
+_LATENCIES = {"latency_mean", *_QUANTILES}
 _DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
 _MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
@@ -46,9 +50,9 @@ class AggregateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: Any = None
     """A filter as JSON; relative moments are cut to the whole minute."""
     group: list[Any] = []
-    """Any of `{"time": "1h"}`, `"model"`, `"version"`, `"task"` and `"label"`."""
+    """Any of `{"time": "1h"}`, `"model"`, `"version"`, `"task"`, `"label"` and `"meta.<path>"`."""
     metrics: list[Metric] | None = None
-    """All but `labels` by default; of groups by label `count` alone, their predictions."""
+    """Count, error rate and quantiles of latency by default; of groups by label `count` alone, their predictions."""
 
 
 class Aggregates(msgspec.Struct, frozen=True):
@@ -62,10 +66,15 @@ class Aggregates(msgspec.Struct, frozen=True):
 class _Grouping(NamedTuple):
     """What tells groups apart."""
 
-    names: tuple[str, ...]  # among `NAMES`
+    names: tuple[str, ...]  # among `GROUP_COLUMNS`, then `meta.<path>`
     width_ms: int = 0  # of a group by time; 0 is none
     offset_ms: int = 0  # of the first of them, since 1970
     by_label: bool = False
+
+    @property
+    def metadata_names(self) -> tuple[str, ...]:
+        """Names of groups by metadata, which only the inferences themselves tell."""
+        return tuple(name for name in self.names if name.startswith("meta."))
 
 
 class _Groups:
@@ -76,7 +85,7 @@ class _Groups:
         self.tallies: dict[tuple[Any, ...], Tally] = {}
         self.labels: dict[int, str] = {}  # names of the labels that the tallies count by number
 
-    def of(self, at_ms: int, names: Mapping[str, str]) -> Tally:
+    def of(self, at_ms: int, names: Mapping[str, Any]) -> Tally:
         """Return the tally of the group that an inference of this time and these names belongs to."""
         grouping, start_ms = self.grouping, 0
         if grouping.width_ms:
@@ -104,19 +113,25 @@ def decode_aggregate(body: bytes) -> AggregateRequest:
 
 
 def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggregates:
-    """Count stored inferences; a QueryError where that means nothing, or is too much."""
+    """Count stored inferences; a QueryError where that means nothing, or is too much.
+
+    Raises:
+        NotFoundError: The filter compares with a model that is not known.
+    """
     grouping = _grouping(request.group)
     metrics = _metrics(request.metrics, grouping)
     now_us = time.time_ns() // 1000
     now_us -= now_us % _MINUTE_US
-    span = _span_of(parse(request.where, now_us))
+    tree = parse(request.where, now_us)
+    inferences.names.check_filter(tree)
+    span = _span_of(tree)
     groups = _Groups(grouping)
     if not request.group:
         groups.of(0, {})  # there, however few match
-    if span is None or grouping.width_ms % MINUTE_MS:
+    if span is None or grouping.width_ms % MINUTE_MS or grouping.metadata_names:
         _add_rows(inferences, request.where, now_us, groups)
         return Aggregates(_shown(groups, metrics), "inferences")
-    latency = bool(metrics & _QUANTILES.keys())
+    latency = bool(metrics & _LATENCIES)
     labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
         _add_rollups(connection, span, groups, latency=latency, labels=labels)
@@ -125,15 +140,19 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
 
 def _add_rows(inferences: InferenceReader, where: Any, now_us: int, groups: _Groups) -> None:
     labels: dict[str, int] = {}
+    metadata_names = groups.grouping.metadata_names
     counted = 0
     query = QueryRequest(where=where, order="ts", limit=1000)
     for page in inferences.pages(query, now_us):
         for inference in page.inferences:
-            names = {
+            names: dict[str, Any] = {
                 "model": inference.model.name,
                 "version": inference.model.version,
                 "task": inference.task,
             }
+            if metadata_names:
+                paths = metadata.index_paths(metadata.decode(inference.metadata))
+                names |= {name: _MetadataValue.at(paths, name[5:]) for name in metadata_names}
             tally = groups.of(time_ms(int(inference.id)), names)
             tally.count(inference.status, round(inference.latency_ms * 1000))
             for prediction in decode_label_scores(inference.predictions) or ():
@@ -148,10 +167,28 @@ def _add_rows(inferences: InferenceReader, where: Any, now_us: int, groups: _Gro
     groups.labels = {number: name for name, number in labels.items()}
 
 
+class _MetadataValue(NamedTuple):
+    """A metadata value as groups are told apart and ordered by it: absent, boolean, number, text."""
+
+    type_rank: int
+    value: Any
+
+    @classmethod
+    def at(cls, paths: Mapping[str, Any], path: str) -> "_MetadataValue":
+        """Return the value at a path; lists and objects count as absent."""
+        value = paths.get(path)
+        if value is None or isinstance(value, list | dict):
+            return cls(0, None)
+        if isinstance(value, str):
+            return cls(3, value)
+        return cls(1 if isinstance(value, bool) else 2, value)
+
+
 def _grouping(group: list[Any]) -> _Grouping:
     names, width_ms, offset_ms = [], 0, 0
     for position, item in enumerate(group):
-        if item in (*GROUP_COLUMNS, "label") and item not in names:
+        is_metadata = isinstance(item, str) and item.startswith("meta.") and len(item) > 5
+        if (is_metadata or item in (*GROUP_COLUMNS, "label")) and item not in names:
             names.append(item)
             continue
         match = None
@@ -159,12 +196,14 @@ def _grouping(group: list[Any]) -> _Grouping:
             match = _WIDTH.fullmatch(str(item["time"]))
         if match is None:
             raise QueryError(
-                f'expected group[{position}] to be one of model, version, task, label and {{"time": "1h"}}'
+                f"expected group[{position}] to be one of model, version, task, label, meta.<key> and "
+                '{"time": "1h"}'
                 f" with a number and one of s, m, h, d, w, each once, got {str(item)[:80]!r}"
             )
         width_ms = int(match[1]) * UNITS_S[match[2]] * 1000
         offset_ms = _MONDAY_MS if match[2] == "w" else 0
     shown = tuple(name for name in GROUP_COLUMNS if name in names)
+    shown += tuple(name for name in names if name.startswith("meta."))
     return _Grouping(shown, width_ms, offset_ms, "label" in names)
 
 
@@ -182,7 +221,8 @@ def _shown(groups: _Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
         group: dict[str, Any] = {}
         if grouping.width_ms:
             group["time"] = timestamp_text(start_ms)
-        group |= zip(grouping.names, names, strict=True)
+        values = (name.value if isinstance(name, _MetadataValue) else name for name in names)
+        group |= zip(grouping.names, values, strict=True)
         mix = sorted((-n, groups.labels[label]) for label, n in tally.labels.items())
         if grouping.by_label:
             shown += [{**group, "label": label, "count": -n} for n, label in mix]
@@ -197,6 +237,7 @@ def _shown(groups: _Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
 def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
     error_rate = tally.errors / tally.n if tally.n else None
     values: dict[str, Any] = {"count": tally.n, "error_rate": error_rate}
+    values["latency_mean"] = tally.mean_latency_ms()
     values |= {name: tally.latency_ms(quantile) for name, quantile in _QUANTILES.items()}
     return {name: value for name, value in values.items() if name in metrics}
 

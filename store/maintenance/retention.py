@@ -16,6 +16,7 @@ from quadriga.store import rollups
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.blobs.unreferenced import remove_unreferenced
 from quadriga.store.changes.applying import delete_inferences
+from quadriga.store.clock import Clock
 from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import StoreError
 from quadriga.store.ids import smallest_id_at
@@ -27,6 +28,7 @@ STEP_ROWS = 250  # rows of one transaction
 MAX_TIME_SHARE = 0.2  # share of the writer's time while there is something to remove
 CHECK_INTERVAL_S = 10.0  # pause while there is nothing to remove
 _DAY_MS = 86_400_000
+_CONFIRM_MS = _DAY_MS
 _log = logging.getLogger(__name__)
 
 
@@ -49,6 +51,8 @@ class RetentionCleaner:
         self._blobs = blobs
         self._journal_directory = journal_directory
         self._max_input_bytes = max_input_bytes
+        # What is removed is gone: a clock that jumped ahead is followed after a day.
+        self._clock = Clock(journal_directory.parent, _CONFIRM_MS)
         self._surplus = 0
         self._reached = (0, 0, 0)  # model, minute and id up to which inputs are removed
         self._due = 0.0
@@ -66,7 +70,7 @@ class RetentionCleaner:
         if started_s < self._due:
             return
         self._due = started_s + CHECK_INTERVAL_S  # also if the step fails
-        has_more = self.run_step(engine, names, time.time_ns() // 1_000_000)
+        has_more = self.run_step(engine, names, self._clock.now_ms())
         ended_s = time.monotonic()
         self._due = ended_s + (
             (ended_s - started_s) * (1 / MAX_TIME_SHARE - 1) if has_more else CHECK_INTERVAL_S

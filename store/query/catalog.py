@@ -19,6 +19,15 @@ SHORT_TASK_NAMES = {
 """Short names of tasks."""
 
 
+_ID_PREFIX = "m-"
+
+
+def model_spellings(name: str) -> tuple[str, ...]:
+    """Return the names of models that a name may mean, in lower case, the likeliest first; see `quadriga.store.model_names`."""
+    lower_name = name.lower()
+    return lower_name, lower_name.removeprefix(_ID_PREFIX), _ID_PREFIX + lower_name
+
+
 class ModelRow(NamedTuple):
     """Row of `model`."""
 
@@ -66,8 +75,23 @@ class Catalog:
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
         """Return the ids of the models with one of these names, versions or tasks, ignoring case."""
+        if field == "model":
+            return tuple(id_ for name in names for id_ in self._ids_of_model(str(name)))
         requested = {str(name).lower() for name in names}
         return tuple(model.id for model in self.models if requested & _aliases(field, model))
+
+    def _ids_of_model(self, text: str) -> list[int]:
+        """Return the ids of the versions of the model that a name means, or of one version by `name:version`."""
+        name, _, version = text.lower().partition(":")
+        for spelling in model_spellings(name):
+            ids = [
+                model.id
+                for model in self.models
+                if model.name.lower() == spelling and version in ("", model.version.lower())
+            ]
+            if ids:
+                return ids
+        return []
 
     @cached_property
     def _is_full(self) -> bool:
@@ -91,10 +115,7 @@ class Catalog:
 
 
 def _aliases(field: str, model: ModelRow) -> set[str]:
-    """Return the names of a model, its version or its task that a filter may use, in lower case."""
-    if field == "model":
-        name = model.name.lower()
-        return {name, f"m-{name}", f"{name}:{model.version.lower()}"}
+    """Return the names of a model's version or task that a filter may use, in lower case."""
     if field == "version":
         return {model.version.lower()}
     return {model.task.lower(), SHORT_TASK_NAMES.get(model.task, model.task.lower())}

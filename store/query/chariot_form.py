@@ -1,5 +1,7 @@
 """Parser of Chariot's filters: lists of `{key, type, operator, value}`, a box, a time range.
 
+They stand in a filter as JSON, or in a body beside `where`, of which they then become a part.
+
 Source: Chariot, Inference Store, `MetadataFilter`, `GPSBox`, `TimeRange`.
 """
 
@@ -7,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quadriga.store.errors import QueryError
+from quadriga.store.errors import JSON_ERRORS, QueryError
 from quadriga.store.query.comparisons import ComparisonParser
 from quadriga.store.query.filter_errors import check_count, unexpected_value
 from quadriga.store.query.syntax import And, Filter, Not, join_operands
@@ -52,24 +54,59 @@ class TimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: str | None = None
 
 
-def parse(
-    filters: list[MetadataFilter], box: GPSBox | None, times: TimeRange | None, now_us: int
-) -> Filter:
-    """Read filters, all of which must hold; raise a `QueryError` where they mean nothing."""
-    parser = ComparisonParser(now_us)
-    check_count(len(filters), MAX_FILTERS, "filters in metadata_filter")
+class ChariotFilter(msgspec.Struct, frozen=True):
+    """Filters of Chariot's clients, all of which must hold."""
+
+    metadata_filter: list[MetadataFilter] = []
+    gps_box: GPSBox | None = None
+    time_range: TimeRange | None = None
+
+
+NAMES = ChariotFilter.__struct_fields__
+
+
+def move_into_where(body: Any) -> Any:
+    """Return a decoded body whose filters of Chariot are a part of its `where`, which may be another filter too."""
+    if not isinstance(body, dict) or not any(name in body for name in NAMES):
+        return body
+    where = body.get("where")
+    chariot_filter = {name: body[name] for name in NAMES if body.get(name) is not None}
+    rest = {name: value for name, value in body.items() if name not in NAMES}
+    if not chariot_filter:
+        return rest
+    is_alone = where in (None, {})
+    return rest | {"where": chariot_filter if is_alone else {"and": [where, chariot_filter]}}
+
+
+def parse(node: dict[str, Any], parser: ComparisonParser) -> list[Filter]:
+    """Read the filters of Chariot in an object of JSON; none if there are none.
+
+    Raises:
+        QueryError: One means nothing; the message names its place, as `metadata_filter[0].value`.
+    """
+    present = {name: node[name] for name in NAMES if name in node}
+    if not present:
+        return []
+    try:
+        filters = msgspec.convert(present, ChariotFilter)
+    except JSON_ERRORS as error:
+        raise QueryError(
+            "expected metadata_filter to be a list of objects with key, type, operator and value, gps_box an object "
+            f"with min_lat, min_lon, max_lat and max_lon, time_range one with start and end, got: {error}"
+        ) from error
+    check_count(len(filters.metadata_filter), MAX_FILTERS, "filters in metadata_filter")
     operands: list[Filter] = []
-    for position, item in enumerate(filters):
+    for position, item in enumerate(filters.metadata_filter):
         operands += _metadata(item, f"metadata_filter[{position}]", parser)
-    if box is not None:
+    if (box := filters.gps_box) is not None:
         corners = {"box": [box.min_lat, box.min_lon, box.max_lat, box.max_lon]}
         operands += parser.read("geo", corners, "gps_box")
-    if times is not None:
+    if (times := filters.time_range) is not None:
         ends = {"ge": times.start, "le": times.end}
         for operator, moment in ends.items():
             if moment is not None:
                 operands += parser.read("ts", {operator: moment}, "time_range")
-    return join_operands(And, operands)
+    return operands
 
 
 def _metadata(item: MetadataFilter, path: str, parser: ComparisonParser) -> list[Filter]:
@@ -79,10 +116,12 @@ def _metadata(item: MetadataFilter, path: str, parser: ComparisonParser) -> list
     if operator == "exists":
         return parser.read(field, {"exists": _typed(item.value, bool, path)}, path)
     if operator == "in":
-        values = item.value.split(",") if isinstance(item.value, str) else item.value
+        values = _split(item.value) if isinstance(item.value, str) else item.value
         if not isinstance(values, list) or type_ is dict:
             raise unexpected_value(
-                f"{path}.value", "a list, or text with commas, of one type", item.value
+                f"{path}.value",
+                "a list, its JSON as a text, or a text with commas, of one type",
+                item.value,
             )
         typed = [_typed(value, type_, path) for value in values]
         return parser.read(field, {"in": typed}, path)
@@ -95,6 +134,16 @@ def _metadata(item: MetadataFilter, path: str, parser: ComparisonParser) -> list
         )
     entries = join_operands(And, _entries(field, value, path, parser))
     return [Not(entries) if operator == "ne" else entries]
+
+
+def _split(text: str) -> Any:
+    """Return the values of a text: of a list in JSON, or those between commas; None for a list that is none."""
+    if not text.lstrip().startswith("["):
+        return [value.strip() for value in text.split(",")]
+    try:
+        return msgspec.json.decode(text)
+    except JSON_ERRORS:
+        return None
 
 
 def _lookup(table: dict[str, _Meaning], name: str, path: str) -> _Meaning:

@@ -28,6 +28,7 @@ from quadriga.store.query.syntax import (
     Scalar,
     kind_of,
 )
+from quadriga.store.records import REVIEWS
 
 MAX_DEPTH = 16
 MAX_LEAVES = 200
@@ -36,6 +37,7 @@ MAX_IN = 1000
 MAX_VALUES = 10_000
 """Maximum values of all `in` lists together, to bound the values of one statement."""
 
+_TEXTS = {"text", "texts", "name", "review"}
 _ID = re.compile(r"\d{1,19}", re.ASCII)
 _STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
 
@@ -180,9 +182,10 @@ class ComparisonParser:
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise unexpected_value(path, "a number", value)
             return float(value)
-        if kind in {"text", "texts", "name"}:
-            if not isinstance(value, str):
-                raise unexpected_value(path, "a string", value)
+        if kind in _TEXTS:
+            expected = f"one of {', '.join(REVIEWS)}" if kind == "review" else "a string"
+            if not isinstance(value, str) or (kind == "review" and value not in REVIEWS):
+                raise unexpected_value(path, expected, value)
         elif value is None:
             raise QueryError(
                 f'expected {path} to be a value, got null; ask for {{"exists": false}}'

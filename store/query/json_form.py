@@ -1,13 +1,14 @@
 """Filters as JSON: `{"meta.altitude": {"ge": 100, "lt": 300}, "not": {"label": "circle"}}`.
 
 Several fields in one object, and several operators on one field, must all hold; a bare value means `eq`.
-A string in place of an object is the compact form.
+A string in place of an object is the compact form. An object may have Chariot's filters, see
+`quadriga.store.query.chariot_form`.
 """
 
 from typing import Any
 
 from quadriga.store.errors import QueryError
-from quadriga.store.query import compact_form
+from quadriga.store.query import chariot_form, compact_form
 from quadriga.store.query.comparisons import MAX_DEPTH, ComparisonParser
 from quadriga.store.query.filter_errors import check_text, unexpected_value
 from quadriga.store.query.syntax import And, Filter, Not, Or, join_operands
@@ -30,8 +31,10 @@ def _tree(node: Any, path: str, depth: int, parser: ComparisonParser) -> Filter:
     if depth > MAX_DEPTH:
         raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more at {path}")
     parser.count_object()
-    operands: list[Filter] = []
+    operands = chariot_form.parse(node, parser)
     for key, value in node.items():
+        if key in chariot_form.NAMES:
+            continue
         check_text(key, "the name of a field")
         node_path = f"{path}.{key[:80]}"
         if key in {"and", "or"}:

@@ -9,17 +9,20 @@ from blake3 import blake3
 
 from quadriga.store.errors import JSON_ERRORS, QueryError
 from quadriga.store.query import chariot_form, compact_form, json_form
-from quadriga.store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
 from quadriga.store.query.filter_errors import field_names
 from quadriga.store.query.plan import IdRange
-from quadriga.store.query.syntax import And, Filter, join_operands
+from quadriga.store.query.syntax import Filter
+
+MAX_OFFSET = 100_000
+"""Maximum matches that an offset skips: a cursor reaches further, at the cost of the first page."""
 
 Order = Literal["-ts", "ts"]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
+_Decoded = TypeVar("_Decoded")
 
 
 class Pagination(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Pagination of Chariot's clients; offsets are not supported."""
+    """Pagination of Chariot's clients."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     offset: int = 0
@@ -41,32 +44,26 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether to count all matches; `capped` stops at 10,001."""
     consistency: Literal["journal"] | None = None
     """`journal` waits until everything acknowledged so far can be found."""
-    metadata_filter: list[MetadataFilter] = []
-    """Chariot's filters, which must hold as well."""
-    gps_box: GPSBox | None = None
-    time_range: TimeRange | None = None
     pagination: Pagination | None = None
-    """Pagination in place of `limit` and `order`."""
+    """Pagination in place of `limit` and `order`, which `decode_query` sets to it."""
+
+    @property
+    def offset(self) -> int:
+        """Number of matches to skip before the page; a page that a cursor begins skips none."""
+        return 0 if self.pagination is None or self.cursor is not None else self.pagination.offset
 
     def parse_filter(self, now_us: int | None = None) -> Filter:
         """Parse the filter or raise a `QueryError`; `now_us` is the current time, in microseconds since 1970."""
         now_us = time.time_ns() // 1000 if now_us is None else now_us
-        tree = json_form.parse(self.where, now_us)
-        if not (self.metadata_filter or self.gps_box or self.time_range):
-            return tree
-        chariot_tree = chariot_form.parse(
-            self.metadata_filter, self.gps_box, self.time_range, now_us
-        )
-        return chariot_tree if tree == And(()) else join_operands(And, [tree, chariot_tree])
+        return json_form.parse(self.where, now_us)
 
 
 class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request of a count."""
 
     where: Any = None
-    metadata_filter: list[MetadataFilter] = []
-    gps_box: GPSBox | None = None
-    time_range: TimeRange | None = None
+    pagination: Pagination | None = None
+    """Pagination of the query that is counted, which changes nothing: Chariot's clients send the same body."""
 
 
 def decode_query(body: bytes) -> QueryRequest:
@@ -75,11 +72,13 @@ def decode_query(body: bytes) -> QueryRequest:
     pagination = request.pagination
     if pagination is None:
         return request
-    if pagination.offset:
+    if not 0 <= pagination.offset <= MAX_OFFSET:
         raise QueryError(
-            f"expected pagination without offset, got {pagination.offset}: pages follow each other by "
-            "cursor; send the cursor that the page before answered"
+            f"expected pagination.offset to be from 0 to {MAX_OFFSET:,}, got {pagination.offset}: further pages "
+            "follow by cursor; send the cursor that the page before answered"
         )
+    if pagination.offset and request.cursor is not None:
+        raise QueryError("pagination.offset and cursor cannot be used together")
     order = {"ascending": "ts", "asc": "ts", "descending": "-ts", "desc": "-ts"}
     if pagination.direction.lower() not in order or pagination.sort.lower() != "created_at":
         raise QueryError(
@@ -87,13 +86,13 @@ def decode_query(body: bytes) -> QueryRequest:
             f"got {pagination.sort[:80]!r}, {pagination.direction[:80]!r}"
         )
     return msgspec.structs.replace(
-        request, limit=pagination.limit, order=order[pagination.direction.lower()], pagination=None
+        request, limit=pagination.limit, order=order[pagination.direction.lower()]
     )
 
 
 def decode_count(body: bytes) -> QueryRequest:
     """Decode the body of a count, as `decode_body`."""
-    return QueryRequest(**msgspec.structs.asdict(decode_body(body, CountRequest)))
+    return QueryRequest(where=decode_body(body, CountRequest).where)
 
 
 def query_from_url(query: str) -> QueryRequest:
@@ -114,25 +113,36 @@ def query_from_url(query: str) -> QueryRequest:
 
 
 def decode_body(body: bytes, struct: type[_Body]) -> _Body:
-    """Decode the body of a request; an empty body is the default request.
+    """Decode the body of a request with a filter; an empty body is the default request.
 
     Raises:
         QueryError: The body is not JSON, or not such a request.
     """
     try:
-        return msgspec.json.decode(body or b"{}", type=struct)
+        return decode_filtered(body or b"{}", struct)
     except JSON_ERRORS as error:
+        names = ", ".join((field_names(struct), *chariot_form.NAMES))
         raise QueryError(
-            f"expected the body to be a JSON object with {field_names(struct)}, got: {error}"
+            f"expected the body to be a JSON object with {names}, got: {error}"
         ) from error
+
+
+def decode_filtered(body: bytes, type_: type[_Decoded]) -> _Decoded:
+    """Decode a body; if its type has a filter in `where`, Chariot's filters beside it become a part of it.
+
+    Raises:
+        msgspec.MsgspecError: The body is not JSON, or not of the type; or another of `JSON_ERRORS`.
+    """
+    has_filter = "where" in getattr(type_, "__struct_fields__", ())
+    if not has_filter or not any(name.encode() in body for name in chariot_form.NAMES):
+        return msgspec.json.decode(body, type=type_)
+    return msgspec.convert(chariot_form.move_into_where(msgspec.json.decode(body)), type_)
 
 
 def query_digest(request: QueryRequest) -> str:
     """Return a digest that distinguishes queries whose pages do not continue each other."""
-    identity = (
-        request.order, request.where or {},
-        request.metadata_filter, request.gps_box, request.time_range,
-    )  # fmt: skip
+    # The last three were Chariot's filters in 0.1.0, whose cursors are still answered.
+    identity: tuple[Any, ...] = (request.order, request.where or {}, [], None, None)
     return str(blake3(msgspec.json.encode(identity, order="sorted")).hexdigest(length=8))
 
 
@@ -159,4 +169,9 @@ def cursor_range(request: QueryRequest, query: str) -> IdRange:
         raise QueryError(
             "the cursor belongs to another filter or order: begin again without a cursor"
         )
-    return IdRange(high=int(seq) - 1) if request.order == "-ts" else IdRange(low=int(seq) + 1)
+    return range_after(int(seq), request.order)
+
+
+def range_after(seq: int, order: Order) -> IdRange:
+    """Return the range of the ids that come after one in an order."""
+    return IdRange(high=seq - 1) if order == "-ts" else IdRange(low=seq + 1)

@@ -99,7 +99,8 @@ def compile_compare(leaf: Compare, catalog: Catalog, dialect: SqlDialect) -> Pre
         "id": _seq, "ts": _seq,
         "model": _model, "version": _model, "task": _model,
         "answer": _answer, "geo": _place_exists,
-        "ground_truth": _truth, "ground_truth.label": _truth, "feedback": _feedback,
+        "ground_truth": _truth, "ground_truth.label": _truth,
+        "ground_truth.review": _review, "feedback": _feedback,
     }  # fmt: skip
     return compilers.get(leaf.field, _column)(leaf, catalog, dialect)
 
@@ -197,6 +198,14 @@ def _truth(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     test = comparison_sql(dialect.text, leaf.operator, compared_values(leaf), dialect)
     label_condition = f" AND EXISTS (SELECT 1 FROM {dialect.annotation_labels} AND {test.text})"
     return Predicate(Sql(_TRUTH.format(label_condition), test.values), (scan,), is_dense=False)
+
+
+def _review(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
+    expression = "nullif(t.review, '')"
+    test = comparison_sql(expression, leaf.operator, compared_values(leaf), dialect)
+    scan = Scan("ground_truth AS d", Sql("1 = 1"), ordered=True)
+    condition = Sql(_TRUTH.format(f" AND {test.text}"), test.values)
+    return Predicate(condition, (scan,), is_dense=False)
 
 
 def _feedback(*_: object) -> Predicate:

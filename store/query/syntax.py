@@ -96,7 +96,7 @@ class PlaceCondition(msgspec.Struct, frozen=True):
 Leaf = Compare | Range | PredictionCondition | PlaceCondition
 Filter = And | Or | Not | Leaf
 
-FieldKind = Literal["id", "time", "text", "texts", "name", "number", "value", "presence"]
+FieldKind = Literal["id", "time", "text", "texts", "name", "number", "value", "presence", "review"]
 
 _ORDERED = ("eq", "ne", "gt", "ge", "lt", "le", "in", "exists")
 OPERATORS: dict[FieldKind, tuple[str, ...]] = {
@@ -107,6 +107,7 @@ OPERATORS: dict[FieldKind, tuple[str, ...]] = {
     "value": (*_ORDERED, "contains"),
     "texts": ("eq", "ne", "in", "exists", "contains"),
     "name": ("eq", "ne", "in", "exists"),
+    "review": ("eq", "ne", "in", "exists"),
     "presence": ("exists",),
 }
 """Operators of each kind of field; `texts` are several texts, one of which must match."""
@@ -126,6 +127,7 @@ FIELDS: dict[str, FieldKind] = {
     "input.hash": "text",
     "ground_truth": "presence",
     "ground_truth.label": "texts",
+    "ground_truth.review": "review",
     "feedback": "presence",
 }
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""

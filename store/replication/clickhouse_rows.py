@@ -21,11 +21,13 @@ from quadriga.store.records import (
     json_text,
 )
 from quadriga.store.rows import decode_label_scores, is_number
+from quadriga.store.truth_scope import derived_task
 
 _TIME = (
     "time DateTime64(3, 'UTC') DEFAULT "
     f"fromUnixTimestamp64Milli(bitShiftRight({{}}, {TIME_SHIFT}) + {EPOCH_MS}, 'UTC')"
 )
+_NAME = "LowCardinality(String)"
 _TABLES = {
     "inference": (
         "seq",
@@ -48,7 +50,10 @@ _TABLES = {
     ),
     "truth": (
         "id",
-        "id Int64, join_on NAME, value String, annotations Nullable(String), source String, TIME",
+        """
+        id Int64, join_on NAME, value String, annotations Nullable(String), source String, TIME,
+        task NAME, model String, owner NAME, expected Nullable(Int64), review NAME
+        """,
         "join_on, value, id",
     ),
     "feedback": (
@@ -60,6 +65,13 @@ _TABLES = {
 }
 """The id that is the time, columns and order of each table."""
 
+_ADDED = {
+    "truth": (
+        "task NAME", "model String", "owner NAME", "expected Nullable(Int64)", "review NAME",
+    )
+}  # fmt: skip
+"""Columns that tables of earlier releases lack."""
+
 Row = dict[str, Any]  # a value for each column; `time` comes by itself
 _log = logging.getLogger(__name__)
 _record = msgspec.json.Decoder(JournaledRecord)
@@ -67,16 +79,18 @@ _change = msgspec.json.Decoder(JournaledChange)
 
 
 def create_table_statements() -> list[str]:
-    """Return what makes the tables, where they are not there yet."""
+    """Return what makes the tables and their columns, where they are not there yet."""
     statements = []
     for table, (id_, columns, order) in _TABLES.items():
-        within = columns.replace("NAME", "LowCardinality(String)").replace(
-            "TIME", _TIME.format(id_)
-        )
+        within = columns.replace("NAME", _NAME).replace("TIME", _TIME.format(id_))
         statements.append(
             f"CREATE TABLE IF NOT EXISTS {table} ({within}) ENGINE = ReplacingMergeTree "
             f"ORDER BY ({order}) PARTITION BY toYYYYMM(time)"
         )
+        statements += [
+            f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column.replace('NAME', _NAME)}"
+            for column in _ADDED.get(table, ())
+        ]
     return statements
 
 
@@ -132,8 +146,10 @@ def _changed(journaled: JournaledChange) -> tuple[str, list[Row]]:
             row |= {"seq": row.pop("target"), "set": json_text(change.set)}
             return "metadata_change", [row]
         case TruthStatement(annotations=said):
+            task = change.task
             row |= {
                 "join_on": row.pop("join"),
+                "task": derived_task(said, None) if task is None else task,
                 "annotations": None if said is None else json_text(said),
             }
             return "truth", [row]

@@ -37,7 +37,8 @@ _SIGNALS = ComparedTable(
     "signal", "seq", "coalesce(length(picture), 0) + coalesce(length(embedding), 0)"
 )
 _HOLDING = ComparedTable("ground_truth", "seq", "truth_id")
-_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK, _SIGNALS)
+_OTHER_TRUTH = ComparedTable("other_truth", "seq", "truth_id")
+_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, _OTHER_TRUTH, FEEDBACK, _SIGNALS)
 _MINUTES = (
     f"SELECT {', '.join(COLUMNS['rollup'][1:])} FROM rollup"
     " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"

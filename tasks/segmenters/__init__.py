@@ -15,6 +15,7 @@ from quadriga.tasks.sampling import Floats, PixelRect, above_zero, bilinear
 SEGMENTERS = {
     "semantic_logits": "quadriga.tasks.segmenters.semantic:class_logits",
     "class_map": "quadriga.tasks.segmenters.semantic:class_map",
+    "ultralytics_semantic": "quadriga.tasks.segmenters.semantic:ultralytics_class_map",
     "binary": "quadriga.tasks.segmenters.semantic:single",
     "birefnet": "quadriga.tasks.segmenters.semantic:last",
     "u2net": "quadriga.tasks.segmenters.semantic:stretched",
@@ -28,6 +29,9 @@ SEGMENTERS = {
     "mask2former_instance": "quadriga.tasks.segmenters.queries:mask2former_instance",
 }
 """Name to `module:attribute` of a `Segmenter`; `model.toml` may name a reference directly."""
+
+OF_MAPS = ("semantic_logits", "class_map", "ultralytics_semantic", "binary", "birefnet", "u2net")
+"""Segmenters of outputs with one channel for each class, or one alone."""
 
 
 class SegmenterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,8 @@ class SegmenterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Function to apply to the scores of a pixel."""
     label_offset: int = 0
     """Class id of the first label."""
+    nms: Literal["class", "agnostic"] = "class"
+    """Whether an instance drops overlapping ones of its own class only, or of every class."""
 
 
 class Region(msgspec.Struct, frozen=True, eq=False, kw_only=True):

@@ -4,7 +4,7 @@ Needs about ten bytes a pixel of the image, whatever the number of classes: scor
 by tile, and only for the classes that may win in a tile or matter in its softmax.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
@@ -15,7 +15,16 @@ from quadriga.tasks.activations import sigmoid
 from quadriga.tasks.contours import Mask
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Floats, PixelRect, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.sampling import (
+    Floats,
+    PixelRect,
+    bilinear,
+    cut,
+    grid_of,
+    nearest,
+    nearest_by_corner,
+    visible,
+)
 from quadriga.tasks.segmenters import Region, SegmenterOptions
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
@@ -31,8 +40,8 @@ def class_logits(outputs: Outputs, affine: Affine, options: SegmenterOptions) ->
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
-    softmax of its enlarged scores, unless all scores lie in 0 to 1, but for rounding: then they are the
-    probabilities.
+    softmax of its enlarged scores, unless all scores lie in 0 to 1, but for rounding, and some are not 0: then
+    they are the probabilities.
 
     Source: transformers 4.57, SegFormer, `post_process_semantic_segmentation`.
     """
@@ -44,7 +53,8 @@ def class_logits(outputs: Outputs, affine: Affine, options: SegmenterOptions) ->
         )
     check_finite(scores, subject="output 0")
     activation = options.activation
-    if activation == "none" and not _are_probabilities(scores):
+    # a network of dead logits returns zeros alone, which are nobody's probabilities
+    if activation == "none" and not (_are_probabilities(scores) and scores.any()):
         activation = "softmax"
     return best_classes(scores.astype(np.float32, copy=False), affine, options, activation)
 
@@ -91,10 +101,38 @@ def best_classes(
 def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
     """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
 
-    A model of one label marks its pixels by numbers above 0.
-
-    Source: Ultralytics 8.4, `models/yolo/semantic/predict.py`.
+    A model of one label marks its pixels by numbers above 0. A pixel of the image has the class of the cell in
+    which its centre lies.
     """
+    return _map_regions(_class_cells(outputs, options), affine, options, nearest)
+
+
+def ultralytics_class_map(
+    outputs: Outputs, affine: Affine, options: SegmenterOptions
+) -> Iterator[Region]:
+    """Read the output of `class_map`; a pixel has the class of the cell in which its left top corner lies.
+
+    Source: Ultralytics 8.4, `models/yolo/semantic/predict.py` postprocess: torch's `nearest`.
+    """
+    cells = _class_cells(outputs, options)
+    width, height = affine.network_wh
+    if cells.shape != (height, width):
+        network = PixelRect(0, 0, width, height)
+        stretched_map = Affine(
+            sx=cells.shape[1] / width,
+            sy=cells.shape[0] / height,
+            px=0,
+            py=0,
+            width=width,
+            height=height,
+            network_wh=cells.shape[::-1],
+        )
+        cells = nearest_by_corner(cells, stretched_map, network)
+    return _map_regions(cells, affine, options, nearest_by_corner)
+
+
+def _class_cells(outputs: Outputs, options: SegmenterOptions) -> npt.NDArray[Any]:
+    """Return the class of each cell, integer (h, w), checked against the number of labels."""
     cells = next(iter(outputs.values()))
     if cells.ndim == 3 and cells.shape[0] == 1:
         cells = cells[0]
@@ -111,12 +149,21 @@ def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> It
             f"expected output 0 to hold class numbers from 0 to {options.label_count - 1},"
             f" got {low} to {high}"
         )
+    return cells.astype(np.uint8 if high < 256 else np.uint16)
+
+
+def _map_regions(
+    cells: npt.NDArray[Any],
+    affine: Affine,
+    options: SegmenterOptions,
+    sample: Callable[[npt.NDArray[Any], Affine, PixelRect], npt.NDArray[Any]],
+) -> Iterator[Region]:
     grid = grid_of(affine, cells.shape)
     window = visible(grid)
     if window.empty:
         return
-    classes = nearest(cells.astype(np.uint8 if high < 256 else np.uint16), grid, window)
-    for class_id in range(min(high + 1, options.label_count)):
+    classes = sample(cells, grid, window)
+    for class_id in range(min(int(cells.max()) + 1, options.label_count)):
         if class_id != options.background:
             yield from trimmed((classes == class_id).view(np.uint8), class_id, window)
 

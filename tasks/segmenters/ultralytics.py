@@ -42,7 +42,7 @@ def raw_head(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Ite
         candidates.boxes,
         candidates.scores,
         options.iou_threshold,
-        class_ids=candidates.class_ids,
+        class_ids=candidates.class_ids if options.nms == "class" else None,
         limit=options.limit,
     )
     weights = scoring[count:].T

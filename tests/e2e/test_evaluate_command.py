@@ -104,8 +104,9 @@ def test_the_classifier_is_as_good_as_measured_without_a_server(server, unseen) 
         (image, labels.index(rows[0]["class_label"])) for image, rows in read_samples(folder)
     )
     measured = measure_classifier(SAMPLE_MODELS / model / "model.onnx", samples, labels)
-    report = report_of("--model", model, "--dataset", folder, "--server", server.host)
-    assert value(report, "Accuracy") == measured["accuracy"]
+    options = ("--model", model, "--dataset", folder, "--server", server.host, "--top-k", 1)
+    report = report_of(*options)
+    assert value(report, "Accuracy") == measured["accuracy"] == value(report, "TopKAccuracy", k=1)
     for label, expected in measured["accuracy_per_class"].items():
         assert round(value(report, "Recall", label=label), 4) == expected
 
@@ -213,4 +214,7 @@ def test_a_model_that_is_not_there_is_said(server) -> None:
     options = ("--model", "shapes-detector", "--server", server.host)
     message = evaluate(*options, "--dataset", IMAGES / "classification", code=2).stderr
     assert "scene_01.jpg': ground_truth[0]: expected a field `xmin`" in message
+    options = ("--dataset", IMAGES / "classification", "--server", server.host, "--iou", 0.5)
+    message = evaluate("--model", "shapes-classifier", *options, code=2).stderr
+    assert "iou is no setting of IMAGE_CLASSIFICATION" in message
     assert len(server.query({})) == count_before

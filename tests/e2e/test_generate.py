@@ -166,7 +166,10 @@ def test_what_is_wrong_is_a_400_before_any_event(server, path, body, message):
 @pytest.mark.parametrize("path", ["generate", "generate_stream"])
 @pytest.mark.parametrize(
     ("model", "status", "message"),
-    [("shapes-classifier", 400, "IMAGE_TEXT_TO_TEXT"), ("nobody", 404, "expected a model among")],
+    [
+        ("shapes-classifier", 400, "IMAGE_TEXT_TO_TEXT"),
+        ("nobody", 404, "model not found: 'nobody'"),
+    ],
 )
 def test_other_models_say_so(server, path, model, status, message):
     actual_status, answer = server.call("POST", f"/v2/models/{model}/{path}", asked())

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import grpc
 import numpy as np
@@ -20,53 +21,13 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message_class
+from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE, message_class
+from tests.grpc_client import Client
 from tests.onnx_models import doubling
-from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, free_port, image_input
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-class Client:
-    """A channel, and calls by the names of the methods."""
-
-    def __init__(self, address: str) -> None:
-        options = {
-            "grpc.max_send_message_length": -1,
-            "grpc.max_receive_message_length": -1,
-            "grpc.use_local_subchannel_pool": 1,
-        }
-        self.channel = grpc.insecure_channel(address, list(options.items()))
-
-    def call(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
-        """Call an RPC with a message, bytes, or the fields of its message."""
-        return self.call_whole(method, request, service=service, timeout=timeout, **fields)[0]
-
-    def call_whole(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
-        """Call an RPC; gives the answer and the call."""
-        described = POOL.FindServiceByName(service).methods_by_name.get(method)
-        if request is None:
-            request = message_class(described.input_type)(**fields)
-        body = request if isinstance(request, bytes) else request.SerializeToString()
-        read = None if described is None else message_class(described.output_type).FromString
-        rpc = self.channel.unary_unary(f"/{service}/{method}", None, read)
-        return rpc.with_call(body, timeout=timeout)
-
-    def stream(self, requests, answer="ModelStreamInferResponse"):
-        """Open ModelStreamInfer."""
-        rpc = self.channel.stream_stream(
-            f"/{SERVICE}/ModelStreamInfer",
-            message_class("ModelInferRequest").SerializeToString,
-            message_class(answer).FromString,
-        )
-        return rpc(requests, timeout=60)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.channel.close()
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +83,10 @@ def test_the_server_and_its_models_are_described(client):
     assert about.name == "quadriga"
     assert "classification" in about.extensions
     metadata = client.call("ModelMetadata", name="doubling")
-    assert (metadata.versions, metadata.platform) == (["1"], "onnxruntime_onnx")
+    assert (metadata.versions, metadata.platform) == (["1"], "onnx_onnxv1")
+    assert metadata.parameters["task"].string_param == "TENSOR"
+    detector = client.call("ModelMetadata", name="shapes-detector")
+    assert detector.parameters["task"].string_param == "OBJECT_DETECTION"
     assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
         ("x", "FP32", [-1, 3])
     ]
@@ -387,7 +351,7 @@ def test_requests_beyond_the_queue_are_refused(tmp_path, photo):
             try:
                 client.call("ModelInfer", image_request(photo))
             except grpc.RpcError as error:
-                return error.code().name, "at once" in error.details()
+                return error.code().name, "waiting requests" in error.details()
             return "OK", False
 
         assert set(pool.map(code, range(64))) == {("OK", False), ("UNAVAILABLE", True)}
@@ -416,10 +380,60 @@ def test_stopping_under_load_loses_nothing(tmp_path, shape):
     assert server.stop() == 0
     for thread in threads:
         thread.join()
-    assert {error.code().name for error in failed} == {"UNAVAILABLE"}
+    # Until a client has heard of the end, grpc cancels its calls.
+    assert {error.code().name for error in failed} <= {"UNAVAILABLE", "CANCELLED"}
     with ServerProcess(tmp_path / "data", SAMPLE_MODELS) as again:
         stored = [record["id"] for record in again.query({})]
     assert sorted(stored) == sorted(acknowledged)
+
+
+def test_a_rolling_restart_fails_no_call(tmp_path):
+    """Clients without a retry policy know two servers; each of these ends and is started again."""
+    doubling(tmp_path / "models" / "doubling" / "model.onnx")
+    ports = [free_port(), free_port()]
+    flags = ("--no-store", "--grpc-connection-age-s", "1", "--drain-s", "3", "--grpc-port")
+    servers = [
+        ServerProcess(tmp_path / f"data-{port}", tmp_path / "models", *flags, str(port))
+        for port in ports
+    ]
+    answered, failed, stop = [0] * 4, [], threading.Event()
+    body = rows_request(ROW).SerializeToString()
+
+    def send(number: int) -> None:
+        addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(f"ipv4:{addresses}", options) as channel:
+            infer = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            while not stop.is_set():
+                try:
+                    infer(body, timeout=30)
+                except grpc.RpcError as error:
+                    failed.append(f"{error.code()}: {error.details()}")
+                answered[number] += 1
+
+    with ExitStack() as stack:
+        for server in servers:
+            server.start()
+            stack.callback(server.stop)
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for server in servers:
+                before = list(answered)
+                server.wait_until(
+                    lambda before=before: all(
+                        now > count + 10 for now, count in zip(answered, before, strict=True)
+                    )
+                )
+                assert server.stop() == 0
+                server.start()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert failed == []
+    assert min(answered) > 20
 
 
 def test_open_streams_do_not_hold_up_the_end(tmp_path):
@@ -483,3 +497,35 @@ def test_a_port_in_use_is_refused_even_if_it_could_be_shared(speaking, tmp_path)
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()
         assert "-1" in said(occupied.getsockname()[1])
+
+
+def test_connections_and_calls_have_a_number(tmp_path):
+    flags = ("--grpc-port", "0", "--max-connections", "3", "--no-store")
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server, ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.grpc)) for _ in range(3)]
+        watches = [
+            health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest())
+            for client in clients
+        ]
+        assert [next(watch).status for watch in watches] == [SERVING] * 3
+        with pytest.raises(grpc.RpcError) as refused:
+            clients[0].call("ServerLive", timeout=20)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for watch in watches:
+            watch.cancel()
+        with Client(server.grpc) as late, pytest.raises(grpc.RpcError) as refused:
+            late.call("ServerLive", timeout=20)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert is_live_soon(clients[0])
+
+
+def is_live_soon(client):
+    """Ask until the server has seen that calls were cancelled."""
+    for _ in range(100):
+        try:
+            return client.call("ServerLive", timeout=20).live
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        time.sleep(0.1)
+    return False

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.pages import blocks
 from tests.server_process import ServerProcess, image_input, quadriga
 from tests.text_models import IMAGE_PLACES, encoder_decoder, expected, ids, vision_language, words
 
@@ -75,6 +76,39 @@ def test_a_wrong_request_is_a_400_that_says_why(server, white, parameters, messa
     status, answer = ask(server, white, **parameters)
     assert status == 400
     assert message in answer["error"]
+
+
+def test_the_two_inputs_of_chariots_page_are_one_image_and_its_question(server, white):
+    inputs = [
+        image_input("one", "args"),
+        image_input(white, "image", metadata='{"camera_id": "south"}'),
+        {"name": "max_new_tokens", "datatype": "INT64", "shape": [1], "data": [3],
+         "parameters": {"content_type": "raw"}},
+        {"name": "temperature", "datatype": "FP64", "shape": [1], "data": [0.8],
+         "parameters": {"content_type": "raw"}},
+        {"name": "do_sample", "datatype": "INT8", "shape": [1], "data": [False],
+         "parameters": {"content_type": "raw"}},
+    ]  # fmt: skip
+    status, answer = server.call("POST", PATH, {"inputs": inputs})
+    assert status == 200, answer
+    (output,) = answer["outputs"]
+    _, same = ask(server, white, prompt="one", max_new_tokens=3)
+    assert (output["name"], output["data"]) == ("image", same["outputs"][0]["data"])
+    record = server.call("GET", f"/api/inferences/{output['parameters']['inference_id']}")[1]
+    assert (record["metadata"], record["input"]["name"]) == ({"camera_id": "south"}, "image")
+
+
+def test_the_question_of_the_page_is_answered(server, white):
+    (text,) = (
+        text
+        for language, text in blocks("docs/protocols-reference.md")
+        if language == "json" and '"question"' in text
+    )
+    body = json.loads(text.replace("<image, base64>", image_input(white)["data"][0]))
+    status, answer = server.call("POST", PATH, body)
+    assert status == 200, answer
+    ((item,),) = answer["outputs"][0]["data"]
+    assert item["prompt"] == "How many ships?"
 
 
 def test_inspect_says_what_was_decided(tmp_path):

@@ -1,6 +1,7 @@
 """Exports as jobs of a running server, and imports beside one."""
 
 import json
+import re
 
 from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 
@@ -53,3 +54,12 @@ def test_jobs_outlive_kills(tmp_path, photo) -> None:
     assert server.call("GET", f"/api/jobs/{job_id}")[1]["state"] == "succeeded"
     assert server.request("GET", f"/api/jobs/{job_id}/result")[2].count(b"\n") == 1
     assert server.stop() == 0
+
+
+def test_metrics_have_every_process(tmp_path) -> None:
+    with ServerProcess(tmp_path / "data", MODEL, "--workers", "2") as server:
+        text = server.request("GET", "/metrics")[2].decode()
+    named = set(
+        re.findall(r'^process_resident_memory_bytes\{process="([^"]+)"\} ', text, re.MULTILINE)
+    )
+    assert named == {"supervisor", "worker-0", "worker-1", "writer", "jobs"}

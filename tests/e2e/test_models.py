@@ -31,6 +31,22 @@ def texts(path):
     )
 
 
+CODES = [b"\xff\xfe\xfd", "é".encode(), b"\xff\0\xfd"]
+
+
+def codes(path):
+    """A model that answers the position of a string among `CODES`."""
+    keys = {"keys_strings": CODES, "values_int64s": range(len(CODES)), "default_int64": -1}
+    node = helper.make_node("LabelEncoder", ["code"], ["position"], domain="ai.onnx.ml", **keys)
+    inputs = [value("code", ["n"], TensorProto.STRING)]
+    graph = helper.make_graph(
+        [node], "codes", inputs, [value("position", ["n"], TensorProto.INT64)]
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    path.parent.mkdir(parents=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+
 def external(path):
     """A model whose weights stand in a file beside it."""
     save(
@@ -50,6 +66,9 @@ def models(tmp_path_factory):
     doubling(root / "double" / "model.onnx")
     doubling(root / "fixed" / "1" / "model.onnx", batch=2)
     texts(root / "texts" / "model.onnx")
+    codes(root / "codes" / "model.onnx")
+    codes(root / "kept-codes" / "model.onnx")
+    (root / "kept-codes" / "model.toml").write_text('[store]\ninputs = "all"\n')
     half_plus(root / "scalar" / "model.onnx", 2.0, [])
     external(root / "external" / "model.onnx")
     for name, batch, toml in (
@@ -94,24 +113,24 @@ def test_tensors_go_in_and_out_by_the_names_of_the_graph(server):
         "POST", "/v2/models/double/infer", {"id": "7", "inputs": [tensor()]}
     )
     assert status == 200
+    (record,) = server.query({"request_id": "7"})
+    output = {"name": "y", "shape": [1, 3], "datatype": "FP32", "data": [2, 4, 6]}
+    parameters = {"inference_id": record["id"]}
     assert answer == {
         "model_name": "double",
         "model_version": "1",
         "id": "7",
-        "outputs": [{"name": "y", "shape": [1, 3], "datatype": "FP32", "data": [2, 4, 6]}],
+        "outputs": [{**output, "parameters": parameters}],
     }
-    (record,) = server.query({"request_id": "7"})
     assert record["task"] == "TENSOR"
-    assert record["predictions"] == answer["outputs"]
+    assert record["predictions"] == [output]
 
 
 def test_a_graph_without_axes_takes_one_number(server):
     tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [3.0]}
     status, answer = server.call("POST", "/v2/models/scalar/infer", {"inputs": [tensor]})
-    assert (status, answer["outputs"]) == (
-        200,
-        [{"name": "y", "shape": [], "datatype": "FP32", "data": [3.5]}],
-    )
+    (output,) = answer["outputs"]
+    assert (status, output["shape"], output["data"]) == (200, [], [3.5])
     for shape, data in (([1, 1], [3.0]), ([2], [3.0, 4.0])):
         body = {"inputs": [{**tensor, "shape": shape, "data": data}]}
         assert server.call("POST", "/v2/models/scalar/infer", body)[0] == 400
@@ -161,8 +180,52 @@ def test_texts_of_any_codec_come_back(server, data, shape, parameters):
     assert (output["data"], output["shape"]) == (["a", "ä"], [2])
 
 
+BYTE_STRINGS = [
+    ([{"b64": "//79"}], [0]),
+    ([{"b64": "//79"}, "é", {"b64": "w6k="}, "none", ""], [0, 1, 1, -1, -1]),
+    ([{"b64": "/wD9"}, {"b64": "//79"}], [2, 0]),  # of one length, so that a NUL is no end
+]
+
+
+@pytest.mark.parametrize(("data", "positions"), BYTE_STRINGS)
+def test_strings_that_are_no_text_reach_the_graph(server, data, positions):
+    body = {"inputs": [tensor("code", [len(data)], "BYTES", data)]}
+    status, answer = server.call("POST", "/v2/models/codes/infer", body)
+    assert status == 200, answer
+    assert answer["outputs"][0]["data"] == positions
+    status, answer = server.call("POST", "/v1/models/codes:predict", {"instances": data})
+    assert (status, answer) == (200, {"predictions": positions})
+
+
+@pytest.mark.parametrize(("data", "positions"), BYTE_STRINGS)
+def test_strings_that_are_no_text_are_kept_and_can_be_sent_again(server, data, positions):
+    body = {"inputs": [tensor("code", [len(data)], "BYTES", data)]}
+    status, answer = server.call("POST", "/v2/models/kept-codes/infer", body)
+    assert status == 200, answer
+    inference_id = answer["outputs"][0]["parameters"]["inference_id"]
+    _, headers, kept = server.request("GET", f"/api/inferences/{inference_id}/input")
+    header = {"Inference-Header-Content-Length": headers["inference-header-content-length"]}
+    status, _, resent = server.request("POST", "/v2/models/kept-codes/infer", kept, header)
+    assert status == 200, resent
+    assert json.loads(resent)["outputs"][0]["data"] == positions
+
+
 @pytest.mark.parametrize(
-    ("data", "message"), [(["a"], "expected base64"), (["/w=="], "expected texts in UTF-8")]
+    ("data", "message"),
+    [
+        ([{"b64": "/wD9"}, "a"], "input 'code': expected texts in UTF-8, or bytes without NUL or all"),
+        ([{"b64": "/w=="}, "a" * 300_000, *["b"] * 1000], "each element as long as the longest, got 300000 x 1002"),
+    ],
+)  # fmt: skip
+def test_strings_that_the_graph_could_not_tell_apart_are_refused(server, data, message):
+    body = {"inputs": [tensor("code", [len(data)], "BYTES", data)]}
+    status, answer = server.call("POST", "/v2/models/codes/infer", body)
+    assert status == 400
+    assert message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [(["a"], "expected base64"), (["/w=="], "the texts it answers in UTF-8")]
 )
 def test_base64_that_is_none_is_refused(server, data, message):
     tensor_input = {**tensor("text", [1], "BYTES", data), "parameters": {"content_type": "base64"}}
@@ -196,12 +259,24 @@ def test_metadata_of_models(server):
     assert answer == {
         "name": "double",
         "versions": ["1"],
-        "platform": "onnxruntime_onnx",
+        "platform": "onnx_onnxv1",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
         "properties": {"task": "TENSOR"},
     }
-    assert server.call("GET", "/v2/models/colours")[1]["inputs"][0]["datatype"] == "BYTES"
+    colours = server.call("GET", "/v2/models/colours")[1]
+    assert colours["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    assert colours["properties"].keys() == {"task", "graph_inputs", "graph_outputs"}
+    (graph_input,) = json.loads(colours["properties"]["graph_inputs"])
+    image = np.zeros([max(size, 1) for size in graph_input["shape"]], np.float32)
+    raw = {
+        **tensor(graph_input["name"], image.shape, graph_input["datatype"], image.ravel().tolist())
+    }
+    body = {"inputs": [raw], "parameters": {"content_type": "raw"}}
+    status, answer = server.call("POST", "/v2/models/colours/infer", body)
+    assert status == 200, answer
+    names = [row["name"] for row in json.loads(colours["properties"]["graph_outputs"])]
+    assert [output["name"] for output in answer["outputs"]] == names
     names = server.call("GET", "/v2/models")[1]["models"]
     assert "training" not in names
     assert {"double", "broken", "fixed"} <= set(names)
@@ -232,6 +307,8 @@ def test_a_failed_model_keeps_a_strict_server_unready(models, tmp_path):
     status, answer = server.call("GET", "/v2/health/ready")
     assert status == 400
     assert "broken 1" in answer["error"]
+    assert (answer["live"], answer["ready"], answer["status"]) == (True, False, "not ready")
+    assert server.call("GET", "/ready") == (status, answer)
     assert server.call("POST", "/v2/models/double/infer", {"inputs": [tensor()]})[0] == 200
     assert server.stop() == 0
 
@@ -283,7 +360,7 @@ def test_more_requests_than_may_wait_are_refused_at_once(models, tmp_path):
         assert statuses == {200, 503}
         refused = next(answer for answer in answers if answer[0] == 503)
         assert refused[1]["retry-after"] == "1"
-        assert "at once" in json.loads(refused[2])["error"]
+        assert "waiting requests" in json.loads(refused[2])["error"]
 
 
 def test_several_workers_share_the_port_and_the_store(models, tmp_path):

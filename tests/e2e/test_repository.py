@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -167,6 +168,32 @@ def test_files_sent_are_a_model_until_the_next_load(server, tmp_path):
     assert len(folders) == 1
     assert unload(server, "sent")[0] == 200
     assert list((server.data / "run").glob("*/models/*")) == []
+
+
+def test_an_archive_is_loaded_and_replaced(server, tmp_path):
+    def zipped(make, version):
+        graph = make(tmp_path / f"{version}.onnx")
+        with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+            archive.write(graph, f"packed/{version}/model.onnx")
+        return (tmp_path / "packed.zip").replace(server.models / "packed.zip")
+
+    zipped(doubling, 1)
+    assert load(server, "packed")[0] == 200
+    assert everywhere(server, "packed") == {(200, 2)}
+    zipped(tripling, 2)
+    assert everywhere(server, "packed") == {(200, 2)}
+    assert load(server, "packed")[0] == 200
+    assert everywhere(server, "packed", "2") == {(200, 3)}
+    (server.models / "packed.zip").write_bytes(b"no zip")
+    status, answer = load(server, "packed")
+    assert status == 400
+    assert answer["error"] == "cannot unpack packed.zip: File is not a zip file"
+    assert everywhere(server, "packed") == {(200, 3)}
+    zipped(tripling, 2)  # or a worker that starts again fails
+    sent = base64.b64encode((server.models / "packed.zip").read_bytes()).decode()
+    assert load(server, "unpacked", **{"file:model.zip": sent})[0] == 200
+    assert everywhere(server, "unpacked", "2") == {(200, 3)}
+    assert unload(server, "unpacked")[0] == 200
 
 
 @pytest.mark.parametrize("path", ["../x.onnx", "/tmp/x.onnx", "1/../../x.onnx", "model.toml", ""])

@@ -224,8 +224,10 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
     url = postgres.create(migrated=False)
     stored = Stored(url)
     chance = random.Random(1)
-    postgres.stop()  # it is not there at the start either
     server = ServerProcess(tmp_path / "data", MODEL, "--database", url).start()
+    assert server.stop() == 0
+    postgres.stop()  # it is not there at the start either, but the data folder has its worker numbers
+    server.start()
     clients = Clients(server, shape[0], 2)
     delays_s = []
     try:

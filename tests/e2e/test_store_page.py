@@ -48,14 +48,19 @@ def test_the_commands_of_the_page_do_what_it_says(
         for command in queries:
             local_command = command.replace("localhost:8080", server.host).replace(ID, inference_id)
             answers.append(json.loads(shell(local_command, tmp_path)))
-        changed, truth, stated, by_path, feedback, deleted, counted, rule = answers
+        changed, truth, stated, by_path, reviewed, feedback, deleted, counted, rule = answers
         assert changed["metadata"] == {"camera_id": "north", "altitude": 121, "operator": "amy"}
         history = server.call("GET", f"/api/inferences/{inference_id}/metadata/history")[1]
         assert kinds(history) == kinds(documented("history"))
         assert history["history"][0]["set"] == documented("history")["history"][0]["set"]
         assert [annotation["label"] for annotation in truth["ground_truth"]] == ["star"]
-        assert stated == {"stated": 2, "matched": 0}
-        assert by_path == {"stated": 24, "matched": 0}
+        none_refused = {"matched": 0, "refused": [], "refused_more": 0}
+        assert stated == {"stated": 2, **none_refused}
+        assert by_path == {"stated": 24, **none_refused}
+        current = server.call("GET", f"/api/inferences/{inference_id}/ground-truth")[1]
+        assert kinds(current) == kinds(documented("revision"))
+        assert (current["annotations"], current["source"]) == (truth["ground_truth"], "eve")
+        assert current["review"] == reviewed["ground_truth_review"] == "approved"
         assert [annotation["comment"] for annotation in feedback["feedback"]] == ["well seen"]
         assert deleted == {"count": 0, "ids": [], "more": False}
         assert counted["groups"][0].keys() == documented("groups")["groups"][0].keys()

@@ -9,7 +9,7 @@ from PIL import Image
 
 from quadriga.engine.image_inference import ImageModel, infer_images
 from quadriga.engine.model import Model
-from quadriga.engine.repository import find_model
+from quadriga.engine.model_folders import find_model
 from quadriga.proto.messages import InferRequest, Tensor
 from tests.server_process import IMAGES, SAMPLE_MODELS
 

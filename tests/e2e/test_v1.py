@@ -336,3 +336,20 @@ def test_settings_reach_the_wire(tmp_path):
     described = [path for path in document["paths"] if path.startswith("/v1")]
     assert "/v1/models/{name}/labels/{label}:predict" in described
     assert not [path for path in described if "..." in path]
+
+
+def test_what_a_limit_left_out_is_said_in_every_protocol(server) -> None:
+    image = (IMAGES / "segmentation" / "scene_02.jpg").read_bytes()
+    whole = server.infer("shapes-segmenter", image, regions="class")
+    assert "truncated" not in whole["parameters"]
+    cut = {"regions": "class", "max_segments": 1}
+    body = json.dumps({"inputs": [image_input(image, **cut)]})
+    _, headers, content = server.request("POST", "/v2/models/shapes-segmenter/infer", body)
+    (output,) = json.loads(content)["outputs"]
+    assert len(output["data"][0]) == 1
+    assert output["parameters"]["truncated"] is True
+    assert output["parameters"]["total_segments"] == len(whole["data"][0]) > 1
+    assert headers["quadriga-truncated"] == str(len(whole["data"][0]))
+    body = json.dumps({"instances": [{"b64": base64_text(image)}], "parameters": cut})
+    _, headers, _ = server.request("POST", "/v1/models/shapes-segmenter:predict", body)
+    assert headers["quadriga-truncated"] == str(len(whole["data"][0]))

@@ -12,11 +12,11 @@ import numpy as np
 import timm
 import torch
 import transformers as hf
-from PIL import Image, ImageDraw
+from pictures import SIZES, picture
+from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 from timm.models import save_for_hf
 
-SIZES = {"landscape": (321, 200), "portrait": (150, 263), "small": (37, 29)}
 LABELS = dict(enumerate(["plate", "Zebra", "apple", "key", "Boat", "nut", "eel"]))
 NAMES = {"id2label": LABELS, "label2id": {name: index for index, name in LABELS.items()}}
 RESNET = {"embedding_size": 16, "hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1]}
@@ -60,22 +60,6 @@ HGNET = {
     "stage_light_block": [False, False, True, True],
     "stage_kernel_size": [3, 3, 3, 3],
 }
-
-
-def picture(name: str) -> Image.Image:
-    """Draw shapes on noise, fine and coarse."""
-    width, height = SIZES[name]
-    rng = np.random.default_rng(sorted(SIZES).index(name))
-    fine = rng.integers(0, 256, (height, width, 3), np.uint8)
-    coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8)).resize((width, height))
-    image = Image.blend(coarse, Image.fromarray(fine), 0.3)
-    draw = ImageDraw.Draw(image)
-    for _ in range(6):
-        left, right = np.sort(rng.integers(0, width, 2)).tolist()
-        top, bottom = np.sort(rng.integers(0, height, 2)).tolist()
-        shape = rng.choice([draw.rectangle, draw.ellipse])
-        shape((left, top, right, bottom), fill=tuple(rng.integers(0, 256, 3).tolist()))
-    return image
 
 
 class Outputs(torch.nn.Module):

@@ -13,7 +13,7 @@ os.environ.update({"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_VE
 
 import numpy as np
 import torch
-from export_vision import SIZES, picture
+from pictures import SIZES, picture
 from PIL import Image
 from ultralytics import YOLO
 from ultralytics.data.augment import LetterBox

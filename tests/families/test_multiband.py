@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from quadriga.engine.image_inference import ImageModel, infer_images
 from quadriga.engine.inspection import describe_input
-from quadriga.engine.repository import Model
+from quadriga.engine.model import Model
 from quadriga.engine.session import LoadError
 from quadriga.engine.validation import validate
 from quadriga.proto.errors import InvalidRequest

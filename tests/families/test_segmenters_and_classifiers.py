@@ -4,6 +4,7 @@ The encoders are written from each family's documents, not from the segmenters.
 """
 
 import cv2
+import msgspec
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -15,6 +16,7 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.contours import fill, to_rings
 from quadriga.tasks.image import MAX_PIXELS
+from quadriga.tasks.specification import InputSpec
 from tests.families.folders import (
     HEIGHT,
     LABELS,
@@ -208,6 +210,7 @@ SAME = {"size_wh": (WIDTH, HEIGHT), "resize": "stretch", "color": "rgb", "scale"
 ZERO_TO_ONE = {"mean": (0, 0, 0), "std": (1, 1, 1), "scale": 1 / 255, "color": "rgb"}
 LETTERBOX = {**ZERO_TO_ONE, "size_wh": (128, 128), "resize": "letterbox", "pad_value": 114}
 AT_SAME = ("input", ["batch", 3, HEIGHT, WIDTH])
+CHANNELS_LAST = ("image", ["batch", HEIGHT, WIDTH, 3])
 AT_128 = ("images", [1, 3, 128, 128])
 AT_96 = ("input", ["batch", 3, 96, 96])
 BOTH = (("cat", CAT_SCORE, region(*CAT)), ("dog", DOG_SCORE, region(*DOG)))
@@ -217,6 +220,11 @@ CERTAIN = tuple((label, 1, mask) for label, _, mask in BOTH)
 IN_MASK = tuple((label, score * sigmoid(6), mask) for label, score, mask in BOTH)
 NOT_KNOWN = '[input]\nresize = "stretch"\nscale = 1.0\nmean = [123.7, 116.3, 103.5]\nstd = [58.4, 57.1, 57.4]'
 THREE = {"labels.txt": "ant\ncat\ndog\n"}
+
+
+def last(maps):
+    """Maps with their channels last, as Keras and TensorFlow order them."""
+    return np.ascontiguousarray(np.moveaxis(maps, 0, -1))
 
 
 def thing(score):
@@ -247,6 +255,22 @@ SEGMENTERS = [
          files=toml("class-map", labels=GROUND), input=SAME),
     case("class-map", {"map": class_map().astype(np.int64)[None]}, CERTAIN, "class-map, with one channel",
          image=AT_SAME, files=toml("class-map", labels=GROUND), input=SAME),
+    case("unet", {"masks": last(class_logits())}, BOTH, "unet, channels last",
+         image=CHANNELS_LAST, files=toml("unet", labels=GROUND), input=ZERO_TO_ONE),
+    case("unet", {"masks": last(class_logits())}, BOTH, "unet, channels last but for the image's",
+         image=AT_SAME, files=toml("unet", labels=GROUND), input=ZERO_TO_ONE),
+    case("unet", {"masks": last(class_logits())}, BOTH, "unet, channels last, as model.toml says",
+         image=AT_SAME, files=toml("unet", '[output]\nlayout = "nhwc"', labels=GROUND)),
+    case("class-map", {"map": last(class_map().astype(np.int64)[None])}, CERTAIN, "class-map, channel last",
+         image=CHANNELS_LAST, files=toml("class-map", labels=GROUND), input={"layout": "nhwc"}),
+    case("binary-unet", {"mask": last(np.where(region(*CAT), 0.875, 0.25).astype(np.float32)[None])},
+         thing(0.875), "binary-unet, channel last", image=CHANNELS_LAST,
+         files=toml("binary-unet", labels=["thing"]), input={"layout": "nhwc"}),
+    case("binary-segmentation", {"mask": np.where(region(*CAT), 4, -4).astype(np.float32)[None]},
+         thing(sigmoid(4)), image=AT_SAME, files=toml("binary-segmentation", labels=["thing"]), input=SAME),
+    case("binary-unet", {"mask": np.where(region(*CAT), 0.875, 0.25).astype(np.float32)[None]},
+         thing(0.875), image=AT_SAME, files=toml("binary-unet", labels=["background", "thing"]),
+         input={**ZERO_TO_ONE, "resize": "stretch"}),
     case("birefnet", {"side": SIDE_OUTPUT, "mask": np.where(region(*CAT), 4, -4).astype(np.float32)[None]},
          thing(sigmoid(4)), image=AT_SAME, files=toml("birefnet", labels=["thing"]), input=SAME),
     case("u2net", {"d0": U2NET[None], "d1": SIDE_OUTPUT}, thing(0.875), image=AT_SAME,
@@ -416,10 +440,13 @@ def test_an_empty_line_of_labels_moves_none(text, tmp_path):
 
 
 REFUSED = [
-    ({"m": np.zeros((1, 48, 64), np.float32)}, {}, ["birefnet", "u2net"]),
+    ({"m": np.zeros((1, 48, 64), np.float32)}, {}, ["binary-segmentation", "binary-unet", "birefnet", "u2net"]),
     ({"m": np.zeros((48, 64), np.int64)}, {}, ["class-map", "ultralytics-semantic"]),
+    ({"m": np.zeros((1, 48, 64), np.int64)}, {}, ["class-map", "ultralytics-semantic"]),
+    ({"m": np.zeros((48, 64, 1), np.int64)}, {}, ["class-map", "ultralytics-semantic"]),
+    ({"m": np.zeros((48, 64, 1), np.float32)}, {}, ["binary-segmentation", "binary-unet", "birefnet", "u2net"]),
     ({"m": class_logits()}, {}, ["torchvision-semantic", "unet", "segformer"]),
-    (LOGITS, {}, ["torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls"]),
+    (LOGITS, {}, ["plain-classifier", "torchvision-classifier", "timm", "ultralytics-cls"]),
     (maskformer(), pixel_values("MaskFormerForInstanceSegmentation", GROUND), ["maskformer", "maskformer-instance"]),
     (mask2former(), pixel_values("Mask2FormerForUniversalSegmentation", GROUND, model_type="mask2former"), ["mask2former", "mask2former-instance"]),
 ]  # fmt: skip
@@ -433,3 +460,19 @@ def test_what_several_families_answer_is_refused_with_the_lines_to_write(
         load(case("", outputs, (), image=AT_SAME, files=files), tmp_path)
     lines = [line for line in str(refusal.value).splitlines() if line.startswith("  ")]
     assert [line.split('"')[1] for line in lines] == [*families, "tensor"]
+    otherwise = next(line for line in str(refusal.value).splitlines() if "below [input]" in line)
+    keys = otherwise.partition("[input]: ")[2].rstrip(".").split(", ")
+    assert set(keys) <= {field.encode_name for field in msgspec.structs.fields(InputSpec)}
+    assert {"resize", "color", "scale", "mean", "std", "interpolation"} <= set(keys)
+
+
+def test_an_open_size_is_asked_for_with_the_way_to_do_without(tmp_path):
+    image = ("image", ["batch", "height", "width", 3])
+    outputs = {"map": last(class_map().astype(np.int64)[None])}
+    with pytest.raises(LoadError, match=r'\[input\] size is required .*, or resize = "none"'):
+        load(case("", outputs, (), image=image), tmp_path)
+    toml_text = 'family = "class-map"\nlabels = ["ground", "cat", "dog"]\n[input]\nresize = "none"'
+    model = load(
+        case("class-map", outputs, (), image=image, files={"model.toml": toml_text}), tmp_path
+    )
+    assert model.spec.input.resize == "none"

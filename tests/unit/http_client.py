@@ -8,12 +8,30 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.testing import TestClient
 
+from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
+from quadriga.engine.api.ground_truth import ground_truth_routes
+from quadriga.engine.api.inferences import inference_routes
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.store.changes.service import ChangeService
+from quadriga.store.inferences import InferenceReader
 
 
 def client_of(handlers: Sequence[HTTPRouteHandler]) -> TestClient[Litestar]:
     """A client of these routes, whose errors are answered as a server answers them."""
     return TestClient(Litestar(handlers, exception_handlers=EXCEPTION_HANDLERS))
+
+
+def store_routes(
+    inferences: InferenceReader | None, changes: ChangeService | None = None, threads: int = 4
+) -> list[HTTPRouteHandler]:
+    """Return the routes that read and change the store, with so many threads for each kind."""
+    queries, changing = (BoundedThreads(kind, threads, 64, 30.0) for kind in ("queries", "changes"))
+    routes = inference_routes(inferences, StoreQueries(inferences, queries))
+    if changes is not None:
+        routes += [*change_routes(changes, changing), *ground_truth_routes(changes, changing)]
+    return routes
 
 
 def call(client: TestClient[Litestar], method: str, path: str, body: Any = b"") -> tuple[int, Any]:

@@ -72,6 +72,8 @@ RUN_BY = {
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}files_are_evaluated_as_the_page_says",
         f"json {EVALUATION}test_files.py::test_the_record_of_the_document_is_one",
+        f"sh {HERE}commands_have_the_options_that_are_written",
+        f"sh {EVALUATION}test_schedules.py::test_the_example_of_the_document_is_a_schedule",
     ],
     "docs/evaluation-reference.md": [
         f"json {EVALUATION}test_detection.py::test_the_example_of_the_document_gives_its_numbers",
@@ -81,6 +83,7 @@ RUN_BY = {
         f"json {EVALUATION}test_evaluation_documents.py::test_examples_have_the_numbers_that_are_said",
         f"json {EVALUATION}test_evaluation_examples.py::test_examples_give_their_numbers",
         "sh tests/e2e/test_evaluations.py::test_the_command_of_the_page_submits_a_job",
+        f"json {EVALUATION}test_history.py::test_an_alert_and_its_line_are_as_the_page_shows",
         "python tests/unit/monitor/report/test_page.py::test_documented_lines_write_a_page",
         f"sh {HERE}commands_have_the_options_that_are_written",
     ],
@@ -91,6 +94,7 @@ RUN_BY = {
     "docs/glossary.md": [],
     "docs/models.md": [
         f" {HERE}the_folders_of_the_page_are_models",
+        f"toml {HERE}tables_of_model_toml_are_read",
         f" {HERE}the_embedding_is_named_as_the_page_shows",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
@@ -108,6 +112,7 @@ RUN_BY = {
         f"json {V1}",
         f"sh {V1}",
         f"sh {V1}",
+        "json tests/e2e/test_image_text.py::test_the_question_of_the_page_is_answered",
         f" {HERE}commands_have_the_options_that_are_written",
         f" {HERE}findings_of_the_conformance_are_of_its_cases",
     ],
@@ -127,7 +132,7 @@ RUN_BY = {
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
     "docs/store.md": [
         f"{language} {STORE}"
-        for language in ("", "json", "", "sh", "json", *["sh"] * 5, "", "json", "sh", "json", *["sh"] * 3)
+        for language in ("", "json", "", "sh", "json", *["sh"] * 4, "json", "sh", "sh", "", "json", "sh", "json", *["sh"] * 3)
     ],
     "sample_models/README.md": [],
     "sample_models/images/README.md": [],

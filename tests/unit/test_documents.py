@@ -12,7 +12,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from quadriga.engine import settings
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
@@ -146,12 +148,14 @@ def test_every_endpoint_stands_in_a_table_once():
     offered += [
         (verb, path.replace(":str", ""))
         for handler in [
-            *inference_routes(None),
-            *change_routes(None),
-            *job_routes(None),
-            *evaluation_routes(None),
+            *inference_routes(None, None),
+            *change_routes(None, None),
+            *ground_truth_routes(None, None),
+            *job_routes(None, None),
+            *evaluation_routes(None, None),
             *drift_routes(None),
-            *schedule_routes(ROOT),
+            *schedule_routes(ROOT, None),
+            *evaluation_schedule_routes(ROOT, None, None),
             metrics_route(PrometheusMetrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}

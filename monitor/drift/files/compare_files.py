@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.comparison import as_summary, compare
 from quadriga.monitor.drift.files.columns import (
     ColumnTypeError,
     as_labels,
@@ -24,8 +24,11 @@ from quadriga.monitor.drift.files.columns import (
     time_order,
 )
 from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, read_table
+from quadriga.monitor.drift.identifiers import identifier_reason
+from quadriga.monitor.drift.presence import with_presence
 from quadriga.monitor.drift.samples import DriftError, Kind, build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
+from quadriga.monitor.drift.source_search import find_source
 from quadriga.monitor.report.schema import Data, Report, Window, provenance
 from quadriga.store.records import timestamp_text
 
@@ -92,7 +95,18 @@ def compare_files(
         except DriftError as error:
             raise DriftError(f"{table.name}: {error}") from error
         windows.append({"start": start, "end": end})
-    report = compare(samples[0], samples[1], settings)
+    settings = settings or ComparisonSettings()
+    sides = as_summary(samples[0], settings), as_summary(samples[1], settings)
+    named_kinds = options.kinds()
+    for name in columns[0].keys() - named_kinds.keys():
+        if reason := identifier_reason(name, sides[0].sample, sides[1].sample):
+            left_out[name] = reason
+    sides = sides[0].without(left_out), sides[1].without(left_out)
+    explanation = find_source(*sides)
+    if explanation is not None:
+        sides = explanation[1]
+    sides = with_presence(*sides, names=columns[0])
+    report = compare(*sides, settings)
     data = report.data
     shown_parameters = {
         "baseline": _json_path(baseline),
@@ -101,6 +115,9 @@ def compare_files(
         "source_key": source_key,
         "left_out": left_out,
     }
+    if explanation is not None:
+        source = explanation[0]
+        shown_parameters |= {"source_key": source.column, "source_key_reason": source.reason}
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),

@@ -63,6 +63,11 @@ def power_status(
     if min_n_eff < settings.insufficient:
         expected = f"expected {settings.insufficient:g} independent values on each side"
         return "insufficient", f"{expected}, got {min_n_eff:.0f} (as {units.kind})"
+    if units.has_memory:
+        return (
+            "insufficient",
+            "rows resemble rows further away, as where cameras take turns: name their source in source_keys",
+        )
     if not units.is_comparable:
         return "insufficient", "expected runs of rows as long as blocks, got too few rows of each"
     count = len(units.is_current)

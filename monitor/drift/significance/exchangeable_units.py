@@ -3,25 +3,35 @@
 Rows that resemble each other cannot be permuted one by one; docs/drift-reference.md explains how units are chosen.
 """
 
+import math
 from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from quadriga.monitor.drift.significance.memory import (
+    BLOCK_CORRELATION_TIMES,
+    NO_MEMORY,
+    Memory,
+    effective_dimensions,
+    find_memory,
+)
 from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
-BLOCK_CORRELATION_TIMES = 5
-"""Length of a block, in integrated correlation times: ten times that in which correlation falls to 1/e."""
 _MAX_TIME_RATIO = 3.0
 """Ratio of the window's correlation time to the baseline's above which each side gets blocks of its own length."""
 _MIN_CERTAIN_ROWS = 500
 """Minimum number of baseline rows to trust that its correlation time is the shorter one."""
+_SEVERAL_DIMENSIONS, _MANY_DIMENSIONS = 2, 8
+"""Numbers of uncorrelated dimensions from which blocks are 1.4 times and twice as long."""
 _MAX_UNITS = 2_000
 """Maximum number of units: blocks get longer, or sources are put together, to keep permutations fast."""
 _QUARTERS = 4
 """Number of segments that a long series is cut into to estimate its correlation."""
-_MIN_QUARTERED_ROWS = 40
+_MIN_QUARTERED_ROWS = 160
 """Minimum number of rows of a series to estimate its quarters separately."""
+_MANY_SOURCES, _MANY_TIMES = 8, 3
+"""Number of sources from which series have to be so many times longer: with many, one hides what changes in another."""
 _MIN_STANDARD_ERRORS = 3.3
 """Minimum of the lag-1 correlation times sqrt(n) to count as significant: 3 standard errors, as the median of four
 quarters has a standard error of 1.1/sqrt(n)."""
@@ -57,6 +67,13 @@ class ExchangeableUnits(NamedTuple):
     has_equal_weights: bool = False
     """Whether each unit weighs the same, whatever the number of its rows. Blocks whose lengths are proportional to
     the correlation time of their side have similar variances, even if only one side is correlated in time."""
+    memory: tuple[Memory, Memory] = (NO_MEMORY, NO_MEMORY)
+    """Memory of baseline and current across units."""
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether units resemble later ones, so that they are not exchangeable."""
+        return any(memory.is_present for memory in self.memory)
 
 
 def exchangeable_units(
@@ -80,11 +97,47 @@ def exchangeable_units(
         correlation_time(rows, origin) for rows, origin in zip(scores, origins, strict=True)
     )
     if max(baseline_time, current_time) <= 1:
-        return _row_units((len(scores[0]), len(scores[1])))
-    if current_time > _MAX_TIME_RATIO * baseline_time and len(scores[0]) >= _MIN_CERTAIN_ROWS:
-        return _block_units(origins, (baseline_time, current_time), has_equal_weights=True)
-    longest_time = max(baseline_time, current_time)
-    return _block_units(origins, (longest_time, longest_time), has_equal_weights=False)
+        units = _row_units((len(scores[0]), len(scores[1])))
+    elif current_time > _MAX_TIME_RATIO * baseline_time and len(scores[0]) >= _MIN_CERTAIN_ROWS:
+        times = baseline_time, current_time
+        units = _block_units(
+            origins, times, block_times=_block_times(scores[0]), has_equal_weights=True
+        )
+    else:
+        times = (max(baseline_time, current_time),) * 2
+        units = _block_units(
+            origins, times, block_times=_block_times(scores[0]), has_equal_weights=False
+        )
+    return units._replace(memory=_memory(scores, origins, units))
+
+
+def _block_times(scores: Float32Array) -> int:
+    """Return the length of blocks in correlation times: what neighbouring blocks share adds up over dimensions."""
+    if scores.shape[1] <= _SEVERAL_DIMENSIONS:
+        return BLOCK_CORRELATION_TIMES
+    dimensions = effective_dimensions(scores - scores.mean(axis=0))
+    if dimensions > _MANY_DIMENSIONS:
+        return 2 * BLOCK_CORRELATION_TIMES
+    is_several = dimensions > _SEVERAL_DIMENSIONS
+    return round(1.4 * BLOCK_CORRELATION_TIMES) if is_several else BLOCK_CORRELATION_TIMES
+
+
+def _memory(
+    scores: tuple[Float32Array, Float32Array],
+    origins: tuple[Origin, Origin],
+    units: ExchangeableUnits,
+) -> tuple[Memory, Memory]:
+    """Return the memory of both sides across units."""
+    units_of_sides = np.split(units.unit_of_row, [len(scores[0])])
+    memories = []
+    for rows, origin, unit_of_row in zip(scores, origins, units_of_sides, strict=True):
+        order = np.lexsort((origin.runs, origin.sources))
+        _, sources = np.unique(origin.sources[order], return_inverse=True)
+        centred = rows[order].astype(np.float64)
+        centred -= _group_means(rows[order], sources)[sources]
+        unit_length = -(-len(rows) // len(np.unique(unit_of_row)))
+        memories.append(find_memory(centred, sources, unit_length))
+    return memories[0], memories[1]
 
 
 def correlation_time(scores: Float32Array, origin: Origin) -> float:
@@ -99,10 +152,14 @@ def correlation_time(scores: Float32Array, origin: Origin) -> float:
     if len(runs) < 3:
         return 1.0
     lengths = np.diff(np.r_[_run_starts(sources), len(sources)])
-    segment_counts = np.where(lengths >= _MIN_QUARTERED_ROWS, _QUARTERS, 1)
+    has_many_sources = len(lengths) >= _MANY_SOURCES
+    min_rows = _MIN_QUARTERED_ROWS * (_MANY_TIMES if has_many_sources else 1)
+    segment_counts = np.where(lengths >= min_rows, _QUARTERS, 1)
     segments = _segment_numbers(lengths, segment_counts)
     rows = scores[order] - _group_means(scores[order], segments)[segments]
     quarters = (np.arange(int(segment_counts.sum())) % _QUARTERS)[segments]
+    if has_many_sources and segment_counts.max() == 1:
+        quarters = segments % _QUARTERS  # of the sources, instead of the quarters of each
     correlation = partial(_lagged_correlation, rows, segments, runs, quarters)
     first = correlation(1)
     if not first * np.sqrt(len(rows)) >= _MIN_STANDARD_ERRORS:
@@ -115,6 +172,15 @@ def correlation_time(scores: Float32Array, origin: Origin) -> float:
     ):
         correlations.append(correlation(len(correlations) + 1))
     return _integrated_time(correlations, length)
+
+
+def _largest_time(time: float, count: int) -> float:
+    """Return an integrated correlation time of so many rows, plus its standard error.
+
+    Source: Sokal, Monte Carlo Methods in Statistical Mechanics (1996), for a sum over three times itself.
+    """
+    error = math.sqrt(2 * (6 * time + 1) / count) if time > 1 else 0.0
+    return time * (1.0 + min(error, 1.0))
 
 
 def _integrated_time(correlations: list[float], length: float) -> float:
@@ -246,11 +312,15 @@ def _design_effect(
 
 
 def _block_units(
-    origins: tuple[Origin, Origin], times: tuple[float, float], *, has_equal_weights: bool
+    origins: tuple[Origin, Origin],
+    times: tuple[float, float],
+    *,
+    block_times: int,
+    has_equal_weights: bool,
 ) -> ExchangeableUnits:
-    """Cut each source into blocks of nearly equal length, proportional to the correlation time of its side."""
+    """Cut each source into blocks of nearly equal length, of so many correlation times of their side."""
     n = [len(origin.sources) for origin in origins]
-    min_lengths = [BLOCK_CORRELATION_TIMES * time for time in times]
+    min_lengths = [block_times * time for time in times]
     stretch = max(
         sum(count / length for count, length in zip(n, min_lengths, strict=True)) / _MAX_UNITS, 1.0
     )
@@ -280,7 +350,7 @@ def _block_units(
         unit_of_row=np.concatenate(units_of_rows),
         is_current=np.concatenate(is_current),
         strata=codes if has_strata else np.zeros_like(codes),
-        n_eff=(n[0] / times[0], n[1] / times[1]),
+        n_eff=(n[0] / _largest_time(times[0], n[0]), n[1] / _largest_time(times[1], n[1])),
         is_comparable=is_comparable,
         has_equal_weights=has_equal_weights,
     )

@@ -5,8 +5,7 @@
 
 import logging
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.parameters import DriftParameters
-from quadriga.monitor.drift.watch.alerts import Outbox
 from quadriga.monitor.drift.watch.change_detectors import WARM_UP, Series
+from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.report.schema import (
     PastSignal,
@@ -25,16 +24,14 @@ from quadriga.monitor.report.schema import (
     effect_ratio,
     sorted_by_effect,
 )
-from quadriga.store.disk import write_atomically
+from quadriga.monitor.watch.alerts import Outbox
+from quadriga.monitor.watch.history_file import HistoryFile
 from quadriga.store.query.moments import parse_moment_us
 
-HISTORY_SUFFIX = "jsonl"
 WATCH_SUFFIX = "watch.json"
 
 MAX_SHOWN = 100
 """Maximum number of windows in the history of a report."""
-MAX_BYTES = 32 << 20
-"""Maximum size of a history file; when it is exceeded, the older half is dropped."""
 MAX_CHANGES = 20
 """Maximum number of changes that are saved for a signal and detector: the latest ones."""
 MAX_LOGGED = 3
@@ -42,7 +39,6 @@ MAX_LOGGED = 3
 MIN_UNIT = 0.25
 """Smallest unit of a series, as a share of the minimum effect: effects that hardly vary would raise changes otherwise."""
 EPOCH = "1970-01-01T00:00:00Z"
-_TAIL_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -91,17 +87,12 @@ class DriftHistory(msgspec.Struct, frozen=True):
     detectors: dict[str, Detectors] = {}
 
 
-_decoder = msgspec.json.Decoder(HistoryEntry)
-
-
 def with_history(directory: Path, report: Report, parameters: DriftParameters) -> Report:
     """Return a report with its history: its window, after the latest ones that had the same baseline, or failed."""
     entry = _history_entry(report, parameters)
     previous = [
         past
-        for past in _read_entries(
-            model_file_path(directory, parameters.model, HISTORY_SUFFIX), _TAIL_BYTES
-        )
+        for past in _history_file(directory, parameters.model).latest_entries()
         if (past.baseline == entry.baseline or past.status == "error")
         and past.report != entry.report
     ]
@@ -119,7 +110,7 @@ def record_window(directory: Path, report: Report, parameters: DriftParameters) 
     watch = read_model_file(path, WatchState) or WatchState()
     if watch.last == entry.report:
         return
-    _append_entry(directory, model, entry)
+    _history_file(directory, model).append(entry)
     if watch.baseline != entry.baseline:
         watch.baseline, watch.followed = entry.baseline, {}
     for signal in report.signals:
@@ -135,7 +126,7 @@ def record_window(directory: Path, report: Report, parameters: DriftParameters) 
         _log_alarms(model, entry, alarms)
     event, event_signals = _alert_event(watch, report.signals, alarms)
     if event:
-        Outbox(directory).queue(model, event, _alert_fields(entry, event_signals))
+        Outbox(drift_schedules(directory)).queue(model, event, _alert_fields(entry, event_signals))
     watch.last = entry.report
     write_model_file(path, watch)
 
@@ -152,7 +143,7 @@ def record_failure(
         start=parameters.start, end=parameters.end, n=0, status="error", report=report_id
     )
     _log.warning("drift of %s from %s: %s", parameters.model, parameters.start, error)
-    _append_entry(directory, parameters.model, failed)
+    _history_file(directory, parameters.model).append(failed)
 
 
 def read_history(
@@ -177,7 +168,7 @@ def read_history(
     from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
     windows = [
         _past_window(entry, signal)
-        for entry in _read_entries(model_file_path(directory, model, HISTORY_SUFFIX))
+        for entry in _history_file(directory, model).entries()
         if from_us <= parse_moment_us(entry.start or EPOCH, 0) < until_us
     ]
     watch = (
@@ -189,6 +180,10 @@ def read_history(
         if signal in {None, name}
     }
     return DriftHistory(windows, detectors)
+
+
+def _history_file(directory: Path, model: str) -> HistoryFile[HistoryEntry]:
+    return HistoryFile(directory, model, HistoryEntry)
 
 
 def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
@@ -264,34 +259,3 @@ def _alert_fields(entry: HistoryEntry, signals: Sequence[Signal]) -> dict[str, A
     ]
     window = {"from": entry.start, "to": entry.end, "n": entry.n}
     return {"window": window, "signals": signal_fields, "report": f"/api/reports/{entry.report}"}
-
-
-def _read_entries(path: Path, last_bytes: int | None = None) -> Iterator[HistoryEntry]:
-    """Yield the entries of a history, oldest first; incomplete lines are skipped."""
-    try:
-        with path.open("rb") as file:
-            if last_bytes is not None:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - last_bytes, 0))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            yield _decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue
-
-
-def _append_entry(directory: Path, model: str, entry: HistoryEntry) -> None:
-    """Append an entry, unless one of the latest is about the same report."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = model_file_path(directory, model, HISTORY_SUFFIX)
-    if any(past.report == entry.report for past in _read_entries(path, _TAIL_BYTES)):
-        return
-    with path.open("ab") as file:
-        size_bytes = file.tell()
-        file.write((b"\n" if size_bytes else b"") + msgspec.json.encode(entry))
-    if size_bytes > MAX_BYTES:
-        lines = path.read_bytes().split(b"\n")
-        write_atomically(path, b"\n".join(lines[len(lines) // 2 :]))

@@ -101,8 +101,9 @@ def evaluate_records(
 
     Raises:
         EvaluationError: A line is not a record, or not of this task; the message begins with the file's name and
-            the line's number.
+            the line's number. Or the task's metrics do not have a chosen threshold.
     """
+    load_evaluator(task, options.metrics)
     state, times = _read(task, by, name, lines=file, on_lines_read=on_lines_read)
 
     def reread(_: set[str]) -> Iterator[EvaluatedImage]:
@@ -138,7 +139,7 @@ def evaluate_parquet(
         raise EvaluationError(PYARROW_MISSING)
     from quadriga.store.exchange.parquet import count_row_groups, read_parquet  # noqa: PLC0415 - it is an extra
 
-    states, rows = [build_state(load_evaluator(task), [], by)], 0
+    states, rows = [build_state(load_evaluator(task, options.metrics), [], by)], 0
     times: _Times = ()
 
     def reread(_: set[str]) -> Iterator[EvaluatedImage]:
@@ -178,7 +179,7 @@ def _report(
 ) -> Report:
     """Build the report, with the names of the files; the worst images are read again, by their ids."""
     report = evaluate_state(
-        load_evaluator(task),
+        load_evaluator(task, options.metrics),
         state,
         task=full_name(task),
         window=Window(times[0], times[-1]) if times else Window(),

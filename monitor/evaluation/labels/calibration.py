@@ -16,7 +16,6 @@ from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 BINS = 15
 RULE = "equal width, upper edge included"
-_EDGES: Float64Array = np.linspace(0, 1, BINS + 1)
 _SCORE_BINS = 20
 
 
@@ -31,15 +30,28 @@ class CalibrationBins:
     Errors are undefined if the scores are not probabilities.
     """
 
-    def __init__(self, image: Int64Array, score: Float64Array, is_correct: BoolArray) -> None:
+    def __init__(
+        self,
+        image: Int64Array,
+        score: Float64Array,
+        is_correct: BoolArray,
+        bins: int | None = None,
+    ) -> None:
         self._image, self._score, self._is_correct = image, score, is_correct
-        self._bin = np.clip(np.searchsorted(_EDGES, score) - 1, 0, BINS - 1)
+        self._count = BINS if bins is None else bins
+        self._edges = np.linspace(0, 1, self._count + 1)
+        self._bin = np.clip(np.searchsorted(self._edges, score) - 1, 0, self._count - 1)
         self._is_defined = are_probabilities(score)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the errors in a report."""
+        return {"bins": self._count, "rule": RULE}
+
     def _bins(self, weights: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return the count, the sum of scores and the number of correct predictions of each bin (B, BINS)."""
+        """Return the count, the sum of scores and the number of correct predictions of each bin (B, C)."""
         count, score, correct = (
-            weighted_totals(weights, self._image, self._bin, groups=BINS, values=values)
+            weighted_totals(weights, self._image, self._bin, groups=self._count, values=values)
             for values in (None, self._score, self._is_correct)
         )
         return count, score, correct
@@ -54,6 +66,17 @@ class CalibrationBins:
         maximum = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
         return expected, np.where(maximum < 0, np.nan, maximum)
 
+    def noise(self, weights: Float64Array) -> Float64Array:
+        """Return how far the gaps of the bins are from those of all images, summed (B,), NaN without predictions."""
+        if not self._is_defined:
+            return np.full(len(weights), np.nan)
+        all_images = np.ones((1, weights.shape[1]))
+        gaps, overall_gaps = (
+            ratio((right - score).T, count.sum(axis=1)[None].repeat(self._count, axis=0))
+            for count, score, right in (self._bins(weights), self._bins(all_images))
+        )
+        return np.asarray(np.abs(gaps - overall_gaps).sum(axis=0))
+
     def curves(self, weights: Float64Array) -> dict[str, list[dict[str, Any]]]:
         """Return the reliability diagram and the histograms of scores, over weights (1, I)."""
         curves: dict[str, list[dict[str, Any]]] = {}
@@ -61,7 +84,7 @@ class CalibrationBins:
             count, score, right = (values[0] for values in self._bins(weights))
             curve = {
                 "label": None,
-                "edges": _EDGES.tolist(),
+                "edges": self._edges.tolist(),
                 "confidence": [finite_or_none(value) for value in ratio(score, count)],
                 "accuracy": [finite_or_none(value) for value in ratio(right, count)],
                 "count": count.astype(np.int64).tolist(),

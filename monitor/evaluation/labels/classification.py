@@ -6,7 +6,7 @@ score; among equal scores the first in the model's list.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,12 +14,7 @@ import numpy as np
 from quadriga.monitor.evaluation.arrays import index_within_runs, joint_key, ratio, run_starts
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
 from quadriga.monitor.evaluation.item_tables import read_item_table
-from quadriga.monitor.evaluation.labels.calibration import (
-    BINS,
-    RULE,
-    CalibrationBins,
-    are_probabilities,
-)
+from quadriga.monitor.evaluation.labels.calibration import CalibrationBins, are_probabilities
 from quadriga.monitor.evaluation.labels.label_counts import (
     LabelCounts,
     average_metrics,
@@ -27,6 +22,12 @@ from quadriga.monitor.evaluation.labels.label_counts import (
     label_metrics,
 )
 from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
+from quadriga.monitor.evaluation.labels.multi_label import MultiLabelMetrics
+from quadriga.monitor.evaluation.metric_settings import (
+    DEFAULT_SETTINGS,
+    MetricSettings,
+    warn_unused,
+)
 from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.evaluation.state import (
     BoundedNumber,
@@ -38,11 +39,8 @@ from quadriga.monitor.evaluation.state import (
 from quadriga.monitor.report.schema import Example, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-SCORE_THRESHOLD = 0.5
-"""Minimum score of a label that counts as predicted."""
-
+_HEADLINE_K, _DETAILS_K = 5, 3
 _MAX_EXAMPLES, _EXAMPLES_PER_CELL = 300, 3
-_CALIBRATION = {"bins": BINS, "rule": RULE}
 _UNRANKED = np.iinfo(np.int64).max
 
 
@@ -63,6 +61,8 @@ class ClassificationEvaluator:
     its higher score.
     """
 
+    settings: ClassVar = ("top_k", "score", "bins")
+
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read scores and true labels; see `Evaluator.tables`."""
         predictions = read_item_table(images, "predictions", list[_ScoredLabel], labels)
@@ -75,10 +75,14 @@ class ClassificationEvaluator:
             ),
         }
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state, as single-label or as multi-label classification."""
         truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
-        return SingleLabelMetrics(state) if (truths == 1).all() else MultiLabelMetrics(state)
+        if (truths == 1).all():
+            return SingleLabelMetrics(state, settings)
+        return MultiLabelMetrics(state, settings)
 
 
 def _distinct_rows(table: Table, score: Float64Array | None = None) -> Table:
@@ -123,7 +127,8 @@ def _top_predictions(rows: Table, is_correct_row: BoolArray, images: int) -> _To
 class SingleLabelMetrics:
     """Metrics of images with one true label each."""
 
-    def __init__(self, state: EvaluationState) -> None:
+    def __init__(self, state: EvaluationState, settings: MetricSettings) -> None:
+        self._settings = settings
         rows = state.tables["predictions"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._true: Int64Array = state.tables["truths"]["label"]
@@ -132,7 +137,7 @@ class SingleLabelMetrics:
         self._is_correct = best.label == self._true
         answered = np.flatnonzero(best.label >= 0)
         self._calibration = CalibrationBins(
-            answered, best.score[answered], self._is_correct[answered]
+            answered, best.score[answered], self._is_correct[answered], settings.bins
         )
         self._brier = np.full(self._images, np.nan)
         if are_probabilities(rows["score"]):
@@ -155,20 +160,29 @@ class SingleLabelMetrics:
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         expected, _ = self._calibration.errors(weights)
         return [
-            Headline("Accuracy", {}, ratio(weights @ self._is_correct, count)),
-            self._top(5, weights),
+            Headline("Accuracy", {}, ratio(weights @ self._is_correct, count), is_share=True),
+            *(self._top(k, weights) for k in self._settings.top_k or (_HEADLINE_K,)),
             *counts.headlines(),
             *self._scores.headlines(weights),
-            Headline("ECE", _CALIBRATION, expected),
-            Headline("Brier", {"rule": "sum over labels"}, ratio(weights @ self._brier, count)),
+            Headline(
+                "ECE",
+                self._calibration.parameters,
+                expected,
+                noise=self._calibration.noise(weights),
+            ),
+            Headline(
+                "Brier",
+                {"rule": "sum over labels"},
+                ratio(weights @ self._brier, count),
+                upper=2.0,
+            ),
         ]
 
     def _top(self, k: int, weights: Float64Array) -> Headline:
         """Compute how often the true label is among the best `k`; undefined with `k` labels or fewer."""
         hits = weights @ (self._best.true_rank < k)
-        return Headline(
-            "TopKAccuracy", {"k": k}, ratio(hits, weights.sum(axis=1) * (self._labels > k))
-        )
+        share = ratio(hits, weights.sum(axis=1) * (self._labels > k))
+        return Headline("TopKAccuracy", {"k": k}, share, is_share=True)
 
     def details(self) -> EvaluationDetails:
         """Compute all other results, over all images."""
@@ -177,7 +191,7 @@ class SingleLabelMetrics:
         roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, maximum_error = self._calibration.errors(weights)
-        top = self._top(3, weights)
+        ranks = () if self._settings.top_k else (_DETAILS_K,)
         best, image_counts = self._best, np.ones(self._images, np.int64)
         is_wrong = (best.label >= 0) & ~self._is_correct
         margin = np.where(is_wrong, best.score - best.true_score, 0.0)
@@ -185,12 +199,23 @@ class SingleLabelMetrics:
             self._state.labels, self._true, best.label, image_counts, unit="images"
         )
         metrics = [
-            Metric(
-                top.type, finite_or_none(top.values[0]), top.parameters, ci95=None, n=self._images
+            *(
+                Metric(
+                    top.type,
+                    finite_or_none(top.values[0]),
+                    top.parameters,
+                    ci95=None,
+                    n=self._images,
+                )
+                for top in (self._top(k, weights) for k in ranks)
             ),
             *average_metrics(counts, self._images),
             Metric(
-                "MCE", finite_or_none(maximum_error[0]), _CALIBRATION, ci95=None, n=self._images
+                "MCE",
+                finite_or_none(maximum_error[0]),
+                self._calibration.parameters,
+                ci95=None,
+                n=self._images,
             ),
             *label_metrics(self._state.labels, values, counts.actual),
         ]
@@ -201,6 +226,11 @@ class SingleLabelMetrics:
             confusion=msgspec.structs.replace(confusion, examples=self._examples()),
             badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
+            warnings=warn_unused(
+                self._settings,
+                ("score",),
+                "each image has one true label, and its prediction is the label with the highest score",
+            ),
         )
 
     def _examples(self) -> list[Example]:
@@ -218,69 +248,3 @@ class SingleLabelMetrics:
             pair = labels[self._true[image]], labels[best.label[image]]
             examples.append(Example(*pair, self._state.ids[image], "0", prediction_id))
         return examples
-
-
-class MultiLabelMetrics:
-    """Metrics of images with any number of true labels."""
-
-    def __init__(self, state: EvaluationState) -> None:
-        rows, truths = state.tables["predictions"], state.tables["truths"]
-        self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
-        self._truths = truths["image"], truths["label"]
-        is_correct = np.isin(joint_key(rows["image"], rows["label"]), joint_key(*self._truths))
-        shape = self._images, self._labels
-        self._scores = LabelScores(rows, is_correct, self._truths, shape)
-        is_predicted = rows["score"] >= SCORE_THRESHOLD
-        self._rows = (
-            *(
-                (rows["image"][images], rows["label"][images])
-                for images in (is_predicted & is_correct, is_predicted)
-            ),
-            self._truths,
-        )
-        correct, predicted, actual = (
-            np.bincount(images, minlength=self._images) for images, _ in self._rows
-        )
-        self._wrong = predicted + actual - 2 * correct
-        self._f1 = np.nan_to_num(ratio(2 * correct, predicted + actual))
-
-    def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute the headlines over weightings (B, I) of the images."""
-        count = weights.sum(axis=1)
-        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
-        threshold = {"score": SCORE_THRESHOLD}
-        accuracy = ratio(weights @ (self._wrong == 0), count)
-        return [
-            Headline("Accuracy", {**threshold, "rule": "all labels"}, accuracy),
-            Headline("F1", {**threshold, "average": "micro"}, counts.micro()["F1"]),
-            *counts.headlines(**threshold),
-            Headline("F1", {**threshold, "average": "samples"}, ratio(weights @ self._f1, count)),
-            Headline("HammingLoss", threshold, ratio(weights @ self._wrong, count * self._labels)),
-            *self._scores.headlines(weights),
-        ]
-
-    def details(self) -> EvaluationDetails:
-        """Compute all other results, over all images."""
-        weights = np.ones((1, self._images))
-        counts = LabelCounts.from_rows(weights, self._rows, self._labels)
-        roc, precision = self._scores.areas(weights)
-        areas = {"ROCAUC": roc, "AveragePrecision": precision}
-        rates = average_metrics(counts, self._images, score=SCORE_THRESHOLD)
-        headline = "F1", "micro"
-        metrics = [
-            *(
-                metric
-                for metric in rates
-                if (metric.type, metric.parameters["average"]) != headline
-            ),
-            *label_metrics(
-                self._state.labels, counts.rates(), counts.actual, score=SCORE_THRESHOLD
-            ),
-            *label_metrics(self._state.labels, areas, counts.actual),
-        ]
-        return EvaluationDetails(
-            metrics=metrics,
-            curves=score_curves(self._scores, self._state.labels),
-            badness={"wrong_label": self._wrong.astype(np.float64)},
-            parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
-        )

@@ -91,7 +91,23 @@ class LabelCounts(NamedTuple):
     def headlines(self, **parameters: Any) -> list[Headline]:
         """Return precision, recall and F1, each averaged by `macro`."""
         named = {**parameters, "average": "macro"}
-        return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
+        return [
+            Headline(
+                name,
+                named,
+                self.macro(rate),
+                trials_per_image=1.0,
+                optimistic=self._macro_of_true(rate),
+            )
+            for name, rate in self.rates().items()
+        ]
+
+    def _macro_of_true(self, values: Float64Array) -> Float64Array:
+        """Average (B,) over the labels that are true at all; for those NaN counts as 0."""
+        is_true = self.actual > 0
+        return ratio(
+            np.where(is_true & ~np.isnan(values), values, 0.0).sum(axis=1), is_true.sum(axis=1)
+        )
 
     def weighted(self, values: Float64Array) -> Float64Array:
         """Average (B,) over labels, weighted by how often each is true."""

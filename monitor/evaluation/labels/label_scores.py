@@ -82,7 +82,10 @@ class LabelScores:
     def headlines(self, weights: Float64Array) -> list[Headline]:
         """Compute the means of both areas over labels."""
         named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
-        return [Headline(name, {"average": "macro"}, nan_mean(area)) for name, area in named]
+        return [
+            Headline(name, {"average": "macro"}, nan_mean(area), trials_per_image=2.0)
+            for name, area in named
+        ]
 
     def steps(self) -> Iterator[tuple[int, RocSteps]]:
         """Yield the cumulative counts of each label that some, but not all images have."""

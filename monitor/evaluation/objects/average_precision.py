@@ -4,6 +4,7 @@ Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, with the sam
 -1 if there are no objects.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,18 +118,47 @@ AREA_NAMES = ("all", "small", "medium", "large")
 MEAN_IOU = "0.50:0.95"
 """COCO's notation for the mean over its ten thresholds."""
 
-_LABEL_IOUS = (0.5, 0.75)
-"""Thresholds with a curve for each label."""
+_MAX_CURVES = 2
+"""Maximum number of thresholds with a curve for each label."""
 
 
-def coco_parameters() -> list[tuple[str, dict[str, Any]]]:
-    """Return the type and the parameters of COCO's twelve numbers, in its order."""
+class MatchThresholds(NamedTuple):
+    """Match thresholds of average precision and recall, with the names that a report gives them."""
+
+    values: Float64Array
+    """Thresholds (T,); the first decides which predictions are right where there is only one."""
+    ious: list[float]
+    """The same as the report names them."""
+    mean: str | float
+    """Name of the mean over all; the threshold itself if there is one."""
+    single: list[int]
+    """Positions of the thresholds that have numbers of their own beside the mean."""
+
+
+COCO_THRESHOLDS = MatchThresholds(
+    IOU_THRESHOLDS, IOU_THRESHOLDS.round(2).tolist(), MEAN_IOU, single=[0, 5]
+)
+
+
+def match_thresholds(iou: Sequence[float] | None) -> MatchThresholds:
+    """Return the thresholds that were chosen; COCO's for None, or for the same ten."""
+    if iou is None or list(iou) == COCO_THRESHOLDS.ious:
+        return COCO_THRESHOLDS
+    if len(iou) == 1:
+        return MatchThresholds(np.array(iou), [*iou], iou[0], single=[])
+    name = "/".join(f"{threshold:g}" for threshold in sorted(iou))
+    return MatchThresholds(np.array(iou), [*iou], name, single=[*range(len(iou))])
+
+
+def coco_parameters(thresholds: MatchThresholds) -> list[tuple[str, dict[str, Any]]]:
+    """Return the type and the parameters of COCO's numbers, in its order: twelve for its own thresholds."""
     sizes, max_count = AREA_NAMES[1:], MAX_DETECTIONS[-1]
+    mean, single = thresholds.mean, [thresholds.ious[index] for index in thresholds.single]
     rows: list[tuple[str, str | float, str, int]] = [
-        *(("AP", iou, "all", max_count) for iou in (MEAN_IOU, 0.5, 0.75)),
-        *(("AP", MEAN_IOU, area, max_count) for area in sizes),
-        *(("AR", MEAN_IOU, "all", max_detections) for max_detections in MAX_DETECTIONS),
-        *(("AR", MEAN_IOU, area, max_count) for area in sizes),
+        *(("AP", iou, "all", max_count) for iou in (mean, *single)),
+        *(("AP", mean, area, max_count) for area in sizes),
+        *(("AR", mean, "all", max_detections) for max_detections in MAX_DETECTIONS),
+        *(("AR", mean, area, max_count) for area in sizes),
     ]
     return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in rows]
 
@@ -145,13 +175,16 @@ def _parameters(
 
 
 def label_precision_metrics(
-    precision_curves: PrecisionCurves, labels: list[str], actual_counts: Int64Array
+    precision_curves: PrecisionCurves,
+    labels: list[str],
+    actual_counts: Int64Array,
+    thresholds: MatchThresholds,
 ) -> list[Metric]:
-    """Return AP of labels (K,), also at each of two thresholds, and AR; None without objects."""
-    precision = precision_curves.precision.mean(axis=2)  # (K, T)
-    values: list[tuple[str, str | float, Float64Array]] = [("AP", MEAN_IOU, precision.mean(axis=1))]
-    values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
-    values += [("AR", MEAN_IOU, precision_curves.recall.mean(axis=1))]
+    """Return AP of labels (K,), also at single thresholds, and AR; None without objects."""
+    precision, mean = precision_curves.precision.mean(axis=2), thresholds.mean  # (K, T)
+    values: list[tuple[str, str | float, Float64Array]] = [("AP", mean, precision.mean(axis=1))]
+    values += [("AP", thresholds.ious[index], precision[:, index]) for index in thresholds.single]
+    values += [("AR", mean, precision_curves.recall.mean(axis=1))]
     return [
         Metric(
             kind,
@@ -165,9 +198,9 @@ def label_precision_metrics(
 
 
 def precision_curve_rows(
-    precision_curves: PrecisionCurves, labels: list[str]
+    precision_curves: PrecisionCurves, labels: list[str], thresholds: MatchThresholds
 ) -> list[dict[str, Any]]:
-    """Return precision over recall with scores: the mean at each threshold, each label at two.
+    """Return precision over recall with scores: the mean at each threshold, each label at two at most.
 
     A score is None if the recall is not reached; mean scores are over the labels that reach it.
     """
@@ -179,15 +212,13 @@ def precision_curve_rows(
     score = np.where(reached, precision_curves.scores[labels_present], np.nan)
     mean = nan_mean(np.stack([*score], axis=-1))
     rows = [
-        _curve_row(None, float(iou), precision[:, index].mean(axis=0), mean[index])
-        for index, iou in enumerate(IOU_THRESHOLDS.round(2))
+        _curve_row(None, iou, precision[:, index].mean(axis=0), mean[index])
+        for index, iou in enumerate(thresholds.ious)
     ]
     for index, label in enumerate(labels_present):
-        for iou in _LABEL_IOUS:
-            label_and_iou = index, _nearest(iou)
-            rows.append(
-                _curve_row(labels[label], iou, precision[label_and_iou], score[label_and_iou])
-            )
+        for position in (thresholds.single or [0])[:_MAX_CURVES]:
+            iou, at = thresholds.ious[position], (index, position)
+            rows.append(_curve_row(labels[label], iou, precision[at], score[at]))
     return rows
 
 
@@ -201,7 +232,3 @@ def _curve_row(
         "precision": precision.tolist(),
         "score": [finite_or_none(value) for value in score],
     }
-
-
-def _nearest(iou: float) -> int:
-    return int(np.abs(IOU_THRESHOLDS - iou).argmin())

@@ -1,6 +1,7 @@
 """Object detection: tables of boxes from the wire, and the overlap of two boxes."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -12,8 +13,9 @@ from quadriga.monitor.evaluation.item_tables import (
     predictions_table,
     read_item_table,
 )
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction
-from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
 from quadriga.monitor.evaluation.state import (
     BoundedNumber,
     EvaluatedImage,
@@ -45,15 +47,19 @@ class _TrueBox(TrueObject, kw_only=True, gc=False):
 class DetectionEvaluator:
     """Evaluates `OBJECT_DETECTION`."""
 
+    settings: ClassVar = OBJECT_SETTINGS
+
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read boxes; see `Evaluator.tables`."""
         predictions = read_item_table(images, "predictions", list[_PredictedBox], labels)
         annotations = read_item_table(images, "ground_truth", list[_TrueBox], labels)
         return box_tables(predictions, _boxes(predictions), annotations, _boxes(annotations))
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state."""
-        return ObjectMetrics(state, box_overlap(state), "box")
+        return ObjectMetrics(state, box_overlap(state), "box", settings)
 
 
 def box_tables(

@@ -6,6 +6,7 @@ changes nothing. Equal scores, whose order the kit does not define, are in the o
 Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -39,9 +40,16 @@ class DotaMetrics:
         state: State with the tables `predictions` (image, label, score) and `truths` (image, label, crowd,
             difficult).
         overlap: Intersection over union of pairs.
+        iou: Match thresholds.
     """
 
-    def __init__(self, state: EvaluationState, overlap: OverlapFunction) -> None:
+    def __init__(
+        self,
+        state: EvaluationState,
+        overlap: OverlapFunction,
+        iou: Sequence[float] = IOU_THRESHOLDS,
+    ) -> None:
+        self._iou = iou
         predictions, annotations = state.tables["predictions"], state.tables["truths"]
         self._labels, self._images = state.labels, len(state.ids)
         ignored = annotations["difficult"] | annotations["crowd"]
@@ -58,12 +66,12 @@ class DotaMetrics:
             {"image": prediction_keys[order]},
             {"image": annotation_keys},
             lambda prediction, matched_object: overlap(order[prediction], matched_object),
-            IOU_THRESHOLDS[0],
+            min(iou),
         )
         # Among objects with equal overlap the first counts.
         pairs = pairs.select(np.argsort(-pairs.overlap, kind="stable")[::-1])
         best, matched_object = pairs.last_of_each(len(order))
-        near = best > np.array(IOU_THRESHOLDS)[:, None]
+        near = best > np.array(iou)[:, None]
         skipped = near & np.append(ignored, False)[matched_object]
         self._is_correct = np.stack(
             [_first(near_row, matched_object) for near_row in near & ~skipped]
@@ -79,7 +87,7 @@ class DotaMetrics:
                 {"rule": rule, "iou": threshold, "label": None},
                 means[:, rule_index, threshold_index],
             )
-            for threshold_index, threshold in enumerate(IOU_THRESHOLDS)
+            for threshold_index, threshold in enumerate(self._iou)
             for rule_index, rule in enumerate(RULES)
         ]
 
@@ -89,15 +97,15 @@ class DotaMetrics:
         metrics = [
             Metric("AP", finite_or_none(value), {"rule": rule, "iou": threshold, "label": label})
             for label_index, label in enumerate(self._labels)
-            for threshold_index, threshold in enumerate(IOU_THRESHOLDS)
+            for threshold_index, threshold in enumerate(self._iou)
             for rule, value in zip(RULES, values[:, threshold_index, label_index], strict=True)
         ]
-        rules = {"rules": RULES, "iou_above": IOU_THRESHOLDS, "difficult": "ignored"}
+        rules = {"rules": RULES, "iou_above": self._iou, "difficult": "ignored"}
         return EvaluationDetails(metrics=metrics, parameters={"dota": rules})
 
     def _precisions(self, weights: Float64Array) -> Float64Array:
         """Return average precisions (B, R, T, K) of weightings (B, I), NaN without objects."""
-        shape = len(RULES), len(IOU_THRESHOLDS), len(self._labels)
+        shape = len(RULES), len(self._iou), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
         actual_counts = weighted_totals(weights, *self._annotations, len(self._labels))
         for label, span in enumerate(pairwise(self._bounds)):
@@ -111,7 +119,7 @@ class DotaMetrics:
             for start in range(0, len(weights), block_size):
                 block = slice(start, start + block_size)
                 counts = weights[block][:, image]
-                for index in range(len(IOU_THRESHOLDS)):
+                for index in range(len(self._iou)):
                     values[block, :, index, label] = _average_precisions(
                         counts, is_correct[index], is_incorrect[index], actual_counts[block, label]
                     )

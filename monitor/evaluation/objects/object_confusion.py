@@ -4,7 +4,7 @@ A prediction that matches a crowd or a difficult object does not count. Unmatche
 objects, are paired with the background.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,8 +16,9 @@ from quadriga.monitor.evaluation.state import EvaluationState, Table
 from quadriga.monitor.report.schema import Confusion, Example
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-MATCH_OVERLAP = 0.5
 MIN_SCORE = 0.3
+"""Score from which predictions are in the matrix, unless another one is chosen."""
+
 _EXAMPLES_PER_CELL = 5
 _MAX_EXAMPLES = 2000
 _ANY_AREA: Float64Array = np.array([[0, np.inf]])
@@ -31,9 +32,13 @@ class ConfusedPairs(NamedTuple):
 
 
 def match_any_label(
-    predictions: Table, truths: Table, rows: Int64Array, overlap: OverlapFunction
+    predictions: Table,
+    truths: Table,
+    rows: Int64Array,
+    overlap: OverlapFunction,
+    iou: float,
 ) -> ConfusedPairs:
-    """Match the predictions at these rows with objects of any label."""
+    """Match the predictions at these rows with objects of any label, at a match threshold."""
     rows = np.sort(rows)
     image, no_label = predictions["image"][rows], np.zeros(len(rows), np.int64)
     row_labels = {"image": image, "label": no_label}
@@ -41,7 +46,7 @@ def match_any_label(
         row_labels | {name: predictions[name][rows] for name in ("score", "area")},
         truths | {"label": np.zeros_like(truths["label"])},
         lambda prediction, truth: overlap(rows[prediction], truth),
-        thresholds=np.array([MATCH_OVERLAP]),
+        thresholds=np.array([iou]),
         areas=_ANY_AREA,
         max_detections=max(len(rows), 1),
         shape=(1, int(max(image.max(initial=-1), truths["image"].max(initial=-1))) + 1),
@@ -57,8 +62,10 @@ def match_any_label(
     )
 
 
-def object_confusion(state: EvaluationState, pairs: ConfusedPairs) -> Confusion:
-    """Count pairs by their labels, with examples of each cell."""
+def object_confusion(
+    state: EvaluationState, pairs: ConfusedPairs, rule: dict[str, Any]
+) -> Confusion:
+    """Count pairs by their labels, with examples of each cell; `rule` has the thresholds that made the pairs."""
     predictions, annotations = state.tables["predictions"], state.tables["truths"]
     predicted = np.append(predictions["label"], -1)[pairs.prediction]
     true = np.append(annotations["label"], -1)[pairs.truth]
@@ -75,14 +82,8 @@ def object_confusion(state: EvaluationState, pairs: ConfusedPairs) -> Confusion:
         examples.append(Example(*labels, state.ids[image], *ids))
     counts = np.ones(len(true), np.int64)
     counted = confusion_of(state.labels, true, predicted, counts, unit="objects")
-    rule = {
-        "iou": MATCH_OVERLAP,
-        "score": MIN_SCORE,
-        "rule": "all labels of an image, by falling score",
-    }
-    return msgspec.structs.replace(
-        counted, examples=examples, parameters={**counted.parameters, **rule}
-    )
+    parameters = {**counted.parameters, **rule, "rule": "all labels of an image, by falling score"}
+    return msgspec.structs.replace(counted, examples=examples, parameters=parameters)
 
 
 def _choose_examples(cell: Int64Array) -> Int64Array:

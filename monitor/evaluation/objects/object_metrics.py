@@ -3,19 +3,24 @@
 The overlap of two objects, which differs between them, is a parameter.
 """
 
+import math
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
-from quadriga.monitor.evaluation.labels.calibration import BINS, RULE, CalibrationBins
+from quadriga.monitor.evaluation.labels.calibration import CalibrationBins
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.average_precision import (
     AREA_NAMES,
     AREA_RANGES,
-    IOU_THRESHOLDS,
     MAX_DETECTIONS,
     MEAN_IOU,
     coco_parameters,
     label_parameters,
     label_precision_metrics,
+    match_thresholds,
     precision_curve_rows,
     precision_recall_curves,
 )
@@ -32,11 +37,14 @@ from quadriga.monitor.evaluation.objects.object_confusion import (
     match_any_label,
     object_confusion,
 )
-from quadriga.monitor.evaluation.objects.operating_points import metrics_at_operating_points
+from quadriga.monitor.evaluation.objects.operating_points import (
+    CountedPredictions,
+    metrics_at_operating_points,
+    rates_of_all_labels,
+)
 from quadriga.monitor.evaluation.objects.tide import (
     BACKGROUND_OVERLAP,
     ERROR_KINDS,
-    MATCH_OVERLAP,
     TideErrors,
     classify_errors,
     error_costs,
@@ -47,6 +55,9 @@ from quadriga.monitor.evaluation.state import EvaluationState, nonzero_counts
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array
 
+OBJECT_SETTINGS = ("iou", "score", "bins")
+"""Names of the `MetricSettings` that metrics of objects have."""
+
 
 class ObjectMetrics:
     """Metrics of predicted objects against annotated ones.
@@ -56,37 +67,113 @@ class ObjectMetrics:
         overlap: Overlap of pairs, by the positions of their rows in the two tables; pairs share an image, but
             not always a label. With a crowd: intersection over the area of the prediction.
         kind: Name of the overlap in the report.
+        settings: Chosen thresholds.
     """
 
-    def __init__(self, state: EvaluationState, overlap: OverlapFunction, kind: str = "box") -> None:
+    def __init__(
+        self,
+        state: EvaluationState,
+        overlap: OverlapFunction,
+        kind: str = "box",
+        settings: MetricSettings = DEFAULT_SETTINGS,
+    ) -> None:
         self.state, self.overlap, self.kind = state, overlap, kind
+        self._settings, self._thresholds = settings, match_thresholds(settings.iou)
         self.predictions, self.truths = state.tables["predictions"], state.tables["truths"]
         self.ranking = match_objects(
             self.predictions,
             self.truths,
             overlap,
-            thresholds=IOU_THRESHOLDS,
+            thresholds=self._thresholds.values,
             areas=AREA_RANGES,
             max_detections=MAX_DETECTIONS[-1],
             shape=(len(state.labels), len(state.ids)),
         )
 
     def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute COCO's twelve numbers for each weighting (B, I), and each label's average precision."""
-        values, by_label = coco_numbers(self.ranking, weights)
-        labels = (("AP", label_parameters(MEAN_IOU, label)) for label in self.state.labels)
-        named_values = zip([*coco_parameters(), *labels], [*values, *by_label], strict=True)
-        return [Headline(*name, headline_values) for name, headline_values in named_values]
+        """Compute COCO's numbers for each weighting (B, I), and AP of each label; rates at chosen scores come second."""
+        thresholds = self._thresholds
+        values, by_label = coco_numbers(self.ranking, weights, thresholds.single)
+        counts = self.ranking.actual_counts.sum(axis=1).reshape(len(AREA_NAMES), -1)
+        by_area = dict(zip(AREA_NAMES, counts, strict=True))
+        overall = [
+            self._headline(type_, parameters, headline_values, by_area[parameters["area"]])
+            for (type_, parameters), headline_values in zip(
+                coco_parameters(thresholds), values, strict=True
+            )
+        ]
+        by_label_headlines = [
+            self._headline(
+                "AP", label_parameters(thresholds.mean, label), label_values, counts[0, [index]]
+            )
+            for index, (label, label_values) in enumerate(
+                zip(self.state.labels, by_label, strict=True)
+            )
+        ]
+        return overall[:1] + self._rates(weights) + overall[1:] + by_label_headlines
+
+    def _rates(self, weights: Float64Array) -> list[Headline]:
+        """Compute precision, recall and F1 of all labels together at the chosen scores."""
+        if not self._settings.score:
+            return []
+        actual_counts = self.ranking.actual_counts[: len(self.state.labels)].sum(axis=0)
+        return rates_of_all_labels(
+            self._counted,
+            actual_counts.astype(np.int64),
+            weights,
+            scores=self._settings.score,
+            iou=self._match_threshold,
+        )
+
+    @property
+    def _match_threshold(self) -> float:
+        """The threshold from which a prediction is right, where there is only one: the first."""
+        return self._thresholds.ious[0]
+
+    def _has_objects(self) -> BoolArray:
+        """Return which labels have objects, (K,)."""
+        return np.isin(np.arange(len(self.state.labels)), self.truths["label"])
+
+    @cached_property
+    def _counted(self) -> CountedPredictions:
+        """The predictions that are right or wrong at the first threshold, of labels that have objects."""
+        ranking = self.ranking
+        counted = np.flatnonzero(
+            (ranking.outcome[0, 0] != IGNORED) & self._has_objects()[ranking.label]
+        )
+        return CountedPredictions(
+            ranking.image[counted],
+            ranking.label[counted],
+            ranking.score[counted],
+            is_correct=ranking.outcome[0, 0, counted] == CORRECT,
+        )
+
+    def _headline(
+        self, type_: str, parameters: dict[str, Any], values: Float64Array, counts: Float64Array
+    ) -> Headline:
+        """Return a mean over labels that have so many objects (K,)."""
+        present = counts[counts > 0]
+        of_one_label = float(len(present) ** 2 / (1 / present).sum()) if len(present) else None
+        # Resamples hardly vary if all few objects of a label were found. Over COCO's ten overlaps, some always vary.
+        is_bounded = of_one_label is not None and parameters["iou"] != MEAN_IOU
+        return Headline(
+            type_,
+            parameters,
+            values,
+            trials_per_image=(of_one_label or 0) / len(self.state.ids) if is_bounded else math.inf,
+            objects_of_one_label=of_one_label,
+            objects=int(counts.sum()),
+        )
 
     def details(self) -> EvaluationDetails:
         """Compute all other results, over all images."""
-        labels, ranking = self.state.labels, self.ranking
-        has_objects = np.isin(np.arange(len(labels)), self.truths["label"])
+        labels, ranking, iou = self.state.labels, self.ranking, self._match_threshold
         actual_counts = ranking.actual_counts.sum(axis=1)[: len(labels)].astype(np.int64)
         precision_curves = precision_recall_curves(ranking)
-        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & has_objects[ranking.label])
-        is_correct, score = ranking.outcome[0, 0, counted] == CORRECT, ranking.score[counted]
-        reliability = CalibrationBins(ranking.image[counted], score, is_correct)
+        counted = self._counted
+        reliability = CalibrationBins(
+            counted.image, counted.score, counted.is_correct, self._settings.bins
+        )
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
@@ -96,43 +183,40 @@ class ObjectMetrics:
             lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
             BACKGROUND_OVERLAP,
         )
-        errors = classify_errors(ranking, self.truths, overlapping)
+        errors = classify_errors(ranking, self.truths, overlapping, iou)
         overlap = overlapping._replace(prediction=ranking.row[overlapping.prediction]).overlaps()
-        confident = ranking.row[ranking.score >= MIN_SCORE]
-        pairs = match_any_label(self.predictions, self.truths, confident, overlap)
+        min_score = self._settings.score[0] if self._settings.score else MIN_SCORE
+        confident = ranking.row[ranking.score >= min_score]
+        pairs = match_any_label(self.predictions, self.truths, confident, overlap=overlap, iou=iou)
         excluded = nonzero_counts(  # from all metrics except the confusion matrix
-            unseen_label=int(np.count_nonzero(~has_objects[self.predictions["label"]])),
+            unseen_label=int(np.count_nonzero(~self._has_objects()[self.predictions["label"]])),
             over_max_dets=len(self.predictions["label"]) - len(ranking.row),
         )
         return EvaluationDetails(
             metrics=[
-                *label_precision_metrics(precision_curves, labels, actual_counts),
+                *label_precision_metrics(precision_curves, labels, actual_counts, self._thresholds),
                 *metrics_at_operating_points(
-                    labels,
-                    ranking.label[counted],
-                    score,
-                    is_correct=is_correct,
-                    actual_counts=actual_counts,
+                    labels, counted, actual_counts, scores=self._settings.score, iou=iou
                 ),
                 *(
-                    Metric(kind, finite_or_none(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
+                    Metric(kind, finite_or_none(value[0]), {**reliability.parameters, "iou": iou})
                     for kind, value in calibration
                 ),
             ],
             curves={
-                "pr": precision_curve_rows(precision_curves, labels),
+                "pr": precision_curve_rows(precision_curves, labels, self._thresholds),
                 **reliability.curves(ones),
             },
-            confusion=object_confusion(self.state, pairs),
+            confusion=object_confusion(self.state, pairs, {"iou": iou, "score": min_score}),
             errors_tide=error_costs(ranking, self.truths, errors),
             badness=self._badness(pairs, errors),
             parameters={
                 "overlap": self.kind,
                 "rule": "COCO",
-                "iou": IOU_THRESHOLDS.round(2).tolist(),
+                "iou": self._thresholds.ious,
                 "max_dets": MAX_DETECTIONS[-1],
                 "areas_px": dict(zip(AREA_NAMES, AREA_RANGES.tolist(), strict=True)),
-                "tide": {"iou": MATCH_OVERLAP, "background_iou": BACKGROUND_OVERLAP},
+                "tide": {"iou": iou, "background_iou": BACKGROUND_OVERLAP},
             },
             excluded=excluded,
         )

@@ -1,6 +1,7 @@
 """Oriented object detection: tables of boxes from the wire, the overlap of two boxes, COCO's and DOTA's rules."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -12,9 +13,10 @@ from quadriga.monitor.evaluation.item_tables import (
     predictions_table,
     read_item_table,
 )
-from quadriga.monitor.evaluation.objects.dota import DotaMetrics
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
+from quadriga.monitor.evaluation.objects.dota import IOU_THRESHOLDS, DotaMetrics
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction
-from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
 from quadriga.monitor.evaluation.state import (
     BoundedMagnitude,
     BoundedNumber,
@@ -66,6 +68,8 @@ class OrientedDetectionEvaluator:
     of four corners, relative to the centre, clockwise on the screen and convex.
     """
 
+    settings: ClassVar = OBJECT_SETTINGS
+
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read oriented boxes; see `Evaluator.tables`."""
         predictions = read_item_table(images, "predictions", list[_PredictedBox], labels)
@@ -86,11 +90,16 @@ class OrientedDetectionEvaluator:
             ),
         }
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state, by COCO's rule and by DOTA's."""
         overlap = oriented_overlap(state)
-        coco = ObjectMetrics(state, overlap, "oriented box")
-        return CombinedMetrics([coco, DotaMetrics(state, oriented_overlap(state, crowds=False))])
+        coco = ObjectMetrics(state, overlap, "oriented box", settings)
+        dota_overlap = oriented_overlap(state, crowds=False)
+        return CombinedMetrics(
+            [coco, DotaMetrics(state, dota_overlap, settings.iou or IOU_THRESHOLDS)]
+        )
 
 
 def oriented_overlap(state: EvaluationState, *, crowds: bool = True) -> OverlapFunction:

@@ -20,9 +20,8 @@ from quadriga.monitor.evaluation.objects.matching import (
 from quadriga.monitor.evaluation.state import Table
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
-MATCH_OVERLAP = 0.5
 BACKGROUND_OVERLAP = 0.1
-"""Minimum overlaps: of a match, and of a prediction that is not background."""
+"""Minimum overlap of a prediction that is not background."""
 
 ERROR_KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
 _CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
@@ -41,11 +40,16 @@ class TideErrors(NamedTuple):
     """Whether the object is missed, and no error's target: `Miss`, (M,)."""
 
 
-def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPairs) -> TideErrors:
-    """Classify the errors of predictions, matched at `MATCH_OVERLAP`, over all areas.
+def classify_errors(
+    ranking: RankedPredictions, truths: Table, pairs: OverlapPairs, iou: float
+) -> TideErrors:
+    """Classify the errors of predictions, matched at the first threshold of the ranking, over all areas.
 
-    `pairs` are all that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of
-    objects.
+    Args:
+        ranking: Outcomes of the predictions.
+        truths: Table of objects.
+        pairs: All that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of objects.
+        iou: First match threshold of the ranking.
     """
     is_incorrect = ranking.outcome[0, 0] == INCORRECT
     is_taken = np.zeros(len(truths["image"]), bool)
@@ -66,9 +70,9 @@ def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPai
     kind = np.select(
         [
             ~is_incorrect,
-            (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= MATCH_OVERLAP),
-            other_label_overlap >= MATCH_OVERLAP,
-            taken_overlap >= MATCH_OVERLAP,
+            (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= iou),
+            other_label_overlap >= iou,
+            taken_overlap >= iou,
             np.maximum(same_label_overlap, other_label_overlap) <= BACKGROUND_OVERLAP,
         ],
         [_NONE, _LOC, _CLS, _DUPE, _BKG],
@@ -86,7 +90,7 @@ def classify_errors(ranking: RankedPredictions, truths: Table, pairs: OverlapPai
 def error_costs(
     ranking: RankedPredictions, truths: Table, errors: TideErrors
 ) -> dict[str, float | None]:
-    """Return by how much the mean average precision at `MATCH_OVERLAP` would rise without each kind of error.
+    """Return by how much the mean average precision at the first threshold would rise without each kind of error.
 
     Of the errors whose target is a missed object, the one with the highest score is corrected; the others are
     removed. `FalsePos` removes all incorrect predictions, `FalseNeg` all missed objects; a label without

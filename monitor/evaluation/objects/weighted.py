@@ -1,11 +1,11 @@
-"""COCO's twelve numbers with weighted images, for many weightings at once.
+"""COCO's numbers with weighted images, for many weightings at once: twelve for its own match thresholds.
 
 An average precision is the sum, over the correct predictions, of the best precision from there on, times the
 number of the 101 recalls that are reached there. So no lookup per recall is needed, and a weighting costs about
 as much as summing its predictions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from quadriga.monitor.evaluation.arrays import cumulative_before, run_starts
 from quadriga.monitor.evaluation.objects.average_precision import (
     AREA_RANGES,
-    IOU_THRESHOLDS,
+    COCO_THRESHOLDS,
     MAX_DETECTIONS,
     RECALLS,
 )
@@ -37,6 +37,8 @@ class _LabelBlock(NamedTuple):
     A group is a combination of threshold, range of area and label; groups are numbered in this order.
     """
 
+    thresholds: int
+    """Number of thresholds (T)."""
     image: Int64Array
     inside: Float64Array
     """1.0 if the prediction's area is inside of the range, else 0.0, (A, n)."""
@@ -57,20 +59,26 @@ class _LabelBlock(NamedTuple):
 
 
 def coco_numbers(
-    ranking: RankedPredictions, weights: Float64Array
+    ranking: RankedPredictions,
+    weights: Float64Array,
+    single: Sequence[int] = COCO_THRESHOLDS.single,
 ) -> tuple[Float64Array, Float64Array]:
-    """Compute COCO's twelve numbers (12, B), in its order, and each label's average precision (K, B).
+    """Compute COCO's numbers (N, B), in its order, and each label's average precision (K, B). NaN without objects.
 
-    Weights (B, I) of images are whole numbers of 0 or more; labels are over all thresholds and areas. NaN
-    without objects.
+    Args:
+        ranking: Outcomes of the predictions.
+        weights: Whole numbers of 0 or more, by image, (B, I).
+        single: Positions of the match thresholds with an average precision of their own. All other numbers, and those
+            of labels, are means over all thresholds.
     """
     shape = len(AREA_RANGES), len(ranking.bounds) - 1, len(weights)
     actual_counts = (ranking.actual_counts @ weights.T).reshape(shape)
     weights_by_image = np.ascontiguousarray(weights.T)
     is_used = weights.max(axis=0, initial=0) > 0
-    precision = np.zeros((len(IOU_THRESHOLDS), len(AREA_RANGES), len(weights)))
+    thresholds = len(ranking.outcome)
+    precision = np.zeros((thresholds, len(AREA_RANGES), len(weights)))
     recall = np.zeros_like(precision)
-    early = np.zeros((len(MAX_DETECTIONS) - 1, len(IOU_THRESHOLDS), len(weights)))
+    early = np.zeros((len(MAX_DETECTIONS) - 1, thresholds, len(weights)))
     by_label = np.full(shape[1:], np.nan)
     for start, stop in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
         block = _label_block(ranking, start, stop, is_used)
@@ -78,29 +86,28 @@ def coco_numbers(
         columns_at_once = max(1, _AT_ONCE // rows, min(_CACHE_LINE, _MAX_VALUES // rows))
         for first_column in range(0, len(weights), columns_at_once):
             columns_slice = np.s_[..., first_column : first_column + columns_at_once]
-            numbers = _block_numbers(
+            block_numbers = _block_numbers(
                 block, weights_by_image[columns_slice], actual_counts[:, start:stop][columns_slice]
             )
-            precision[columns_slice] += numbers[0].sum(axis=2)
-            by_label[start:stop][columns_slice] = numbers[0][:, 0].mean(axis=0)
-            recall[columns_slice] += numbers[1]
-            early[columns_slice] += numbers[2]
+            precision[columns_slice] += block_numbers[0].sum(axis=2)
+            by_label[start:stop][columns_slice] = block_numbers[0][:, 0].mean(axis=0)
+            recall[columns_slice] += block_numbers[1]
+            early[columns_slice] += block_numbers[2]
     labels = np.count_nonzero(actual_counts, axis=1)  # (A, B)
     with np.errstate(invalid="ignore"):
         precision /= labels
         recall /= labels
         early /= labels[0]
-    numbers_12 = np.array(
+    numbers = np.array(
         [
             precision[:, 0].mean(axis=0),
-            precision[0, 0],
-            precision[5, 0],
+            *(precision[index, 0] for index in single),
             *precision[:, 1:].mean(axis=0),
             *early.mean(axis=1),
             *recall.mean(axis=0),
         ]
     )
-    return numbers_12, np.where(actual_counts[0] > 0, by_label, np.nan)
+    return numbers, np.where(actual_counts[0] > 0, by_label, np.nan)
 
 
 def _spans(bounds: Int64Array, max_predictions: int) -> Iterator[tuple[int, int]]:
@@ -130,6 +137,7 @@ def _label_block(
     exception_group = exception_row * (stop_label - start_label) + label[exception]
     is_all_areas = row % len(AREA_RANGES) == 0
     return _LabelBlock(
+        thresholds=len(outcome),
         image=image,
         inside=(~outside).astype(np.float64),
         label_start=bounds[label],
@@ -154,7 +162,7 @@ def _block_numbers(
 
     Weights are (I, B), numbers of objects (A, L, B); both recalls are summed over labels.
     """
-    shape = len(IOU_THRESHOLDS), *actual_counts.shape
+    shape = block.thresholds, *actual_counts.shape
     groups = int(np.prod(shape[:3]))
     row_weights = columns.take(block.image, axis=0)
     actual = np.maximum(actual_counts, 1)  # without objects no prediction is correct

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -18,8 +18,9 @@ from quadriga.monitor.evaluation.item_tables import (
     read_items,
     tabulate,
 )
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction, OverlapPairs
-from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
+from quadriga.monitor.evaluation.objects.object_metrics import OBJECT_SETTINGS, ObjectMetrics
 from quadriga.monitor.evaluation.pixels.masks import Contours, Masks, from_contours, mask_overlaps
 from quadriga.monitor.evaluation.state import (
     BoundedNumber,
@@ -93,13 +94,17 @@ class InstanceEvaluator:
     the prediction.
     """
 
+    settings: ClassVar = OBJECT_SETTINGS
+
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read contours; see `Evaluator.tables`."""
         return tables_by_image(images, partial(object_tables, labels))
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state."""
-        return ObjectMetrics(state, pair_overlap(state), "mask")
+        return ObjectMetrics(state, pair_overlap(state), "mask", settings)
 
 
 def pair_overlap(state: EvaluationState) -> OverlapFunction:

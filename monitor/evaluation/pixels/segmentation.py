@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from quadriga.monitor.evaluation.labels.label_counts import (
     count_confusion,
     label_metrics,
 )
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.pixels.instances import (
     BACKGROUND,
     IGNORED_LABELS,
@@ -46,20 +48,24 @@ _NOTHING, _HIDDEN = -1, -2
 class SegmentationEvaluator:
     """Evaluates `IMAGE_SEGMENTATION`, instances first; only instances if there are no pixels, as in COCO's files."""
 
+    settings: ClassVar = InstanceEvaluator.settings
+
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read contours as masks and as labels of pixels; see `Evaluator.tables`."""
         return tables_by_image(
             images, lambda *image: object_tables(labels, *image) | _pixels(labels, *image)
         )
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state."""
         evaluators = (
             (InstanceEvaluator(), SemanticEvaluator())
             if "pixels" in state.tables
             else (InstanceEvaluator(),)
         )
-        return CombinedMetrics([evaluator.evaluate(state) for evaluator in evaluators])
+        return CombinedMetrics([evaluator.evaluate(state, settings) for evaluator in evaluators])
 
 
 class SemanticEvaluator:
@@ -69,11 +75,15 @@ class SemanticEvaluator:
     pixels that count.
     """
 
+    settings: ClassVar = ()
+
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Paint regions and count pixels; see `Evaluator.tables`."""
         return tables_by_image(images, partial(_pixels, labels))
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, _settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state."""
         return PixelMetrics(state)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from quadriga.monitor.evaluation.arrays import ratio
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
 from quadriga.monitor.evaluation.item_tables import read_items
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
@@ -45,8 +46,8 @@ _MEANS: list[tuple[str, dict[str, Any]]] = [
 
 _TOKEN_F1, _ANLS, _ROUGE = 1, 3, 4
 _TEXT = np.dtypes.StringDType()
-_BLEU = {"tokens": "13a", "smoothing": "exp", "most": 100}
-_CIDER = {"rule": "CIDEr-D", "frequencies": "all images", "most": 10}
+_BLEU: dict[str, Any] = {"tokens": "13a", "smoothing": "exp", "most": 100}
+_CIDER: dict[str, Any] = {"rule": "CIDEr-D", "frequencies": "all images", "most": 10}
 
 
 class _PromptAnswer(msgspec.Struct):
@@ -68,6 +69,8 @@ class TextEvaluator:
     `scores` (N, 5), the counts of BLEU, and the number of `references`; these are in the table of that
     name. `unasked` has a row for each answer of the model to a prompt without ground truth.
     """
+
+    settings: ClassVar = ()
 
     def tables(self, images: Sequence[EvaluatedImage], _labels: LabelNumbers) -> dict[str, Table]:
         """Read and score answers; see `Evaluator.tables`."""
@@ -118,7 +121,9 @@ class TextEvaluator:
             "unasked": {"image": np.array(unasked_images, np.int64)},
         }
 
-    def evaluate(self, state: EvaluationState) -> TaskMetrics:
+    def evaluate(
+        self, state: EvaluationState, _settings: MetricSettings = DEFAULT_SETTINGS
+    ) -> TaskMetrics:
         """Compute metrics of a merged state."""
         return _TextMetrics(state)
 
@@ -144,8 +149,15 @@ class _TextMetrics:
         bleu = np.array([bleu_score(row) for row in counts], np.float64)
         prompt_counts = np.bincount(self._image, minlength=weights.shape[1])
         bleu[weights @ prompt_counts == 0] = np.nan
-        cider_headline = Headline("CIDEr", _CIDER, self._mean(self._cider, weights))
-        return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], cider_headline]
+        cider_headline = Headline(
+            "CIDEr", _CIDER, self._mean(self._cider, weights), upper=_CIDER["most"]
+        )
+        return [
+            *means[:-1],
+            Headline("BLEU", _BLEU, bleu, upper=_BLEU["most"]),
+            means[-1],
+            cider_headline,
+        ]
 
     def details(self) -> EvaluationDetails:
         """Compute the badness of each image, that of its worst answer, and count unanswered prompts."""
@@ -157,7 +169,7 @@ class _TextMetrics:
         parameters: dict[str, Any] = {"unanswered": "counts as an empty answer"}
         optional_metrics = ("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE])
         if missing := [name for name, columns in optional_metrics if np.isnan(columns).any()]:
-            parameters["missing"] = f"{' and '.join(missing)}: pip install quadriga[text]"
+            parameters["missing"] = f"{' and '.join(missing)}: pip install 'quadriga[text]'"
         return EvaluationDetails(
             metrics=[
                 Metric("Prompts", float(len(answered))),

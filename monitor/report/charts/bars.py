@@ -112,11 +112,13 @@ def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = 
 
 def size_chart(report: Report) -> Chart | None:
     """Draw average precision by the size of the objects."""
-    by_area = {}
-    for metric in report.metrics:
-        area, label, iou = (metric.parameters.get(key) for key in ("area", "label", "iou"))
-        if metric.type == "AP" and area is not None and label is None and iou == "0.50:0.95":
-            by_area[area] = metric
+    by_area = {
+        metric.parameters["area"]: metric
+        for metric in reversed(report.metrics)  # the first of each area is the mean over thresholds
+        if metric.type == "AP"
+        and metric.parameters.get("area") is not None
+        and metric.parameters.get("label") is None
+    }
     sizes = [size for size in ("all", *_SIZES) if size in by_area]
     if not any(size in by_area for size in _SIZES):
         return None
@@ -177,8 +179,9 @@ def tide_chart(report: Report) -> Chart | None:
         axes.axhline(false_rows[0] - 0.5, color=FAINT, linewidth=0.8)
     high = max([value for value in costs.values() if value is not None], default=0)
     axes.set(xlim=(0, max(0.01, high) * 1.25), xlabel="average precision lost")
+    iou = report.parameters.get("tide", {}).get("iou", 0.5)
     caption = (
-        "Average precision at IoU 0.5 that would be won if all errors of this one kind were mended (TIDE); "
+        f"Average precision at IoU {iou} that would be won if all errors of this one kind were mended (TIDE); "
         "the kinds do not add up."
     )
     return to_chart(figure, "tide", "What the errors cost", caption)

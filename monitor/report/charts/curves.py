@@ -23,7 +23,8 @@ from quadriga.tasks.arrays import Float64Array
 _WORST_LABELS = 5
 """Number of labels drawn beside the mean, those with the smallest metric."""
 
-_IOUS = (0.5, 0.75)
+_MAX_PANELS = 3
+"""Maximum number of match thresholds with a panel."""
 
 _HEIGHTS = (3.2, 1.2)
 """Heights of the curves and of their legend, in inches."""
@@ -40,8 +41,11 @@ class _Line(NamedTuple):
 def precision_recall_chart(report: Report) -> Chart | None:
     """Draw precision over recall: the mean of all labels, and the worst labels."""
     panels = []
-    for iou in (*_IOUS, None):
-        curves = [curve for curve in report.curves.get("pr", []) if curve.get("iou") == iou]
+    all_curves = report.curves.get("pr", [])
+    of_labels = [curve for curve in all_curves if curve.get("label") is not None]
+    ious = dict.fromkeys(curve.get("iou") for curve in of_labels or all_curves)
+    for iou in [*ious][:_MAX_PANELS]:
+        curves = [curve for curve in all_curves if curve.get("iou") == iou]
         lines = _lines(report, curves, ("recall", "precision"), ("AP", "AveragePrecision"))
         if lines:
             panels.append(("" if iou is None else f"IoU {iou}", lines))

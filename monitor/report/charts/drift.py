@@ -25,10 +25,30 @@ _CURRENT: dict[str, Any] = {"facecolor": SERIES[1], "alpha": 0.6, "linewidth": 0
 
 
 def signal_charts(report: Report) -> list[Chart]:
-    """Draw the values of signals on both sides, those with an alarm first, up to `MAX_SIGNALS`."""
-    pairs = ((signal, _shares(signal)) for signal in sorted_by_effect(report.signals))
+    """Draw the values on both sides of the signals with an alarm, up to `MAX_SIGNALS`."""
+    alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
+    return _charts(alarms, "signal")
+
+
+def quiet_charts(report: Report) -> list[Chart]:
+    """Draw the values of signals without an alarm that are not constant, up to `MAX_SIGNALS`."""
+    return _charts(
+        [
+            signal
+            for signal in sorted_by_effect(report.signals)
+            if not signal.alarm and len(signal.histogram.baseline) > 1
+        ],
+        "quiet",
+    )
+
+
+def _charts(signals: list[Signal], prefix: str) -> list[Chart]:
+    pairs = ((signal, _shares(signal)) for signal in signals)
     selected = [(signal, shares) for signal, shares in pairs if shares is not None][:MAX_SIGNALS]
-    return [_signal_chart(*signal_shares, index) for index, signal_shares in enumerate(selected)]
+    return [
+        _signal_chart(signal, shares, f"{prefix}-{index}")
+        for index, (signal, shares) in enumerate(selected)
+    ]
 
 
 def _shares(signal: Signal) -> Float64Array | None:
@@ -38,7 +58,7 @@ def _shares(signal: Signal) -> Float64Array | None:
     return counts / totals if counts.size and totals.all() else None
 
 
-def _signal_chart(signal: Signal, shares: Float64Array, number: int) -> Chart:
+def _signal_chart(signal: Signal, shares: Float64Array, name: str) -> Chart:
     caption = (
         f"Effect {format_brief(signal.effect.value)}; the smallest that matters: {format_brief(signal.effect.minimum)}."
         " The outline is the baseline, the filled bars are current."
@@ -60,7 +80,7 @@ def _signal_chart(signal: Signal, shares: Float64Array, number: int) -> Chart:
         _steps(axes, np.array([float(edge) for edge in signal.histogram.edges]), shares)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     title = one_line(signal.name) + (" (alarm)" if signal.alarm else "")
-    return to_chart(figure, f"signal-{number}", title, caption)
+    return to_chart(figure, name, title, caption)
 
 
 def _steps(axes: Axes, edges: Float64Array, shares: Float64Array) -> None:

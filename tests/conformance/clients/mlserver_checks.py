@@ -191,6 +191,22 @@ def grpc_metadata() -> None:
         answer = stub.ModelMetadata(dataplane_pb2.ModelMetadataRequest(name="sum"), timeout=20)
     metadata_response = converters.ModelMetadataResponseConverter.to_types(answer)
     equal([tensor.name for tensor in metadata_response.inputs], ["a", "b"])
+    equal(answer.parameters["task"].string_param, "TENSOR")
+
+
+@checks("grpc: a fraction is a text, as its messages have none", "grpc")
+def grpc_fraction() -> None:
+    counts = []
+    for wire, threshold in ((by_rest, 0.5), (by_rest, 0.99), (by_grpc, "0.5"), (by_grpc, "0.99")):
+        use_bytes = wire is by_grpc
+        image = Base64Codec.encode_input("image", [checks.image("detection")], use_bytes=use_bytes)
+        parameters = types.Parameters(content_type="base64", score_threshold=threshold)
+        image.parameters = parameters
+        answer = wire("shapes-detector", types.InferenceRequest(inputs=[image]))
+        (element,) = answer.outputs[0].data
+        counts.append(len(json.loads(element) if isinstance(element, str | bytes) else element))
+    equal(counts[:2], counts[2:])
+    assert counts[0] > counts[1], counts
 
 
 checks.run()

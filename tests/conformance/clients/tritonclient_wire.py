@@ -104,7 +104,7 @@ def metadata(wire: Wire) -> None:
         model = wire.client.get_model_metadata("sum", version, **wire.json)
         equal(
             (model["name"], model["platform"], model["versions"]),
-            ("sum", "onnxruntime_onnx", ["1"]),
+            ("sum", "onnx_onnxv1", ["1"]),
         )
         equal([tensor["name"] for tensor in model["inputs"]], ["a", "b"])
         equal([tensor["datatype"] for tensor in model["outputs"]], ["FP32", "FP32"])

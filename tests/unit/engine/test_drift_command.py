@@ -109,7 +109,7 @@ def test_reports_are_written(write, tmp_path) -> None:
     files = ("--baseline", write("a.jsonl"), "--current", write("b.jsonl", shift=2))
     output = run(*files, "--output", tmp_path / "r.html").stdout
     assert "Report: " in output
-    assert "<h1>b.jsonl against a.jsonl</h1>" in (tmp_path / "r.html").read_text()
+    assert "b.jsonl against a.jsonl</p>" in (tmp_path / "r.html").read_text()
     run(*files, "--output", tmp_path / "r.json")
     assert json.loads((tmp_path / "r.json").read_bytes())["kind"] == "drift"
 
@@ -131,7 +131,7 @@ def test_wrong_arguments_are_named(write, tmp_path) -> None:
         (("--model", "a", "--server", "x", "--data", "d"), "--data cannot be used with --server"),
         (("--model", "a", "--baseline", "x", "--baseline-to", "now"), "--baseline cannot be used with"),
         (("--model", "a", "--from", "x", "--data", tmp_path), "to be a moment such as"),
-        (("--model", "a", "--data", tmp_path), "baseline not found: 'default' of 'a'"),
+        (("--model", "a", "--data", tmp_path), "database not found"),
     ]  # fmt: skip
     for arguments, message in cases:
         assert message in run(*arguments, code=2).output

@@ -3,13 +3,22 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 import ray
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.commands.evaluate import evaluate_command
+from quadriga.engine.commands.evaluate import _to_parameters, evaluate_command
+from quadriga.monitor.evaluation.metric_settings import (
+    Bins,
+    IouThresholds,
+    MetricSettings,
+    ScoreThresholds,
+    TopK,
+)
 from quadriga.monitor.evaluation.ray_executor import RayCluster
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
@@ -38,7 +47,8 @@ def records(tmp_path):
 
 def test_records_are_shown_as_a_table(records) -> None:
     output = run("--task", "detection", "--records", records, "--by", "meta.a").stdout
-    assert re.search(r"AP, IoU 0.5 +│ 1.000 │ 1.000 to 1.000", output)
+    assert re.search(r"AP, IoU 0.5 +│ 1.000 │ +— │", output)
+    assert re.search(r"No interval of AP; AP, IoU 0.5;.*: fewer than 40 objects\.", output)
     assert "4 images" in output
     assert re.search(r"1 +│ +2 │ 1.000", output)
 
@@ -135,13 +145,67 @@ def test_stored_inferences_are_evaluated_and_compared(data) -> None:
         "3 images, left out 1 images whose truth is not known, 3 images in common with other"
         in output
     )
-    assert re.search(r"AP +│ 1.000 │ 1.000 to 1.000 │ \+0\.\d+ \(", output)
+    assert re.search(r"AP +│ 1.000 │ +— │ \+0\.\d+ │", output)
     assert re.search(r"true +│ +1 │ 1.000", output)
     options = ("--model", "ships", "--where", "meta.at=ge:2", "--data", data, "--json")
     report = json.loads(run(*options).stdout)
     assert report["data"]["current"]["n"] == 1
     assert report["model"] == MODEL
-    assert "no inferences of 'third'" in run("--model", "third", "--data", data, code=2).output
+    assert (
+        "model not found: 'third'; did you mean other?"
+        in run("--model", "third", "--data", data, code=2).output
+    )
+
+
+def test_chosen_thresholds_are_those_of_every_form(data, records) -> None:
+    chosen = ("--iou", 0.75, "--iou", 0.3, "--score", 0.4, "--bins", 4)
+    stored = "--model", "ships", "--compare", "other", "--by", "meta.at", "--data", data
+    for form in (stored, ("--task", "detection", "--records", records, "--by", "meta.a")):
+        report = json.loads(run(*form, *chosen, "--json").stdout)
+        expected = {"iou": [0.75, 0.3], "score": [0.4], "bins": 4}
+        assert report["parameters"].items() >= expected.items()
+        (calibration,) = (metric for metric in report["metrics"] if metric["type"] == "ECE")
+        assert (calibration["parameters"]["bins"], calibration["parameters"]["iou"]) == (4, 0.75)
+        for part in (*report["slices"], *report["comparisons"]):
+            assert part["metrics"][3]["type"] == "F1"
+            assert part["metrics"][3]["parameters"] == {"score": 0.4, "iou": 0.75, "label": None}
+        table = run(*form, *chosen).stdout
+        assert re.search(r"AP, IoU 0.3/0.75 +│ 1.000", table)
+        assert re.search(r"F1, score ≥ 0.4, IoU 0.75 +│ 1.000", table)
+
+
+def test_a_limit_does_not_take_a_mean_over_other_thresholds(records) -> None:
+    options = ("--task", "detection", "--records", records, "--iou", 0.5, "--iou", 0.3)
+    run(*options, "--fail-under", "AP[iou=0.3/0.5]=0.9", "--fail-under", "AP[iou=0.3]=0.9")
+    refused = run(*options, "--fail-under", "mAP=0.1", code=2).stderr
+    assert "metric not found: mAP; this report has AP[rule=COCO,iou=0.3/0.5" in refused
+    earlier = records.with_name("earlier.json")
+    run("--task", "detection", "--records", records, "--output", earlier)
+    assert "metric not found" in run(*options, "--fail-if-worse-than", earlier, code=2).stderr
+
+
+@pytest.mark.parametrize("chosen", [{}, {"iou": (0.5,)}, {"top_k": (1, 2), "bins": 3}])
+def test_only_chosen_thresholds_are_sent_to_a_server(chosen) -> None:
+    """A server of an earlier version refuses parameters that it does not know."""
+    options = {"model": "a", "where": None, "by": (), "resamples": 0, "seed": 0}
+    lists = {"slices": (), "compare": ()}
+    names = options | lists | {"metrics": MetricSettings(**chosen)}
+    sent = _to_parameters(SimpleNamespace(**names))
+    expected = {name: list(value) if name != "bins" else value for name, value in chosen.items()}
+    assert {
+        name: sent[name] for name in sent.keys() & {*MetricSettings().__struct_fields__}
+    } == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "schema"),
+    [("--top-k", TopK), ("--iou", IouThresholds), ("--score", ScoreThresholds), ("--bins", Bins)],
+)
+def test_options_have_the_ranges_of_the_parameters(option, schema) -> None:
+    (range_,) = (item.type for item in evaluate_command.params if option in item.opts)
+    schema = msgspec.json.schema(schema)
+    items = schema.get("items", schema)
+    assert (range_.min, range_.max) == (items["minimum"], items["maximum"])
 
 
 def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
@@ -169,6 +233,24 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         ([], "got none"),
         (["--records", "a", "--model", "b"], "got records and model"),
         (["--records", "a"], "--task is required with --records"),
+        (["--model", "a", "--iou", "1.5"], "1.5 is not in the range 0.1<=x<=0.99"),
+        (["--model", "a", "--iou", "nan"], "iou: expected at most 4 decimals, got nan"),
+        (["--model", "a", "--score", "x"], "'x' is not a valid float range"),
+        (["--model", "a", "--top-k", "0"], "0 is not in the range 1<=x<=1000"),
+        (["--model", "a", "--bins", "0"], "0 is not in the range 1<=x<=100"),
+        (
+            ["--model", "a", "--top-k", "2", "--top-k", "2"],
+            "top_k: expected each value once, got 2",
+        ),
+        (["--model", "a", *["--score", "0.5"] * 11], "score: expected at most 10 values, got 11"),
+        (
+            ["--records", "bad.jsonl", "--task", "detection", "--top-k", "1"],
+            "top_k is no setting of OBJECT_DETECTION, which has iou, score, bins",
+        ),
+        (
+            ["--records", "bad.parquet", "--task", "classification", "--iou", "0.5"],
+            "iou is no setting of IMAGE_CLASSIFICATION, which has top_k, score, bins",
+        ),
         (["--truth", "a"], "--predictions is required with --truth"),
         (["--records", "a", "--task", "detection", "--where", "b"], "--where cannot be used"),
         (["--model", "a", "--split", "b"], "--split cannot be used with --model"),
@@ -219,3 +301,84 @@ def test_every_flag_is_described() -> None:
     text = PAGE.read_text()
     flags = [flag for option in evaluate_command.params for flag in option.opts]
     assert [flag for flag in flags if f"`{flag}" not in text] == []
+
+
+def test_a_metric_below_its_limit_fails_a_pipeline(records) -> None:
+    base = ("--task", "detection", "--records", records, "--resamples", 0)
+    passed = run(*base, "--fail-under", "mAP=0.5", "--fail-under", "AP[iou=0.5,label=ship]=1.0")
+    assert "quadriga:" not in passed.stderr
+    failed = run(*base, "--fail-under", "mAP=0.5", "--fail-under", "ar[area=small]=1.5", code=1)
+    assert "ar[area=small] is 1, expected at least 1.5\n" in failed.stderr
+    assert "AP, IoU 0.5" in failed.stdout  # the report is written all the same
+
+
+def test_an_error_that_exceeds_its_limit_fails_a_pipeline(records) -> None:
+    base = ("--task", "detection", "--records", records, "--resamples", 0)
+    run(*base, "--fail-under", "ECE=0.6")
+    failed = run(*base, "--fail-under", "ECE=0.1", code=1)
+    assert "ECE is 0.5, expected at most 0.1" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"),
+    [
+        ("mAP", "expected METRIC=NUMBER"),
+        ("mAP=high", "expected METRIC=NUMBER"),
+        ("mAP=nan", "expected METRIC=NUMBER"),
+        ("=0.5", "expected METRIC=NUMBER"),
+        ("AP[iou]=0.5", "expected NAME=VALUE"),
+        ("Acuracy=0.5", "metric not found: Acuracy; this report has"),
+        ("AP[iou=0.42]=0.5", "this report has AP[rule=COCO,iou=0.50:0.95,area=all,max_dets=100], "),
+        ("AP[label=boat]=0.5", "metric not found: AP[label=boat]"),
+    ],
+)
+def test_a_limit_that_cannot_be_checked_is_an_error_of_usage(records, limit, error) -> None:
+    options = ("--task", "detection", "--records", records, "--resamples", 0)
+    assert error in run(*options, "--fail-under", limit, code=2).stderr
+
+
+def test_an_undefined_metric_fails_every_limit(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(record("1", ground_truth=None)))
+    options = ("--task", "detection", "--records", path, "--resamples", 0)
+    failed = run(*options, "--fail-under", "mAP=0", code=1)
+    assert "mAP is undefined, expected 0: 0 images counted; left out: 1 no_truth" in failed.stderr
+
+
+def test_a_fall_beyond_chance_fails_a_pipeline(tmp_path) -> None:
+    def write(name: str, wrong: int) -> tuple[object, ...]:
+        path = tmp_path / f"{name}.jsonl"
+        truths = [{"label": "ship" if n >= wrong else "boat"} for n in range(200)]
+        rows = [
+            {
+                "id": str(n),
+                "predictions": [{"label": "ship", "score": 0.9}],
+                "ground_truth": [truth],
+            }
+            for n, truth in enumerate(truths)
+        ]
+        path.write_text("\n".join(map(json.dumps, rows)))
+        return ("--task", "classification", "--records", path)
+
+    earlier = tmp_path / "earlier.json"
+    run(*write("earlier", 20), "--output", earlier)
+    run(*write("same", 24), "--fail-if-worse-than", earlier)
+    run(*write("better", 2), "--fail-if-worse-than", earlier)
+    failed = run(*write("worse", 60), "--fail-if-worse-than", earlier, code=1)
+    assert re.search(
+        r"Accuracy is 0.7, was 0.9 in report \S+, more than chance \(0\.0", failed.stderr
+    )
+    run(*write("exact", 21), "--resamples", 0, "--fail-if-worse-than", earlier, code=1)
+
+
+def test_an_earlier_report_that_is_none_is_refused_before_the_work(records, tmp_path) -> None:
+    options = ("--task", "detection", "--records", records, "--resamples", 0)
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    assert "expected a report" in run(*options, "--fail-if-worse-than", other, code=2).stderr
+    report = tmp_path / "report.json"
+    run(*options, "--output", report)
+    document = json.loads(report.read_text()) | {"task": "IMAGE_CLASSIFICATION"}
+    other.write_text(json.dumps(document))
+    message = "expected an earlier report of OBJECT_DETECTION, got IMAGE_CLASSIFICATION"
+    assert message in run(*options, "--fail-if-worse-than", other, code=2).stderr

@@ -51,6 +51,11 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
         (["import", "none.jsonl"], "none.jsonl"),
         (["import", "a.jsonl", "--join", "id"], "with --as ground-truth"),
         (["import", "a.jsonl", "--as", "ground-truth", "--join", "meta."], "meta.<key>"),
+        (["import", "good.jsonl", "--task", "detection"], "expected one of classification,"),
+        (
+            ["import", "good.jsonl", "--as", "ground-truth", "--task", "x"],
+            "expected one of classification,",
+        ),
         (["import", "bad.jsonl"], "line 1: expected a JSON object"),
     ],
 )

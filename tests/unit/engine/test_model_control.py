@@ -67,7 +67,7 @@ def test_a_load_serves_the_folder_as_it_is_now(root, repository):
 
 
 def test_a_folder_that_appeared_can_be_loaded(root, repository):
-    with pytest.raises(NotFound, match="folder not found in the repository: 'new'"):
+    with pytest.raises(NotFound, match="model not found: 'new'; there are double, versions"):
         repository.load("new")
     tripling(root / "new" / "model.onnx")
     with pytest.raises(NotFound):

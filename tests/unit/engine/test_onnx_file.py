@@ -3,10 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
-from quadriga.engine.onnx_file import OnnxFileError, check_external_data, read_onnx
+from quadriga.engine.onnx_file import OnnxFileError, read_onnx
 from tests.onnx_models import doubling, save, value
+from tests.row_models import IRISES, ML, linear
 
 
 def test_header_agrees_with_the_onnx_package(tmp_path):
@@ -24,43 +25,6 @@ def test_header_agrees_with_the_onnx_package(tmp_path):
     assert header.producer == "quadriga-tests"
     assert header.metadata == {"names": "{0: 'ä'}", "stride": "32"}
     assert header.external_data == ()
-
-
-def external(folder, location="weights.bin"):
-    path = doubling(folder / "model.onnx")
-    model = onnx.load(path)
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=1)
-    for key, text in (("location", location), ("offset", "8"), ("length", "16")):
-        tensor.external_data.add(key=key, value=text)
-    model.graph.initializer.append(tensor)
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def test_external_weights_are_found_and_checked(tmp_path):
-    path = external(tmp_path)
-    header, _ = read_onnx(path)
-    (external_data,) = header.external_data
-    assert (external_data.location, external_data.offset, external_data.length) == (
-        "weights.bin",
-        8,
-        16,
-    )
-    with pytest.raises(OnnxFileError, match="no such file"):
-        check_external_data(path, header)
-    (tmp_path / "weights.bin").write_bytes(bytes(23))
-    with pytest.raises(OnnxFileError, match="to hold 24 bytes, got 23"):
-        check_external_data(path, header)
-    (tmp_path / "weights.bin").write_bytes(bytes(24))
-    check_external_data(path, header)
-
-
-@pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname"])
-def test_external_weights_stay_inside_the_folder(tmp_path, location):
-    (tmp_path / "weights.bin").write_bytes(bytes(24))
-    path = external(tmp_path / "model", location)
-    with pytest.raises(OnnxFileError, match="inside the model's folder"):
-        check_external_data(path, read_onnx(path)[0])
 
 
 @pytest.mark.parametrize(
@@ -104,3 +68,19 @@ def test_a_tensor_that_two_nodes_give_is_refused(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(OnnxFileError, match=r"none\.onnx"):
         read_onnx(tmp_path / "none.onnx")
+
+
+def test_classes_are_read_and_long_attributes_are_not(tmp_path):
+    path = tmp_path / "model.onnx"
+    header, _ = read_onnx(linear(path, classes=(-1, 4, 2**40)))
+    assert header.class_labels == (("-1", "4", str(2**40)),)
+    header, _ = read_onnx(linear(path, zipmap=False))
+    assert header.class_labels == (IRISES,)
+    maps = helper.make_node("ZipMap", ["p"], ["maps"], domain=ML, classlabels_strings=["b", "a"])
+    long = helper.make_node(
+        "Noise", ["x"], ["p"], few=[1, 2], many=[7] * 100_000, classlabels_ints=[0, 1]
+    )
+    save(path, [long, maps], [value("x", [1])], [value("p", [1])], domains={ML: 1})
+    header, graph = read_onnx(path)
+    assert header.class_labels == (("b", "a"), ("0", "1"))
+    assert graph.nodes[0].numbers == {"few": (1, 2), "classlabels_ints": (0, 1)}

@@ -2,9 +2,16 @@
 
 import pytest
 
-from quadriga.engine.output_decoration import decorate_outputs, score_headers, select_outputs
+from quadriga.engine.output_decoration import (
+    decorate_outputs,
+    echoed_parameters,
+    score_headers,
+    select_outputs,
+    truncation_headers,
+)
 from quadriga.engine.recording import ImageResult, StoreResult
 from quadriga.proto.messages import RequestedOutput, StorageOptions, Tensor
+from quadriga.tasks.predictions import TruncatedPredictions
 
 
 def image(score: float | None = None, *, requested: bool | None = None) -> ImageResult:
@@ -32,6 +39,26 @@ def test_each_output_has_the_ids_of_its_own_images():
     ]
 
 
+def cut(total: int | None = None) -> ImageResult:
+    return ImageResult("image", "predict", TruncatedPredictions([], total), {})
+
+
+@pytest.mark.parametrize(
+    ("results", "parameters", "header"),
+    [
+        ([image()], {}, []),
+        ([cut()], {"truncated": True}, "true"),
+        ([cut(4087)], {"truncated": True, "total_segments": 4087}, "4087"),
+        ([image(), cut(), image()], {"truncated": True}, ",true,"),
+        ([cut(9), image(), cut(7)], {"truncated": True, "total_segments": "9,,7"}, "9,,7"),
+    ],
+)
+def test_an_output_says_that_a_limit_cut_its_predictions(results, parameters, header):
+    outputs = [output("a", len(results))]
+    assert added(outputs, results, StoreResult()) == [parameters]
+    assert truncation_headers(results) == ([("Quadriga-Truncated", header)] if header else [])
+
+
 def test_an_output_to_which_nothing_is_added_stays_the_same_object():
     first = output("a", 1)
     for stored in (StoreResult(), StoreResult([""])):
@@ -54,8 +81,19 @@ def test_a_store_without_room_is_named_in_every_output(per_image):
     assert added(outputs, results, stored, per_image=per_image) == [{"stored": False}] * 2
 
 
-def test_outputs_of_a_graph_have_no_ids():
-    assert added([output("y", 1)], [image()], StoreResult(["1"]), per_image=False) == [{}]
+def test_each_output_of_a_graph_has_the_id_of_their_inference():
+    outputs = [output("y", 4, metadata={"site": 7}), output("z", 1)]
+    assert added(outputs, [image()], StoreResult(["1"]), per_image=False) == [
+        {"metadata": {"site": 7}, "inference_id": "1"},
+        {"inference_id": "1"},
+    ]
+    assert added(outputs[1:], [image()], StoreResult([""]), per_image=False) == [{}]
+
+
+def test_what_a_request_said_of_an_inference_is_echoed_and_nothing_else():
+    parameters = {"action": "predict", "metadata": {}, "store": False, "priority": 1}
+    assert echoed_parameters(parameters) == {"action": "predict", "metadata": {}}
+    assert echoed_parameters({"action": None}) == {}
 
 
 @pytest.mark.parametrize(

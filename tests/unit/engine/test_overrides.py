@@ -1,14 +1,29 @@
 """Overrides that a client may send with a load, and their limits."""
 
+import io
+import shutil
+import sys
+import zipfile
+from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.engine.overrides import check_path, read_config, write_files
+from quadriga.engine.image_text.files import TextTable
+from quadriga.engine.overrides import Override, check_path, read_config, write_files
+from quadriga.engine.recognition.model_toml import SPECIFIED, ModelToml
+from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
+
+SAMPLES = Path(__file__).parents[3] / "sample_models"
+TABLES = {**SPECIFIED, "text": TextTable}
+"""Tables whose keys are those of a struct elsewhere."""
+REFERENCE = "open_door:attribute"
 
 
 def test_a_config_is_a_model_toml_and_what_triton_says():
@@ -25,6 +40,8 @@ def test_a_config_is_a_model_toml_and_what_triton_says():
     )
     assert values == {"task": "tensor", "runtime": {"max_batch": 4, "warmup": False}}
     assert policy.choose(["10", "2", "1"]) == ["10", "2"]
+    for platform in ("onnxruntime_onnx", "onnx_onnxv1"):
+        assert read_config({"platform": platform}) == read_config({})
     assert read_config({"max_batch_size": 0})[0] == {"runtime": {"max_batch": 1}}
 
 
@@ -52,12 +69,14 @@ def test_versions_that_are_not_there_are_refused(versions):
     ("config", "message"),
     [
         ({"backend": "python"}, "backend"),
-        ({"platform": "tensorrt_plan"}, "platform"),
+        ({"platform": "tensorrt_plan"}, "'onnxruntime_onnx' or 'onnx_onnxv1', got 'tensorrt_plan'"),
         ({"input": [{"name": "x"}]}, "expected input to be the table"),
         ({"runtime": []}, "expected runtime to be the table"),
         ({"version_policy": {"newest": {}}}, "newest"),
         ({"version_policy": {"latest": {"num_versions": 0}}}, "version_policy"),
-        ({"output": {"decoder": "os:system"}}, "decoder of this server"),
+        ({"output": {"decoder": "os:system"}}, "output.decoder to be a name of this server"),
+        ({"task": "os:system"}, "task to be a name of this server"),
+        ({"any": [{"deep": ("os:system",)}]}, "any.deep to be a name of this server"),
         ({"labels": "../../etc/passwd"}, "relative path"),
         ({"labels": "/etc/passwd"}, "relative path"),
     ],
@@ -66,6 +85,70 @@ def test_disallowed_config_values_are_named(config, message):
     with pytest.raises(LoadError, match=message) as caught:
         read_config(config)
     assert str(caught.value).startswith(("config: ", "expected a relative path"))
+
+
+def text_keys(struct, prefix=""):
+    """Yield every key of model.toml that takes a text, with a value that has the text in it."""
+    for field in msgspec.structs.fields(struct):
+        key = f"{prefix}{field.encode_name}"
+        if key in TABLES:
+            yield from text_keys(TABLES[key], f"{key}.")
+            continue
+        types = [field.type, *get_args(field.type)]
+        for inner in types:
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                yield from text_keys(inner, f"{key}.")
+        for value in (REFERENCE, [REFERENCE], {"a": REFERENCE}):
+            with suppress(msgspec.ValidationError):
+                msgspec.convert(value, field.type)
+                yield key, value
+
+
+KEYS = [pytest.param(key, value, id=f"{key}-{value!r:.1}") for key, value in text_keys(ModelToml)]
+
+
+def nested(key, value):
+    first, _, rest = key.partition(".")
+    return {first: nested(rest, value) if rest else value}
+
+
+@pytest.fixture
+def open_door(tmp_path, monkeypatch):
+    """Return a function that says whether the module of `REFERENCE` was imported."""
+    (tmp_path / "open_door.py").write_text("def attribute(*_): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda: "open_door" in sys.modules
+    sys.modules.pop("open_door", None)
+
+
+@pytest.mark.parametrize(("key", "value"), KEYS)
+@pytest.mark.parametrize("model", [path.parent.name for path in SAMPLES.glob("*/model.toml")])
+def test_no_key_of_a_client_imports_anything(open_door, model, key, value):
+    with suppress(LoadError):
+        ModelRepository(SAMPLES).load(model, Override(nested(key, value)))
+    assert not open_door()
+
+
+def test_the_keys_of_a_client_are_those_of_model_toml():
+    keys = {parameter.values[0] for parameter in KEYS}
+    assert {"task", "family", "labels", "output.decoder", "monitor.embedding"} <= keys
+    assert {"text.prompt_template", "runtime.providers", "input.name", "features"} <= keys
+
+
+@pytest.mark.parametrize(
+    ("model", "key"), [("shapes-classifier", "task"), ("shapes-detector", "output.decoder")]
+)
+def test_the_operator_may_name_code(tmp_path, open_door, model, key):
+    folder = shutil.copytree(SAMPLES / model, tmp_path / "any")
+    toml = (folder / "model.toml").read_text()
+    name = key.rpartition(".")[2]
+    lines = [line for line in toml.splitlines() if not line.startswith((f"{name} ", "family"))]
+    place = 0 if key == "task" else lines.index("[output]") + 1
+    lines.insert(place, f'{name} = "{REFERENCE}"')
+    (folder / "model.toml").write_text("\n".join(lines))
+    with suppress(LoadError, AttributeError):
+        ModelRepository(folder).load("any")
+    assert open_door()
 
 
 @pytest.mark.parametrize(
@@ -126,3 +209,41 @@ def test_files_are_bounded_and_are_no_folders_too(tmp_path):
         with pytest.raises(InvalidRequest, match="expected a folder 'a', got a file"):
             write_files(files, tmp_path, 5)
     assert list(tmp_path.iterdir()) == []
+
+
+def archive_of(files):
+    """Return a zip of files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def test_an_archive_stands_for_its_files(tmp_path):
+    files = {"1/model.onnx": b"graph", "labels.txt": b"a"}
+    for prefix in ("", "model/"):
+        data = archive_of({prefix + path: content for path, content in files.items()})
+        folder = write_files({"sent.zip": data}, tmp_path, 1000)
+        assert (folder / "1" / "model.onnx").read_bytes() == b"graph"
+        assert (folder / "labels.txt").read_bytes() == b"a"
+        assert len(list(folder.iterdir())) == 2
+    nested = write_files({"1/weights.zip": data, "1/model.onnx": b"graph"}, tmp_path, 1000)
+    assert (nested / "1" / "weights.zip").read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"model.onnx": b"x", "model.toml": b"task"}, "expected what model.toml says as config"),
+        ({"model.onnx": b"x", "../x": b"x"}, "expected relative paths"),
+        ({"model.onnx": b"x", ".hidden": b"x"}, "file:.hidden"),
+        ({"model.onnx": bytes(2000)}, "at most 1000 bytes, got more"),
+        (None, "not a zip"),
+    ],
+)
+def test_an_archive_has_the_limits_of_files(tmp_path, files, message):
+    data = b"no zip" if files is None else archive_of(files)
+    with pytest.raises(InvalidRequest, match=message):
+        write_files({"sent.zip": data}, tmp_path / "run", 1000)
+    assert list(tmp_path.rglob("*")) == []

@@ -1,12 +1,15 @@
 """Recognition of a model: each field comes from the first source that has it."""
 
+import re
+
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from quadriga.engine.recognition.model_toml import read_model_toml
 from quadriga.engine.recognition.recognise import recognise
 from quadriga.engine.session import LoadError, Session
-from tests.onnx_models import classifier, detector, doubling
+from tests.onnx_models import answering, classifier, detector, doubling
 
 HEAD = np.zeros((6, 4), np.float32)
 ULTRALYTICS = {
@@ -62,6 +65,28 @@ def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
     assert recognition.written.runtime.max_batch == 2
 
 
+DEFAULTS = [  # decoder, score threshold, limit
+    ("semantic_logits", 0.0, 10_000),
+    ("mask2former_semantic", 0.0, 10_000),
+    ("mask2former_instance", 0.5, 300),
+]
+
+
+@pytest.mark.parametrize(("decoder", "threshold", "limit"), DEFAULTS)
+def test_where_each_pixel_has_a_class_no_pixel_is_left_out_by_default(
+    tmp_path, decoder, threshold, limit
+):
+    path = answering(tmp_path / "model.onnx", {"out": np.zeros((2, 8, 8), np.float32)})
+    (tmp_path / "model.toml").write_text(
+        'task = "segmentation"\nlabels = ["cat", "dog"]\n[input]\nresize = "stretch"\n'
+        f'[output]\ndecoder = "{decoder}"\n'
+    )
+    recognition = recognised(path)
+    defaults = recognition.spec.defaults
+    assert (defaults.score_threshold, defaults.max_detections) == (threshold, limit)
+    assert recognised(path, 0.25).spec.defaults.score_threshold == 0.25
+
+
 def test_server_threshold_applies_without_a_model_threshold(tmp_path):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
     assert recognised(path, 0.9).spec.defaults.score_threshold == 0.9
@@ -88,6 +113,8 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ('task = "classification"', 'family = "torchvision-classifier"'),
         ('family = "yolo"', "ultralytics-obb"),
         ('family = "plain-classifer"', "got 'plain-classifer'; is it plain-classifier?"),
+        ('family = "SMP"', "got 'SMP'; is it torchvision-semantic or binary-segmentation?"),
+        ('family = "D-FINE"', "got 'D-FINE'; is it rtdetr or detr-sigmoid?"),
         ('family = "plain-classifier"\n[input]\nsize = 64', "[input] size: Expected 'array'"),
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),
         (
@@ -125,8 +152,19 @@ def test_errors_in_model_toml_are_named(tmp_path, toml, message):
 
 def test_an_image_model_needs_an_image_s_input(tmp_path):
     path = doubling(tmp_path / "model.onnx")
-    (tmp_path / "model.toml").write_text('task = "classification"')
+    (tmp_path / "model.toml").write_text('task = "detection"')
     with pytest.raises(LoadError, match="4 dimensions"):
+        recognised(path)
+
+
+def test_tensors_are_offered_first_for_an_output_whose_rows_are_no_images(tmp_path):
+    path = answering(
+        tmp_path / "model.onnx",
+        {"out": np.zeros((26, 37), np.float32)},
+        image=("images", [1, 3, 32, 128]),
+        batched=False,
+    )
+    with pytest.raises(LoadError, match='beside the file:\n  task = "tensor"'):
         recognised(path)
 
 
@@ -145,6 +183,35 @@ def test_a_resize_that_nothing_gives_is_asked_for_with_the_choices(tmp_path):
         recognised(path)
 
 
+OPEN_IMAGE = ("images", ["batch", 3, "height", "width"])
+FIXED_IMAGE = ("images", ["batch", 3, 32, 32])
+MASK, SCORES = np.zeros((1, 32, 32), np.float32), np.zeros((2,), np.float32)
+SIZE, NAMES, RESIZE = r"\[input\] size", "labels are required", r"\[input\] resize"
+MISSING = [  # (image input, output), model.toml, what the error asks for, what it does not
+    ((OPEN_IMAGE, MASK), "", ["birefnet", SIZE, NAMES], [RESIZE]),
+    ((OPEN_IMAGE, MASK), 'labels = ["text"]', ["birefnet", SIZE], [NAMES]),
+    ((OPEN_IMAGE, MASK), 'family = "birefnet"', [SIZE, NAMES], [RESIZE]),
+    ((FIXED_IMAGE, MASK), 'task = "segmentation"\n[input]\nresize = "stretch"',
+     [r"\[output\] decoder", NAMES], [SIZE, RESIZE]),
+    ((OPEN_IMAGE, MASK), 'task = "segmentation"\n[output]\ndecoder = "binary"', [RESIZE, SIZE, NAMES], ["decoder or"]),
+    ((OPEN_IMAGE, SCORES), "", [r"timm.*needs \[input\] resize, mean, std$", SIZE], [NAMES]),
+    ((FIXED_IMAGE, SCORES), "[output]\nangle = 'oc'", ["plain-classifier"], [SIZE, NAMES]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("graph", "toml", "questions", "known"), MISSING)
+def test_everything_that_is_missing_is_asked_for_at_once(tmp_path, graph, toml, questions, known):
+    image, output = graph
+    path = answering(tmp_path / "model.onnx", {"out": output}, image=image)
+    (tmp_path / "model.toml").write_text(toml)
+    with pytest.raises(LoadError) as caught:
+        recognised(path)
+    for pattern in questions:
+        assert re.search(pattern, str(caught.value), re.MULTILINE), pattern
+    for pattern in known:
+        assert not re.search(pattern, str(caught.value)), pattern
+
+
 def test_a_std_of_zero_is_refused(tmp_path):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
     (tmp_path / "model.toml").write_text("[input]\nstd = [1.0, 0.0, 1.0]")
@@ -157,6 +224,9 @@ def test_a_std_of_zero_is_refused(tmp_path):
     [
         ("[output]\nangle = 'le90'", "output.angle in model.toml has no use for detection with decoder ultralytics, only for oriented"),
         ("[output]\nactivation = 'sigmoid'", "for classification, semantic_logits, binary, birefnet"),
+        ("[input]\npad_value = 256", r"\[input\] pad_value: .*255"),
+        ("[input]\npad_value = nan", r"\[input\] pad_value"),
+        ("[output]\nnms = 'none'", r"\[output\] nms: expected one of class, agnostic"),
         ("[defaults]\ntop_k = 3", "defaults.top_k .* only for classification"),
         ("[defaults]\nmin_area = 3", "defaults.min_area .* only for segmentation"),
         ("[defaults]\nscore_threshold = 1.5", "score_threshold"),
@@ -182,6 +252,23 @@ def test_a_classifier_takes_no_keys_of_detectors(tmp_path, line):
     path = classifier(tmp_path / "model.onnx")
     (tmp_path / "model.toml").write_text(f'family = "plain-classifier"\n{line}')
     with pytest.raises(LoadError, match=r"for classification.*, only for detection, oriented"):
+        recognised(path)
+
+
+def test_what_suppresses_nothing_takes_no_rule_of_suppression(tmp_path):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
+    (tmp_path / "model.toml").write_text("[output]\nnms = 'agnostic'")
+    assert recognised(path).spec.output.nms == "agnostic"
+    path = detector(tmp_path / "model.onnx", np.zeros((300, 6)), metadata=ULTRALYTICS)
+    with pytest.raises(LoadError, match=r"output\.nms .* no use .* decoder ultralytics_end2end"):
+        recognised(path)
+
+
+def test_a_fractional_border_needs_floats(tmp_path):
+    image = ("images", [1, 3, 32, 32])
+    path = answering(tmp_path / "model.onnx", {"out": HEAD}, image=image, kind=TensorProto.UINT8)
+    (tmp_path / "model.toml").write_text('family = "ultralytics"\n[input]\npad_value = 127.5')
+    with pytest.raises(LoadError, match=r"pad_value to be a whole number .* uint8, got 127\.5"):
         recognised(path)
 
 
@@ -226,6 +313,29 @@ def test_tensors_take_no_keys_of_images(tmp_path, line):
     (tmp_path / "model.toml").write_text(line)
     with pytest.raises(LoadError, match=r"for tensor, only for .*oriented"):
         recognised(path)
+
+
+METADATA_NAMES = [  # metadata, labels, source
+    ({"character": "cat\ndog"}, ("cat", "dog"), "ONNX metadata, character"),
+    ({"character": "cat\r\n[\r\n"}, ("cat", "["), "ONNX metadata, character"),
+    ({"labels": '["cat", "dog"]'}, ("cat", "dog"), "ONNX metadata, labels"),
+    ({"class_names": "{'cat': 0, 'dog': 1}"}, ("cat", "dog"), "ONNX metadata, class_names"),
+    ({"names": "['a', 'b']", "character": "cat\ndog"}, ("a", "b"), "ONNX metadata, names"),
+    ({"character": "a\nb\nc"}, ("class_0", "class_1"), "no names given, as ONNX metadata, character has 3"),
+    ({"labels": "none"}, ("class_0", "class_1"), "no names given, as ONNX metadata, labels has 1"),
+    ({"labels": ""}, ("class_0", "class_1"), "no names given"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("metadata", "labels", "source"), METADATA_NAMES)
+def test_class_names_of_paddle_and_of_people_are_read_from_metadata(
+    tmp_path, metadata, labels, source
+):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=metadata)
+    (tmp_path / "model.toml").write_text('family = "ultralytics"')
+    recognition = recognised(path)
+    assert recognition.spec.labels == labels
+    assert reasons(recognition)["labels"] == source
 
 
 def test_numbers_without_a_name_are_counted(tmp_path):

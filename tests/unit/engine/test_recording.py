@@ -14,7 +14,14 @@ from onnx import helper
 from quadriga.engine import image_inference, recording
 from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.recording import Recorder
-from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
+from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.proto.errors import (
+    ClientLeft,
+    DeadlineExceeded,
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+)
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
@@ -212,6 +219,8 @@ def test_ids_follow_the_journal_also_between_threads(harness: RecordingHarness) 
         ("", {"store_input": True, "store": None}, 2, 2),
         ("", {"store": False}, 0, 0),
         ("enabled = false", {"store": True}, 0, 0),
+        ("share = 0.0", {}, 0, 0),
+        ("share = 1.0", {"store": False}, 0, 0),
     ],
 )
 def test_model_and_request_decide_what_is_stored(
@@ -256,6 +265,18 @@ def test_sampling_takes_its_share_and_the_same_images_each_time(harness: Recordi
     assert sampled[:60] == sampled[60:]
     assert 15 < sum(sampled[:60]) < 45
     assert harness.images() == sum(sampled[:60])
+
+
+@pytest.mark.parametrize("durability", ["memory", "process"])
+def test_a_share_of_the_inferences_is_stored(harness: RecordingHarness, durability) -> None:
+    harness.model("own", "share = 0.5")
+    pipeline = harness.pipeline(durability=durability)
+    responses = [pipeline.infer(ask("own", gray(level), WHITE)) for level in range(60)]
+    pipeline.close()
+    ids = [inference_id for response in responses for inference_id in response.inference_ids]
+    assert sorted(ids) == sorted(str(record.seq) for record in harness.records())
+    assert 30 < len(ids) < 90  # of 120, chosen one by one
+    assert all(response.stored for response in responses)
 
 
 @pytest.mark.parametrize("name", ["store", "store_input"])
@@ -474,3 +495,26 @@ def test_pixels_of_one_request_are_bounded(harness: RecordingHarness, monkeypatc
     pipeline.infer(ask("plain", *[GRAY] * 5))
     assert harness.signalled() == [record.seq for record in harness.records()[:2]]
     assert harness.recorder.counters()["signals_skipped_total"] == 3
+
+
+@pytest.mark.parametrize("error", [ClientLeft("gone"), DeadlineExceeded("late")])
+def test_a_request_that_is_stopped_during_its_run_is_not_recorded(harness, error) -> None:
+    """Neither as answered nor as failed, and a request behind it is."""
+    pipeline = harness.pipeline()
+
+    class StoppedInRun(Deadline):
+        """A deadline that is stopped while its first run goes on."""
+
+        def interrupt_by(self, interrupt):
+            super().interrupt_by(interrupt)
+            self.error = error
+
+    set_current_deadline(StoppedInRun())
+    try:
+        with pytest.raises(type(error)):
+            pipeline.infer(ask("plain"))
+    finally:
+        set_current_deadline(None)
+    assert harness.records() == []
+    pipeline.infer(ask("plain"))
+    assert len(harness.records()) == 1

@@ -1,14 +1,17 @@
 """Folders to models: what is found, what fails alone, and under which names it answers."""
 
 import hashlib
+import shutil
+import zipfile
 
 import numpy as np
 import pytest
 
+from quadriga.engine.model_archives import UnpackedArchives
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
-from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling
+from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, tripling
 
 
 @pytest.fixture
@@ -124,11 +127,22 @@ def test_nothing_to_serve_is_an_error(root, path):
         ModelRepository(root / path)
 
 
-def test_names_that_differ_in_case_alone_are_refused(tmp_path):
-    doubling(tmp_path / "A" / "model.onnx")
-    doubling(tmp_path / "a" / "model.onnx")
-    with pytest.raises(LoadError, match="more than case"):
-        ModelRepository(tmp_path)
+def test_folders_that_differ_in_case_alone_are_ignored_and_the_others_are_served(tmp_path, caplog):
+    for name in ("A", "a", "other"):
+        doubling(tmp_path / name / "model.onnx")
+    repository = ModelRepository(tmp_path)
+    assert repository.names() == ["other"]
+    assert "'A' is ignored: another folder differs from it in letter case alone" in caplog.text
+    assert "'a' is ignored" in caplog.text
+
+
+def test_a_folder_named_like_an_id_hides_no_other_folder(tmp_path):
+    for name in ("bar", "m-bar", "m-baz"):
+        doubling(tmp_path / name / "model.onnx")
+    repository = ModelRepository(tmp_path)
+    repository.load_all()
+    meant = {name: repository.get(name).name for name in ("bar", "BAR", "m-bar", "M-Bar", "baz")}
+    assert meant == {"bar": "bar", "BAR": "bar", "m-bar": "m-bar", "M-Bar": "m-bar", "baz": "m-baz"}
 
 
 @pytest.mark.parametrize(("batch", "size"), [("batch", 8), (1, -1), (4, -4)])
@@ -158,3 +172,105 @@ def test_a_sha256_is_the_file_s(root):
     model = repository.get("double")
     assert model.sha256 == hashlib.sha256((root / "double" / "model.onnx").read_bytes()).hexdigest()
     assert np.allclose(model.session.run({"x": np.ones((1, 3), np.float32)})["y"], 2)
+
+
+def zip_folder(folder, target=None):
+    """Replace a folder by an archive of it, or by `target`."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(target or folder.with_name(f"{folder.name}.zip"), "w") as archive:
+        for name, path in files.items():
+            archive.write(path, name)
+    shutil.rmtree(folder)
+
+
+def test_an_archive_is_served_like_a_folder(root, tmp_path_factory):
+    unpacked = tmp_path_factory.mktemp("data") / "archives"
+    for name in ("double", "versions", "m-Abc"):
+        zip_folder(root / name)
+    (root / "training.zip").write_bytes(b"no zip")
+    zip_folder(root / "training", root / "notes.zip")
+    repository = ModelRepository(root, archives=UnpackedArchives(unpacked))
+    assert {status.state for status in repository.statuses()} == {"LOADING"}
+    repository.load_all()
+    states = {(status.name, status.version): status.state for status in repository.statuses()}
+    assert states == {
+        ("broken", "1"): "FAILED",
+        ("double", "1"): "READY",
+        ("m-Abc", "1"): "READY",
+        ("versions", "10"): "READY",
+        ("versions", "2"): "READY",
+        ("versions", "1"): "READY",
+        ("training", "1"): "FAILED",
+        ("notes", "1"): "FAILED",
+    }
+    reasons = {status.name: status.reason for status in repository.statuses()}
+    assert reasons["training"] == "cannot unpack training.zip: File is not a zip file"
+    assert reasons["notes"].startswith("no model found in notes.zip: expected model.onnx")
+    assert repository.get("m-abc").name == "m-Abc"
+    for name in ("training", "notes"):
+        with pytest.raises(LoadError, match=f"{name}.zip"):
+            repository.load(name)
+
+
+def test_a_changed_archive_is_served_after_a_load(tmp_path):
+    models, unpacked = tmp_path / "models", tmp_path / "archives"
+    doubling(models / "a" / "model.onnx")
+    zip_folder(models / "a")
+    repository = ModelRepository(models, archives=UnpackedArchives(unpacked))
+    repository.load_all()
+    first = repository.get("a")
+    repository.load("a")
+    assert repository.get("a").sha256 == first.sha256
+    tripling(models / "a" / "2" / "model.onnx")
+    zip_folder(models / "a")
+    assert repository.load("A") == "a"
+    assert repository.get("a").version == "2"
+    assert repository.get("a").sha256 != first.sha256
+    assert len([path for path in unpacked.iterdir() if path.is_dir()]) == 1
+    (models / "a.zip").write_bytes(b"no zip")
+    with pytest.raises(LoadError, match=r"a\.zip: File is not a zip file"):
+        repository.load("a")
+    assert repository.get("a").version == "2"
+    (models / "b.tar.gz").write_bytes(b"no tar")
+    with pytest.raises(LoadError, match=r"b\.tar\.gz"):
+        repository.load("b")
+    assert repository.names() == ["a"]
+
+
+def test_an_archive_beside_a_folder_of_its_name_leaves_out_both(tmp_path, caplog):
+    for name in ("a", "B", "c", "d", "other"):
+        doubling(tmp_path / name / "model.onnx")
+    for path in ("A.zip", "b.tar.gz", "e.zip", "e.tar", "bad name!.zip", "no-model.zip"):
+        (tmp_path / path).touch()
+    (tmp_path / "no-model").mkdir()
+    repository = ModelRepository(tmp_path)
+    assert repository.names() == ["c", "d", "other", "no-model"]
+    for left_out, other in (
+        ("a", "A.zip"),
+        ("A.zip", "a"),
+        ("B", "b.tar.gz"),
+        ("b.tar.gz", "B"),
+        ("e.zip", "e.tar"),
+        ("e.tar", "e.zip"),
+    ):
+        assert f"{left_out!r} is ignored: {other!r} has the same name" in caplog.text
+    assert "'bad name!.zip' is ignored: expected a name of" in caplog.text
+    repository.load_all()
+    reasons = {status.name: status.reason for status in repository.statuses()}
+    assert reasons["no-model"] == "cannot unpack no-model.zip: there is no data folder"
+
+
+def test_one_archive_is_a_repository_too(root, tmp_path_factory):
+    zip_folder(root / "versions")
+    unpacked = tmp_path_factory.mktemp("data") / "archives"
+    repository = ModelRepository(root / "versions.zip", archives=UnpackedArchives(unpacked))
+    repository.load_all()
+    assert repository.get("versions").version == "10"
+
+
+def test_a_model_file_beside_archives_hides_none(tmp_path, caplog):
+    doubling(tmp_path / "a" / "model.onnx")
+    zip_folder(tmp_path / "a")
+    doubling(tmp_path / "stray.onnx")
+    assert ModelRepository(tmp_path).names() == ["a"]
+    assert "'stray.onnx' is ignored" in caplog.text

@@ -56,6 +56,25 @@ def test_ultralytics_metadata(task, outputs, more, family):
     assert "Ultralytics" in reading.reason
 
 
+LIBREYOLO = {"libreyolo_version": "1.6.0", "names": '{"0": "a", "1": "b"}', "stride": "32"}
+OF_LIBREYOLO = [
+    ("yolov7", "detect", floats(1, 7, 8400), ("ultralytics", "ultralytics-obb")),
+    ("resnet", "classify", floats(-1, 2), "plain-classifier"),
+    ("deeplabv3", "semantic", floats(-1, 2, 640, 640), "unet"),
+]
+
+
+@pytest.mark.parametrize(("kind", "task", "output", "family"), OF_LIBREYOLO)
+def test_libreyolo_writes_keys_of_ultralytics_for_networks_that_are_none(
+    kind, task, output, family
+):
+    metadata = {**LIBREYOLO, "model_family": kind, "task": task}
+    match = match_families(evidence({"output": output}, metadata=metadata))
+    assert "Ultralytics" not in match.reason
+    assert match.families == family if isinstance(family, tuple) else family in match.families
+    assert len(match.families) > 1
+
+
 def test_yolov5_metadata():
     match = match_families(
         evidence({"output0": floats(1, 25200, 7)}, metadata={"stride": "32", "names": "['a','b']"})
@@ -125,7 +144,7 @@ BY_SHAPE = [
     (floats(1, 8400, 85), IMAGES, {"yolox", "yolox-decoded", "yolov5"}),
     (floats(1, 25200, 85), IMAGES, {"yolov5"}),
     (floats(1, 1, 200, 7), IMAGES, {"ssd"}),
-    (floats(1, 1, 320, 320), IMAGES, {"birefnet", "u2net"}),
+    (floats(1, 1, 320, 320), IMAGES, {"binary-segmentation", "binary-unet", "birefnet", "u2net"}),
     (floats(1, 21, 640, 640), IMAGES, {"torchvision-semantic", "unet", "segformer"}),
     (("INT64", (1, 640, 640)), IMAGES, {"class-map", "ultralytics-semantic"}),
     (floats(1, 1000), IMAGES, {"torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls"}),
@@ -138,6 +157,40 @@ def test_shapes_alone_name_every_family_that_has_them(output, image, families):
 
 
 OPEN = TensorInfo("images", "FP32", (-1, 3, -1, -1))
+BATCHES = TensorInfo("images", "FP32", (-1, 3, 224, 224))
+TINY = TensorInfo("images", "FP32", (-1, 3, 64, 64))
+KERAS = TensorInfo("images", "FP32", (-1, 224, 224, 3))
+LARGE = TensorInfo("images", "FP32", (-1, 3, 1024, 1024))
+LINE_OF_TEXT = TensorInfo("images", "FP32", (-1, 3, 48, -1))
+MAP, SIDE_MAPS = {"a": floats(-1, 1, 320, 320)}, {n: floats(-1, 1, 320, 320) for n in "abcdefg"}
+BEST_FIT = [  # outputs, image input, operator behind the output, first choice, choices that are left out
+    ({"a": floats(-1, 7)}, BATCHES, "Gemm", "torchvision-classifier", {"yolov7-end2end"}),
+    ({"a": floats(-1, 7)}, BATCHES, "Softmax", "ultralytics-cls", {"yolov7-end2end"}),
+    ({"a": floats(-1, 7)}, IMAGES, "Concat", "yolov7-end2end", set()),
+    ({"a": floats(-1, 7)}, BATCHES, "Reshape", "torchvision-classifier", set()),
+    ({"a": floats(-1, 5)}, TINY, "Gemm", "plain-classifier", set()),
+    ({"a": floats(-1, 5)}, TINY, "Softmax", "plain-classifier", set()),
+    ({"a": floats(-1, 5)}, KERAS, "Gemm", "plain-classifier", set()),
+    ({"a": floats(-1, 5)}, OPEN, "Gemm", "torchvision-classifier", set()),
+    ({"a": floats(26, 37)}, IMAGES, "Gemm", "", set()),
+    ({"a": floats(-1, 8210)}, IMAGES, "Softmax", "", set()),
+    ({"a": floats(-1, 6625)}, LINE_OF_TEXT, "Softmax", "", set()),
+    (MAP, BATCHES, "Conv", "binary-segmentation", set()),
+    (MAP, OPEN, "Sigmoid", "binary-segmentation", set()),
+    (MAP, LARGE, "Sigmoid", "birefnet", set()),
+    (SIDE_MAPS, BATCHES, "Sigmoid", "u2net", set()),
+]
+
+
+@pytest.mark.parametrize("case", BEST_FIT)
+def test_the_families_that_fit_best_come_first(case):
+    outputs, image, producer, first, left_out = case
+    match = match_families(evidence(outputs, (image,), producers=dict.fromkeys(outputs, producer)))
+    assert match.tensors_first == (not first)
+    assert match.families[0] == first or not first
+    assert left_out.isdisjoint(match.families)
+
+
 LAST = TensorInfo("images", "FP32", (1, 640, 640, 3))
 HEAD, PROTOTYPES = floats(1, 116, 8400), floats(1, 32, 160, 160)
 WITH_PROTOTYPES = [

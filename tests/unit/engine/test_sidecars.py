@@ -208,7 +208,8 @@ def test_colours_are_turned_where_the_processor_turns_them(config, color):
 
 
 @pytest.mark.parametrize(
-    ("resample", "expected"), [(0, "nearest"), (2, "linear"), (3, "cubic"), (4, "area")]
+    ("resample", "expected"),
+    [(0, "nearest"), (1, "lanczos"), (2, "linear"), (3, "cubic"), (4, "area")],
 )
 def test_filters(resample, expected):
     assert input_from_preprocessor({**SQUARE, "resample": resample})["interpolation"] == expected
@@ -224,7 +225,7 @@ REFUSED = [
     ("crop_size", {**SQUARE, "do_center_crop": True}),
     ("crop_size", {**SQUARE, "do_center_crop": True, "crop_size": {"height": 200, "width": 100}}),
     ("crop_size", {"size": {"shortest_edge": 200}, "do_center_crop": True, "crop_size": 224}),
-    ("resample", {**SQUARE, "resample": 1}),
+    ("resample", {**SQUARE, "resample": 5}),
     ("resample", {**SQUARE, "resample": {"a": 1}}),
     ("image_mean", {**SQUARE, "do_normalize": True}),
     ("image_std", {**SQUARE, "image_mean": [0, 0, 0], "image_std": ["1", "1", "1"]}),

@@ -7,7 +7,11 @@ import pytest
 
 from quadriga.engine.processes import worker
 from quadriga.engine.settings import Settings
-from quadriga.monitor.drift.watch.schedules import ScheduleStore
+from quadriga.monitor.drift.watch import schedules as drift
+from quadriga.monitor.drift.watch.schedules import drift_schedules
+from quadriga.monitor.evaluation import schedules as evaluation
+from quadriga.monitor.evaluation.schedules import evaluation_schedules
+from quadriga.monitor.watch.schedules import ScheduleStore
 
 pytest.importorskip("clickhouse_connect")
 
@@ -69,22 +73,29 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
     assert not waiting.is_alive()
 
 
-def test_schedules_run_once_there_is_one(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", ["drift", "evaluation"])
+def test_schedules_run_once_there_is_one(tmp_path, monkeypatch, kind) -> None:
     stop_calls = []
     begun = threading.Event()
 
     def keep_scheduled(schedules: ScheduleStore, *_: object) -> None:
-        assert schedules.models() == ["one"]
-        begun.set()
+        if schedules.models() == [kind]:
+            begun.set()
 
     monkeypatch.setattr(worker, "_call_on_stop", stop_calls.append)
     monkeypatch.setattr(worker, "_POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr("quadriga.monitor.drift.watch.schedules.run_scheduler", keep_scheduled)
+    monkeypatch.setattr("quadriga.monitor.watch.scheduler.run_scheduler", keep_scheduled)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._run_jobs, args=(settings,))
     child.start()
     assert not begun.wait(0.05)
-    ScheduleStore(settings.drift_directory).put("one", b'{"every": "1h"}')
+    body = b'{"every": "1h"}'
+    if kind == "drift":
+        schedules: ScheduleStore = drift_schedules(settings.drift_directory)
+        schedules.put(kind, drift.decode_schedule(kind, body))
+    else:
+        schedules = evaluation_schedules(settings.evaluation_directory)
+        schedules.put(kind, evaluation.decode_schedule(body))
     assert begun.wait(20)
     stop_calls[0]()
     child.join(20)

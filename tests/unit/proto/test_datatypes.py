@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.proto.datatypes import array_from_json, checked_shape, texts_from_json
+from quadriga.proto.datatypes import array_from_json, checked_shape, elements_from_json
 from quadriga.proto.errors import InvalidRequest
 
 
@@ -25,6 +25,9 @@ from quadriga.proto.errors import InvalidRequest
         ([2**64 - 1], "UINT64", [1], np.array([2**64 - 1], np.uint64)),
         ([-(2**63), 2**63 - 1], "INT64", [2], np.array([-(2**63), 2**63 - 1], np.int64)),
         (7, "INT32", [1], np.array([7], np.int32)),
+        ([7], "INT32", [], np.array(7, np.int32)),
+        (7, "FP32", [], np.array(7, np.float32)),
+        (True, "BOOL", [], np.array(True)),
         ([10**20, 1.5], "FP64", [2], np.array([1e20, 1.5])),
         ([[10**20], [-(10**30)]], "FP32", [2, 1], np.array([[1e20], [-1e30]], np.float32)),
     ],
@@ -42,6 +45,12 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([1.5], "INT32", [1], "1.5"),
         ([1.0], "INT32", [1], "1.0"),
         ([1, 2.5, 3], "INT32", [3], "got 2.5"),
+        ([1, 2, 3, 4.0], "UINT32", [4], "expected data that fit UINT32, got 4.0"),
+        ([[1], [2.0]], "INT64", [2, 1], "got 2.0"),
+        (4.0, "UINT8", [1], "got 4.0"),
+        ([-1, 2**63], "INT64", [2], "got 9223372036854775808"),
+        ([2**63, -1], "UINT64", [2], "got -1"),
+        ([2**53 + 1, 1.0], "INT64", [2], "got 1.0"),
         ([1, 10**30], "INT32", [2], "got 10000"),
         ([300], "UINT8", [1], "0 to 255"),
         ([-1], "UINT64", [1], "-1"),
@@ -72,7 +81,9 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([1, 2], "FP32", [3], "expected 3 elements"),
         ([1, 2], "FP32", [-1], "without negative sizes"),
         ([1, 2], "FP32", [-2, -1], "without negative sizes"),
-        ([1], "FP32", [], "dimensions"),
+        ([1, 2], "FP32", [], "expected 1 elements for shape [], got 2"),
+        ([], "FP32", [], "expected 1 elements for shape [], got 0"),
+        ([[1]], "FP32", [], "nested as shape []"),
         ([1], "FP32", [1] * 40, "dimensions"),
         ([], "FP32", [0, 2**31], "that memory can hold"),
         ([], "FP32", [2**20, 0, 2**20], "that memory can hold"),
@@ -94,18 +105,29 @@ def test_values_that_do_not_fit_are_refused(data, datatype, shape, expected_text
         (["a", "b"], [2, 1], ["a", "b"], (2, 1)),
         ([["a", "b"], ["c", "d"]], [2, 2], ["a", "b", "c", "d"], (2, 2)),
         ("a", [1], ["a"], (1,)),
+        ("a", [], ["a"], ()),
+        (["a"], [], ["a"], ()),
         (["a", "b"], [-1], ["a", "b"], (2,)),
         ([""], [1], [""], (1,)),
+        (["a", {"b64": "//79"}], [2], ["a", b"\xff\xfe\xfd"], (2,)),
+        ({"b64": ""}, [1], [b""], (1,)),
     ],
 )
 def test_elements_of_bytes_keep_their_order(data, shape, texts, full):
-    assert texts_from_json(data, shape, "inputs[0]") == (texts, full)
+    assert elements_from_json(data, shape, "inputs[0]") == (texts, full)
 
 
-@pytest.mark.parametrize("data", [[1], [None], [b"x"], [{}], [True], ["a", 2]])
+@pytest.mark.parametrize(
+    "data", [[1], [None], [b"x"], [{}], [True], ["a", 2], [{"b64": 1}], [{"b64": "", "x": ""}]]
+)
 def test_element_of_bytes_that_is_no_text_is_refused(data):
     with pytest.raises(InvalidRequest, match="to be a string"):
-        texts_from_json(data, [len(data)], "inputs[0]")
+        elements_from_json(data, [len(data)], "inputs[0]")
+
+
+def test_base64_that_is_none_is_refused_with_its_place():
+    with pytest.raises(InvalidRequest, match=r"inputs\[0\]: data\[1\]: Unable to base64 decode"):
+        elements_from_json(["a", {"b64": "?"}], [2], "inputs[0]")
 
 
 def test_variable_dimension_must_be_an_integer():

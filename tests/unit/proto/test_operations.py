@@ -7,6 +7,7 @@ import zlib
 import pytest
 
 from quadriga.proto.errors import InvalidRequest, TooLarge
+from quadriga.proto.http import MAX_CODINGS
 from quadriga.proto.messages import InferRequest, InferResponse
 from quadriga.proto.openapi import add_operations
 from quadriga.proto.operations import (
@@ -107,7 +108,7 @@ def test_optional_parts_are_expanded(template, paths):
 class Inline:
     """A server that runs jobs where it stands."""
 
-    async def run(self, job):
+    async def run(self, job, **_):
         return job()
 
 
@@ -186,7 +187,15 @@ def test_damaged_and_oversized_bodies_are_refused(encoding, packed, error):
         (b"gzip;q=0", bytes),
         (b"br", bytes),
         (b"gzip;q=1.2.3", bytes),
+        (b"gzip;q=1e3", bytes),
+        (b"gzip;level=9", bytes),
+        (b"x gzip", bytes),
         (b"", bytes),
+        (b"a" + b" " * 60_000 + b", gzip", gzip.decompress),
+        (b"gzip;q=" + b"1" * 60_000 + b"x", bytes),
+        (b"a;" * 30_000, bytes),
+        (b"br," * (MAX_CODINGS - 1) + b"gzip", gzip.decompress),
+        (b"br," * MAX_CODINGS + b"gzip", bytes),
     ],
 )
 def test_responses_are_compressed_as_the_client_accepts(accepted, undo):

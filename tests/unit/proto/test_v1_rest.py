@@ -32,6 +32,7 @@ def model(name, task="TENSOR", inputs=TENSORS, outputs=None, **more):
         task=task,
         inputs=inputs,
         outputs=outputs or inputs,
+        takes_images=inputs is IMAGE,
         **more,
     )
 
@@ -43,6 +44,9 @@ MODELS = {
     ),
     "half": model("half", inputs=[TensorInfo("x", "FP32", (-1,))]),
     "dogs": model("dogs", "IMAGE_CLASSIFICATION", IMAGE, labels=("cat", "dog")),
+    "irises": model(
+        "irises", "IMAGE_CLASSIFICATION", labels=("cat", "dog"), features=("length", "width")
+    ),
     "boxes": model("boxes", "OBJECT_DETECTION", IMAGE),
 }
 
@@ -60,6 +64,9 @@ class EchoV1:
             raise NotFound("none")
         info = MODELS[name]
         return msgspec.structs.replace(info, version_labels=()) if version == "1" else info
+
+    def model_unready_reason(self, name, version):
+        self.model_info(name, version)
 
     def model_statuses(self):
         return [
@@ -79,7 +86,7 @@ class EchoV1:
     def explain(self, request):
         return self.infer(request), [{"method": "none"}]
 
-    async def run(self, job):
+    async def run(self, job, **_):
         return job()
 
 
@@ -117,6 +124,8 @@ ANSWERS = {
     "a signature": ("echo:predict", {"signature_name": "serving_default", "inputs": [[1, 2]]}, {"outputs": [[1.0, 2.0]]}),
     "null is absent": ("echo:predict", {"signature_name": None, "parameters": None, "instances": [[1, 2]]}, {"predictions": [[1.0, 2.0]]}),
     "scalars by columns": ("two:predict", {"inputs": {"a": 1, "b_bytes": "x"}}, {"outputs": {"a": 1.0, "b_bytes": {"b64": "eA=="}}}),
+    "objects are rows": ("two:predict", {"inputs": [{"a": 1, "b_bytes": "x"}, {"a": 2, "b_bytes": ""}]}, {"predictions": [{"a": 1.0, "b_bytes": {"b64": "eA=="}}, {"a": 2.0, "b_bytes": {"b64": ""}}]}),
+    "objects of one input are rows": ("half:predict", {"inputs": [{"x": 1}, {"x": 2}]}, {"predictions": [1.0, 2.0]}),
     "no rows": ("half:predict", {"inputs": []}, {"outputs": []}),
     "several, by rows": ("two:predict", {"instances": [{"a": 1, "b_bytes": {"b64": "AA=="}}]}, {"predictions": [{"a": 1.0, "b_bytes": {"b64": "AA=="}}]}),
     "several, by columns": ("two:predict", {"inputs": {"a": [1, 2], "b_bytes": ["x"]}}, {"outputs": {"a": [1.0, 2.0], "b_bytes": [{"b64": "eA=="}]}}),
@@ -126,6 +135,10 @@ ANSWERS = {
     "images by columns": ("dogs:predict", {"inputs": {"image": ["AA=="]}}, {"outputs": [[{"label": "dog", "score": 0.75}, {"label": "cat", "score": 0.25}]]}),
     "classes in their order": ("dogs:classify", {"examples": [{"image/encoded": {"b64": "AA=="}}]}, {"results": [[["cat", 0.25], ["dog", 0.75]]]}),
     "classify by its method": ("dogs:classify", {"signature_name": "tensorflow/serving/classify", "examples": [{"x": ["AA=="]}]}, {"results": [[["cat", 0.25], ["dog", 0.75]]]}),
+    "rows to labels": ("irises:predict", {"instances": [[1, 2]]}, {"predictions": [[{"label": "dog", "score": 0.75}, {"label": "cat", "score": 0.25}]]}),
+    "rows to labels by columns": ("irises:predict", {"inputs": {"x": [[1, 2]]}}, {"outputs": [[{"label": "dog", "score": 0.75}, {"label": "cat", "score": 0.25}]]}),
+    "classes of rows in their order": ("irises:classify", {"examples": [{"x": [1.0, 2.5]}]}, {"results": [[["cat", 0.25], ["dog", 0.75]]]}),
+    "classes of named features": ("irises:classify", {"examples": [{"width": [2], "length": 1.5}], "context": {"colour": 1}}, {"results": [[["cat", 0.25], ["dog", 0.75]]]}),
     "regress": ("half:regress", {"examples": [{"x": 1.5}, {"x": [2.0]}], "context": {}}, {"results": [1.5, 2.0]}),
     "regress with a context": ("half:regress", {"examples": [{"y": 1}], "context": {"x": 3}}, {"results": [3.0]}),
     "explain": ("boxes:explain", {"instances": ["AA=="]}, {"predictions": [[{"label": "dog", "score": 0.75}, {"label": "cat", "score": 0.25}]], "explanations": [{"method": "none"}]}),
@@ -179,6 +192,8 @@ REFUSED = {
     "no instances": ("echo:predict", {"instances": []}, "No values in 'instances' array"),
     "a signature's type": ("echo:predict", {"signature_name": 5, "instances": [1]}, "'signature_name' key must be a string value."),
     "an unknown signature": ("echo:predict", {"signature_name": "x", "instances": [1]}, 'Serving signature name: "x" not found in signature def'),
+    "objects beside values": ("half:predict", {"inputs": [{"x": 1}, 2]}, "is not of expected type: float"),
+    "an object without an input": ("two:predict", {"inputs": [{"a": 1}]}, "keys must be equal to: a,b_bytes"),
     "parameters": ("echo:predict", {"parameters": [], "instances": [[1, 2]]}, "expected parameters to be an object, got []"),
     "no image": ("boxes:predict", {"instances": [7]}, "instances[0]: expected an image as base64"),
     "two images": ("boxes:predict", {"instances": [{"a": "AA==", "b": "AA=="}]}, "expected one image, got the features 'a, b'"),
@@ -199,6 +214,8 @@ REFUSED = {
     "a feature null": ("half:regress", {"examples": [{"x": None}]}, "has element with unexpected JSON type"),
     "a feature twice": ("half:regress", {"examples": [{"x": 1}], "context": {"x": 1}}, "'x' in context or examples, got both"),
     "parameters of an example": ("dogs:classify", {"examples": [{"x": "AA==", "parameters": {}}]}, "has element with unexpected JSON type"),
+    "a named feature missing": ("irises:classify", {"examples": [{"width": 1}]}, "Feature: length is required but could not be found."),
+    "a named feature of two": ("irises:classify", {"examples": [{"width": 1, "length": [1, 2]}]}, "found at incorrect level"),
     "a feature missing": ("half:regress", {"examples": [{"y": 1}]}, "Feature: x (data type: float) is required but could not be found."),
 }  # fmt: skip
 
@@ -241,7 +258,7 @@ def test_rows_need_a_batch():
         ("GET", "/v1/models/none/metadata", 404, "Servable not found for request: Latest(none)"),
         ("GET", "/v1/models/echo:predict", 400, "Malformed request: GET /v1/models/echo:predict"),
         ("POST", "/v1/models/echo", 400, "Malformed request: POST /v1/models/echo"),
-        ("POST", "/v1/models/echo:train", 400, "Malformed request: POST /v1/models/echo:train"),
+        ("POST", "/v1/models/echo:train", 400, "Malformed request: POST /v1/models/echo:train: expected one of :predict, :explain, :classify, :regress after models/echo, got :train"),
         ("POST", "/v1/models/echo/versions/1/labels/x:predict", 400, "Malformed request"),
         ("GET", "/v1/models/a:b:predict", 400, "Malformed request: GET /v1/models/a:b:predict"),
         ("GET", "/v1/elsewhere/and/on", 400, "Malformed request: GET /v1/elsewhere/and/on"),
@@ -321,3 +338,11 @@ KEYS = st.sampled_from(
 )
 def test_any_document_is_answered_or_refused(document, name, method):
     assert post(f"{name}:{method}", document)[0] in (200, 400)
+
+
+def test_named_features_are_a_row_in_the_order_of_the_model():
+    echo = EchoV1()
+    body = {"examples": [{"width": [2], "length": 1.5, "other": 9}, {"length": 3, "width": 4}]}
+    assert post("irises:classify", body, echo=echo)[0] == 200
+    ((tensor,),) = [request.inputs for request in echo.requests]
+    assert (tensor.name, tensor.data.tolist()) == ("x", [[1.5, 2.0], [3.0, 4.0]])

@@ -238,7 +238,7 @@ def test_a_config_has_the_batch_apart_where_all_tensors_have_one(inputs, outputs
         "a",
         "2",
         ["2", "1"],
-        platform="onnxruntime_onnx",
+        platform="onnx_onnxv1",
         task="TENSOR",
         inputs=inputs,
         outputs=outputs,

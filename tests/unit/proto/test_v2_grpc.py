@@ -1,10 +1,12 @@
 """V2 over gRPC: what is sent is what is read, and what does not fit is an error that says why."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
@@ -16,7 +18,14 @@ from hypothesis.extra import numpy as arrays
 from quadriga.proto import grpc_service
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
-from quadriga.proto.grpc_messages import POOL, SERVICE, decode_message, message_class
+from quadriga.proto.grpc_messages import (
+    POOL,
+    SERVICE,
+    decode_message,
+    message_class,
+    response_class,
+)
+from quadriga.proto.intake import Intake
 from quadriga.proto.messages import (
     Duration,
     InferResponse,
@@ -44,10 +53,18 @@ def asked(datatype="FP32", shape=(1,), raw=None, parameters=None, **contents):
     return request
 
 
-def rendered(*outputs: Tensor, raw: bool):
-    answer = message_class("ModelInferResponse")()
+def rendered(*outputs: Tensor, raw: bool, client=None):
+    """Render outputs, and read them as a client does whose messages are ours, unless others are named."""
+    answer = response_class("ModelInferResponse")()
     render_infer(InferResponse("m", "1", "id", outputs), answer, raw=raw)
-    return answer
+    return (client or message_class("ModelInferResponse")).FromString(answer.SerializeToString())
+
+
+def parameters_of(output):
+    return {
+        name: (kind := value.WhichOneof("parameter_choice"), kind and getattr(value, kind))
+        for name, value in output.parameters.items()
+    }
 
 
 def as_request(answer):
@@ -64,7 +81,7 @@ def as_request(answer):
 @given(data=st.data())
 def test_any_array_comes_back_as_it_was(datatype, data):
     dtype = NUMPY_TYPES[datatype]
-    shape = data.draw(arrays.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=3))
+    shape = data.draw(arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3))
     array = data.draw(arrays.arrays(dtype, shape))
     for raw in (False, True):
         answer = rendered(Tensor("x", datatype, shape, array), raw=raw)
@@ -96,7 +113,8 @@ def test_any_bytes_come_back_as_they_were(elements):
         (asked("UINT16", [1], uint_contents=[2**16]), "got 65536"),
         (asked("INT32", [2], int_contents=[1]), "expected 2 elements"),
         (asked("FP32", [2]), "expected 2 elements"),
-        (asked("FP32", [], fp32_contents=[1]), "1 to 32 dimensions"),
+        (asked("FP32", [], fp32_contents=[1, 2]), "expected 1 elements for shape []"),
+        (asked("FP32", [], raw=b"abcdefgh"), "expected 4 bytes"),
         (asked("FP32", [-1], fp32_contents=[1]), "without negative sizes"),
         (asked("FP32", [0, 2**62, 2**62]), "that memory can hold"),
         (asked("FP32", [0, 2**62, 2**62], raw=b""), "that memory can hold"),
@@ -126,7 +144,7 @@ def test_contents_that_do_not_fit_the_tensor_are_refused(request_, expected_text
 
 @pytest.mark.timeout(10)
 def test_a_shape_of_a_hundred_thousand_sizes_is_refused_before_they_are_multiplied():
-    with pytest.raises(InvalidRequest, match="1 to 32 dimensions, got 100000"):
+    with pytest.raises(InvalidRequest, match="at most 32 dimensions, got 100000"):
         parse_infer(asked("FP32", [2**62] * 100_000, raw=b""))
 
 
@@ -190,11 +208,7 @@ def test_parameters_and_predictions_are_written():
         Tensor("x", "BYTES", (1,), [[{"label": "é"}]], parameters=parameters), raw=False
     )
     (output,) = answer.outputs
-    written = {
-        name: (kind := value.WhichOneof("parameter_choice"), getattr(value, kind))
-        for name, value in output.parameters.items()
-    }
-    assert written == {
+    assert parameters_of(output) == {
         "a": ("bool_param", True),
         "b": ("int64_param", -1),
         "c": ("uint64_param", 2**64 - 1),
@@ -210,6 +224,7 @@ class EchoGrpc:
     """Answers with what it was asked; knows one model."""
 
     loaded: tuple = ()
+    task = "TENSOR"
 
     def infer(self, request):
         if request.model != "m":
@@ -224,11 +239,14 @@ class EchoGrpc:
             "m",
             "1",
             ["1"],
-            platform="onnxruntime_onnx",
-            task="TENSOR",
+            platform="onnx_onnxv1",
+            task=self.task,
             inputs=inputs,
             outputs=inputs,
         )
+
+    def model_unready_reason(self, name, version):
+        self.model_info(name, version)
 
     def model_statuses(self):
         states = ("READY", "LOADING", "FAILED", "UNLOADED")
@@ -266,6 +284,31 @@ def called(method, request, serving=None):
     return decode_message(message_class(row.output_type), answer)
 
 
+class Aborted(Exception):
+    """What a context does with a status."""
+
+
+class Context:
+    async def abort(self, code, details):
+        raise Aborted(code, details)
+
+    def set_trailing_metadata(self, _):
+        pass
+
+
+def test_messages_share_their_room_with_bodies():
+    intake = Intake(100)
+    service = grpc_service.GrpcService(EchoGrpc(), "0", intake=intake)
+    row = POOL.FindServiceByName(SERVICE).methods_by_name["ServerLive"]
+    body = b"\xfa\x01\x3e" + b"a" * 62  # field 31, which nobody knows
+    asyncio.run(service._unary(row, body, Context()))
+    with intake.hold(50), pytest.raises(Aborted) as caught:
+        asyncio.run(service._unary(row, body, Context()))
+    code, details = caught.value.args
+    assert (code, "at most 100 bytes" in details) == (grpc.StatusCode.UNAVAILABLE, True)
+    assert intake.held_bytes == 0
+
+
 METHODS = sorted(set(POOL.FindServiceByName(SERVICE).methods_by_name) - {"ModelStreamInfer"})
 
 
@@ -298,6 +341,22 @@ def test_an_unknown_model_is_not_ready():
     request = message_class("ModelReadyRequest")
     assert called("ModelReady", request(name="m")).ready
     assert not called("ModelReady", request(name="other")).ready
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("RepositoryIndex", {"repository_name": "other"}),
+        ("RepositoryModelLoad", {"repository_name": "other", "model_name": "m"}),
+        ("RepositoryModelUnload", {"repository_name": "other", "model_name": "m"}),
+    ],
+)
+def test_another_repository_is_refused_as_over_rest(method, fields):
+    serving = EchoGrpc()
+    request = message_class(f"{method}Request")(**fields)
+    with pytest.raises(Unsupported, match=r"without a repository, as there is one, got .*'other'"):
+        called(method, request, serving)
+    assert serving.loaded == ()
 
 
 def test_the_configuration_has_whole_shapes():

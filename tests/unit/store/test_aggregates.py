@@ -115,9 +115,13 @@ def assert_counted(group: dict[str, Any], records: list[InferenceRecord]) -> Non
     for name, quantile in (("latency_p50", 0.5), ("latency_p95", 0.95), ("latency_p99", 0.99)):
         exact = latencies[math.ceil(quantile * len(latencies)) - 1] if latencies else None
         assert group[name] == (exact if exact is None else pytest.approx(exact, rel=0.01, abs=0))
+    mean = sum(latencies) / len(latencies) if latencies else None
+    assert group["latency_mean"] == (mean if mean is None else pytest.approx(mean, rel=0.01, abs=0))
 
 
-EVERY = ["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
+EVERY = [
+    "count", "error_rate", "latency_mean", "latency_p50", "latency_p95", "latency_p99", "labels",
+]  # fmt: skip
 moments = st.integers(-200, 60 * 24 * 30).map(lambda minute: START_MS + minute * MINUTE_MS)
 conditions = {
     "model": st.sampled_from(["shapes", "other", "shapes:2", "none"]),
@@ -276,3 +280,32 @@ def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(QueryError, match="expected the body"):
         decode_aggregate(body)
     assert decode_aggregate(b"") == AggregateRequest()
+
+
+def test_inferences_are_grouped_by_a_metadata_value(store: StoreHarness) -> None:
+    values: list[Any] = ["north", 2, 2.0, True, "2", None, {"floor": 1}, ["a"]]
+    store.commit(
+        *(
+            make_record(
+                smallest_id_at(START_MS) + number, metadata={} if value is None else {"site": value}
+            )
+            for number, value in enumerate(values)
+        )
+    )
+    request = AggregateRequest(group=["meta.site"], metrics=["count"])
+    answer = aggregate(store.inferences, request)
+    assert answer.source == "inferences"
+    assert [(group["meta.site"], group["count"]) for group in answer.groups] == [
+        (None, 3), (True, 1), (2, 2), ("2", 1), ("north", 1),
+    ]  # fmt: skip
+    both = aggregate(store.inferences, AggregateRequest(group=["meta.site.floor", "model"]))
+    assert [(group["meta.site.floor"], group["count"]) for group in both.groups] == [
+        (None, 7),
+        (1, 1),
+    ]
+
+
+@pytest.mark.parametrize("group", [["meta."], ["meta.a", "meta.a"], ["metadata.a"]])
+def test_a_group_that_is_no_metadata_key_is_refused(store: StoreHarness, group: list[str]) -> None:
+    with pytest.raises(QueryError, match=r"label, meta\.<key> and"):
+        aggregate(store.inferences, AggregateRequest(group=group))

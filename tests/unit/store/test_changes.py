@@ -175,6 +175,7 @@ def changes_of(seq: int) -> list[Any]:
         TruthStatement("id", str(seq), [{"label": "a"}]),
         TruthStatement("request_id", f"request-{seq}#0", []),
         TruthStatement("request_id", f"request-{seq}", None),
+        TruthStatement("request_id", f"request-{seq}", [{"label": "of a classifier"}]),
         SignalsOfImages([ImageSignals(seq, b"\0\0\x80?", b"\0<", "ab" * 8)]),
     ]
 
@@ -282,7 +283,7 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
     url = postgres.create()
     first_store, two = StoreHarness(tmp_path / "one", url), StoreHarness(tmp_path / "two", url)
     two.commit(make_record(1))
-    statement = TruthStatement("request_id", "r", [{"label": "a"}])
+    statement = TruthStatement("request_id", "r", [], task="OBJECT_DETECTION")
     stating = threading.Thread(target=first_store.commit_changes, args=(statement,))
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))

@@ -4,15 +4,24 @@ import msgspec
 import pytest
 
 from quadriga.store.errors import QueryError
-from quadriga.store.query.chariot_form import GPSBox, MetadataFilter, TimeRange, parse
-from quadriga.store.query.request import decode_query
-from quadriga.store.query.syntax import And, Compare, Filter, GeoBox, Not, PlaceCondition
+from quadriga.store.query import json_form
+from quadriga.store.query.request import (
+    QueryRequest,
+    decode_filtered,
+    decode_query,
+    query_digest,
+)
+from quadriga.store.query.syntax import And, Compare, Filter, GeoBox, Not, Or, PlaceCondition
 
 NOW_US = 1_770_000_000_000_000
 
 
-def one(**fields: Any) -> list[MetadataFilter]:
-    return [MetadataFilter(**{"key": "a", **fields})]
+def one(**fields: Any) -> list[dict[str, Any]]:
+    return [{"key": "a", **fields}]
+
+
+def parse(**filters: Any) -> Filter:
+    return json_form.parse(filters, NOW_US)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +49,7 @@ def one(**fields: Any) -> list[MetadataFilter]:
     ],
 )  # fmt: skip
 def test_filters_of_chariot_parse_to_trees(fields: dict[str, Any], tree: Filter) -> None:
-    assert parse(one(**fields), None, None, NOW_US) == tree
+    assert parse(metadata_filter=one(**fields)) == tree
 
 
 def test_all_parts_must_hold() -> None:
@@ -69,7 +78,12 @@ def test_all_parts_must_hold() -> None:
         ({"value": "x", "type": "date"}, "expected metadata_filter[0].type to be one of str, string, float, int, bool, dict, got 'date'"),
         ({"value": "x", "operator": "like"}, "expected metadata_filter[0].operator to be one of eq, neq, gt"),
         ({"value": "{}", "type": "dict", "operator": "gt"}, "expected metadata_filter[0].operator to be eq or neq for a dict"),
-        ({"value": 5, "operator": "in", "type": "int"}, "expected metadata_filter[0].value to be a list, or text with commas"),
+        ({"value": 5, "operator": "in", "type": "int"}, "expected metadata_filter[0].value to be a list, its JSON as a text, or a text with commas"),
+        ({"value": '["x"', "operator": "in"}, "expected metadata_filter[0].value to be a list, its JSON as a text, or"),
+        ({"value": "[x, y]", "operator": "in"}, "expected metadata_filter[0].value to be a list, its JSON as a text, or"),
+        ({"value": "[[1]]", "operator": "in"}, "expected metadata_filter[0].value to be a string, got a list"),
+        ({"value": '["x"]', "operator": "in", "type": "int"}, "to be text of type int"),
+        ({"value": "[" * 100_000, "operator": "in"}, "expected metadata_filter[0].value to be a list"),
         ({"value": "1" * 5000, "type": "int"}, "expected metadata_filter[0]"),
         ({"value": "[" * 100_000, "type": "dict"}, "to be text of type dict"),
         ({"key": "a\0", "value": "x"}, "without NUL"),
@@ -77,14 +91,72 @@ def test_all_parts_must_hold() -> None:
 )  # fmt: skip
 def test_what_means_nothing_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(QueryError) as caught:
-        parse(one(**fields), None, None, NOW_US)
+        parse(metadata_filter=one(**fields))
     assert message in str(caught.value)
 
 
 def test_boxes_and_times_are_checked_as_everywhere() -> None:
     with pytest.raises(QueryError, match="gps_box"):
-        parse([], GPSBox(95, 0, 96, 0), None, NOW_US)
+        parse(gps_box={"min_lat": 95, "min_lon": 0, "max_lat": 96, "max_lon": 0})
     with pytest.raises(QueryError, match=r"time_range\.ge to be a moment"):
-        parse([], None, TimeRange("yesterday"), NOW_US)
+        parse(time_range={"start": "yesterday"})
     with pytest.raises(QueryError, match="at most 200 filters"):
-        parse(one(value="x") * 201, None, None, NOW_US)
+        parse(metadata_filter=one(value="x") * 201)
+    with pytest.raises(QueryError, match="min_lat, min_lon, max_lat and max_lon"):
+        parse(gps_box={"min_lat": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "values"),
+    [
+        ('["x", "y, z"]', ("x", "y, z")),
+        (' ["x"]', ("x",)),
+        ("[]", ()),
+        ("x, y", ("x", "y")),
+        ("{x},y", ("{x}", "y")),
+    ],
+)
+def test_a_list_is_json_or_text_with_commas(value: str, values: tuple[str, ...]) -> None:
+    assert parse(metadata_filter=one(value=value, operator="in")) == Compare("meta.a", "in", values)
+
+
+def test_a_list_of_numbers_is_json_too() -> None:
+    filters = one(value='[1, "2.5"]', operator="in", type="float")
+    assert parse(metadata_filter=filters) == Compare("meta.a", "in", (1, 2.5))
+
+
+LISTS = {"metadata_filter": one(value="x"), "time_range": {"end": "1970-01-01T00:00:01Z"}}
+BOTH = And((Compare("meta.a", "eq", "x"), Compare("ts", "le", 1_000_000)))
+
+
+def test_filters_of_chariot_stand_anywhere_in_a_filter() -> None:
+    assert parse(**LISTS) == BOTH
+    assert parse(**{"not": LISTS}) == Not(BOTH)
+    assert parse(**{"or": [LISTS, {"status": 200}]}) == Or((BOTH, Compare("status", "eq", 200.0)))
+    assert parse(metadata_filter=[], status=200) == Compare("status", "eq", 200.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({}, None),
+        ({"where": {"status": 200}}, {"status": 200}),
+        (LISTS, LISTS),
+        ({"where": {}, **LISTS}, LISTS),
+        ({"where": "status=200", **LISTS}, {"and": ["status=200", LISTS]}),
+        ({"where": "", **LISTS}, {"and": ["", LISTS]}),
+        ({"gps_box": None, "limit": 1}, None),
+    ],
+)
+def test_filters_of_chariot_in_a_body_are_a_part_of_where(body: Any, where: Any) -> None:
+    encoded = msgspec.json.encode(body)
+    assert decode_filtered(encoded, QueryRequest).where == where
+    assert decode_filtered(encoded, dict) == body  # a type without a filter is left alone
+
+
+def test_a_cursor_of_the_first_release_is_still_answered() -> None:
+    assert query_digest(decode_query(b"{}")) == "e7d757aa4e3fba86"
+    assert (
+        query_digest(decode_query(b'{"where": {"status": 200}, "order": "ts"}'))
+        == "658af8c8b4152c7b"
+    )

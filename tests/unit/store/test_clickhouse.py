@@ -161,8 +161,12 @@ def test_changes_are_rows_of_their_own(harness) -> None:
     assert rows_by_table == {
         "metadata_change": [{"id": 10, "seq": 1, "set": '{"camera":"south"}', "remove": ["altitude"]}],
         "truth": [
-            {"id": 11, "join_on": "id", "value": "1", "annotations": '[{"label":"circle"}]', "source": "me"},
-            {"id": 12, "join_on": "id", "value": "1", "annotations": None, "source": ""},
+            {"id": 11, "join_on": "id", "value": "1", "annotations": '[{"label":"circle"}]', "source": "me",
+             "task": "IMAGE_CLASSIFICATION", "model": "", "owner": "default", "expected": None,
+             "review": ""},
+            {"id": 12, "join_on": "id", "value": "1", "annotations": None, "source": "",
+             "task": "", "model": "", "owner": "default", "expected": None,
+             "review": ""},
         ],
         "feedback": [
             {"id": 13, "seq": 1, "kind": "thumbs", "value": None, "comment": "ok?", "source": "me"}
@@ -225,7 +229,10 @@ def test_what_was_stored_before_is_sent_by_a_copy(
     feedback = (8, 1000, "thumbs", None, "ok?", "me")
     run_statements(
         database_url,
-        ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth),
+        (
+            "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)",
+            truth,
+        ),
         ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback),
     )
     harness.send(make_record(20 * IDS_PER_DAY))

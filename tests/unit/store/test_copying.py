@@ -30,6 +30,7 @@ TABLES = {
     "metadata_change": "SELECT * FROM metadata_change",
     "truth": "SELECT * FROM truth",
     "ground_truth": "SELECT * FROM ground_truth",
+    "other_truth": "SELECT * FROM other_truth",
     "feedback": "SELECT * FROM feedback",
     "signal": "SELECT * FROM signal",
     "retention": "SELECT * FROM retention",
@@ -109,9 +110,11 @@ def some_records(days: int = 3, per_day: int = 20) -> list:
 
 CHANGED = '{"camera": "south", "altitude": 7}'
 SAID = [
-    ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", (5, "id", "1", "", '[{"label": "circle"}]')),
-    ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", (6, "id", "2", "me", None)),
+    ("INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)", (5, "id", "1", "", '[{"label": "circle"}]')),
+    ("INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)", (6, "id", "2", "me", None)),
     ("INSERT INTO ground_truth VALUES (?, ?)", (1, 5)),
+    ("INSERT INTO truth VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (7, "id", "9", "", "[]", "TENSOR", "other", "default", "approved")),
+    ("INSERT INTO other_truth VALUES (?, ?)", (9, 7)),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (8, 1, "thumbs", None, "ok?", "me")),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (IDS_PER_DAY * 9, 1, "x", 0.5, "", "")),
     ("INSERT INTO signal VALUES (?, ?, ?, ?)", (1, b"\x00\x00\x80?", b"\x00<", "ab" * 8)),
@@ -160,7 +163,16 @@ def test_a_second_copy_adds_what_is_new_and_only_that(database_url, target, tmp_
     fill(database_url, tmp_path, others, SAID)
     copy_store(database_url, target)
     assert copy_store(database_url, target).copied == dict.fromkeys(
-        ["inference", "metadata_change", "truth", "ground_truth", "feedback", "signal"], 0
+        [
+            "inference",
+            "metadata_change",
+            "truth",
+            "ground_truth",
+            "other_truth",
+            "feedback",
+            "signal",
+        ],
+        0,
     ) | {"rollup": 0}
     fill(database_url, tmp_path, [late], [
         ("UPDATE inference SET input_kept = 0 WHERE seq = ?", (7,)),

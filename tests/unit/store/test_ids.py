@@ -1,8 +1,14 @@
+import time
+
 import pytest
 
+from quadriga.store.clock import MAX_LEAD_MS
+from quadriga.store.errors import JournalError
 from quadriga.store.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
 from quadriga.store.records import timestamp_text
 from tests.background import at_once
+
+DAY_MS = 86_400_000
 
 
 def test_ids_rise_and_carry_their_worker() -> None:
@@ -20,12 +26,29 @@ def test_threads_never_share_an_id() -> None:
 
 
 def test_ids_stay_above_the_newest_stored_when_the_clock_stepped_back() -> None:
-    future_ms = 3_000_000_000_000
-    source = IdSource(6, floor=smallest_id_at(future_ms) | 1023 << 12 | 5)
+    stored_ms = time.time_ns() // 1_000_000 + 30_000
+    source = IdSource(6, floor=smallest_id_at(stored_ms) | 1023 << 12 | 5)
     ids = [source.next() for _ in range(4097)]  # one more than fit a millisecond
     assert ids == sorted(set(ids))
-    assert [time_ms(ids[place]) - future_ms for place in (0, 4095, 4096)] == [1, 1, 2]
+    assert [time_ms(ids[place]) - stored_ms for place in (0, 4095, 4096)] == [1, 1, 2]
     assert {number >> 12 & 1023 for number in ids} == {6}
+
+
+@pytest.mark.parametrize("is_assigned", [True, False], ids=["newest stored", "change followed"])
+def test_ids_follow_none_that_is_more_than_a_minute_ahead(*, is_assigned: bool) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    future_id = smallest_id_at(now_ms + 400 * DAY_MS)
+    source = IdSource(6, future_id if is_assigned else 0)
+    next_id = source.next(0 if is_assigned else future_id)
+    assert now_ms <= time_ms(next_id) < now_ms + MAX_LEAD_MS
+
+
+def test_without_a_number_no_id_is_given_out() -> None:
+    source = IdSource()
+    with pytest.raises(JournalError, match="cannot give an id: the database has not answered"):
+        source.next()
+    source.assign(7)
+    assert source.next() >> 12 & 1023 == 7
 
 
 @pytest.mark.parametrize("worker", [-1, 1024])

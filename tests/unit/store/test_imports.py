@@ -103,7 +103,8 @@ def foreign(folder: Path, form: str) -> Path:
 def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, form, join) -> None:
     metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
     image = InputReference("image", blob_key(b"image 1"))
-    store.add(record(MS << 22, input=image, metadata=metadata))
+    task = "OBJECT_DETECTION" if form.startswith("coco") else "IMAGE_CLASSIFICATION"
+    store.add(record(MS << 22, task=task, input=image, metadata=metadata))
     assert store.import_file(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
     annotations = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
     assert [annotation["label"] for annotation in annotations] == ["ship"] * len(annotations)
@@ -189,9 +190,9 @@ def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monk
 def test_a_missing_extra_is_named(tmp_path, monkeypatch) -> None:
     for module in ("quadriga.store.exchange.export", "quadriga.store.exchange.import_files"):
         monkeypatch.setattr(f"{module}.find_spec", lambda _: None)
-    with pytest.raises(QueryError, match="pip install quadriga"):
+    with pytest.raises(QueryError, match="pip install 'quadriga"):
         decode_parameters(b'{"format": "parquet"}')
-    with pytest.raises(QueryError, match="pip install quadriga"):
+    with pytest.raises(QueryError, match="pip install 'quadriga"):
         list(read(tmp_path / "a.parquet"))
 
 
@@ -229,3 +230,66 @@ def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
 
     Importer(store.journal_directory, store.url, store.blobs, "inferences", None).run(items())
     assert store.inferences.get(ID).id == ID
+
+
+def write_lines(folder: Path, *truths: list[dict[str, Any]]) -> Path:
+    """Write a line for each truth, of the images `0.jpg`, `1.jpg` and so on."""
+    lines = [{"path": f"{at}.jpg", "annotations": truth} for at, truth in enumerate(truths)]
+    path = folder / "set.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_an_empty_list_has_the_task_of_all_others_in_the_file(store, tmp_path, record) -> None:
+    file = write_lines(tmp_path, [], TRUTH, [])
+    assert store.import_file(file, "ground-truth", "meta.path").ground_truths == 3
+    rows = store.rows("SELECT value, task FROM truth ORDER BY value")
+    assert rows == [(f"{at}.jpg", "OBJECT_DETECTION") for at in range(3)]
+
+
+@pytest.mark.parametrize("truths", [([],), (TRUTH, [], [{"label": "a"}])])
+def test_an_empty_list_of_no_certain_task_is_named(store, tmp_path, truths) -> None:
+    file = write_lines(tmp_path, *truths)
+    with pytest.raises(QueryError, match=r"line \d: the task of an empty list .*: --task names it"):
+        store.import_file(file, "ground-truth", "meta.path")
+
+
+def test_a_task_of_imported_ground_truth_may_be_named(store, tmp_path) -> None:
+    importer = Importer(
+        store.journal_directory, store.url, store.blobs, "ground-truth", "meta.path", task="TENSOR"
+    )
+    importer.run(read(write_lines(tmp_path, TRUTH, [], [{"label": "a"}])))
+    assert store.rows("SELECT DISTINCT task FROM truth") == [("TENSOR",)]
+    importer = Importer(
+        store.journal_directory, store.url, store.blobs, "ground-truth", "meta.path",
+        task="IMAGE_SEGMENTATION",
+    )  # fmt: skip
+    with pytest.raises(QueryError, match=r"line 1: annotations\[0\]: expected contours as ground"):
+        importer.run(read(write_lines(tmp_path, TRUTH)))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "coco"])
+@pytest.mark.parametrize("kind", ["inferences", "ground-truth"])
+def test_a_review_comes_back(store, other_store, tmp_path, record, *, form: str, kind: Any) -> None:
+    records = records_of_every_task(record, store.blobs)
+    target = str(records[1].seq)
+    truth = TruthStatement("id", target, TRUTH, review="approved")
+    store.add(*records, JournaledChange(MS + 200 << 22, truth))
+    name = {"jsonl": "set.jsonl", "parquet": "set.parquet"}.get(form, "set.zip")
+    file = store.export(tmp_path / name, format=form)
+    if kind == "ground-truth":
+        other_store.add(*records_of_every_task(record, other_store.blobs))
+    other_store.import_file(file, kind)
+    assert other_store.inferences.get(target).ground_truth_review == "approved"
+
+
+@pytest.mark.parametrize("form", ["chariot", "coco"])
+def test_a_rejected_truth_is_not_in_a_dataset(store, tmp_path, record, form: str) -> None:
+    records = records_of_every_task(record, store.blobs)
+    for number, review in enumerate(("rejected", "needs_review"), 1):
+        truth = TruthStatement("id", str(records[1].seq), TRUTH, review=review)
+        store.add(*records, JournaledChange(MS + 200 + number << 22, truth))
+        file = store.export(tmp_path / "set.zip", format=form, annotations="ground_truth")
+        with zipfile.ZipFile(file) as archive:
+            images = [name for name in archive.namelist() if name.startswith("images/")]
+        assert len(images) == (review != "rejected")

@@ -13,7 +13,7 @@ from quadriga.store.database import execute, writer_engine
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import segment_paths
-from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.request import Order, Pagination, QueryRequest
 from quadriga.store.query.search import Budget
 from tests.background import at_once, in_background
 from tests.unit.store_harness import StoreHarness
@@ -304,6 +304,32 @@ def test_a_search_that_takes_long_answers_what_it_has(
     short.close()
 
 
+def test_pages_of_an_offset_are_whole_or_refused(store: StoreHarness, record, tmp_path) -> None:
+    store.journal.append(
+        [record(seq, status=500 if seq % 20 == 1 else 200) for seq in range(1, 101)]
+    )
+    store.writer.drain()
+
+    def ids(reader: InferenceReader, offset: int, order: Order = "-ts") -> list[int]:
+        pagination = Pagination(offset=offset)
+        request = QueryRequest("status=500", order=order, limit=2, pagination=pagination)
+        return [int(inference.id) for inference in reader.query(request).inferences]
+
+    assert [ids(store.inferences, offset) for offset in (0, 1, 3, 5)] == [
+        [81, 61], [61, 41], [21, 1], [],
+    ]  # fmt: skip
+    assert ids(store.inferences, 1, "ts") == [21, 41]
+    following = QueryRequest("status=500", limit=2, pagination=Pagination(offset=1))
+    pages = [[int(row.id) for row in page.inferences] for page in store.inferences.pages(following)]
+    assert pages == [[61, 41], [21, 1]]
+    for rows in (30, 50):  # the budget ends among the skipped matches, or within the page
+        budget = Budget(rows=rows, first_batch_rows=10)
+        short = InferenceReader(store.url, tmp_path / "journal", FileBlobs(tmp_path), budget=budget)
+        with pytest.raises(QueryTimeoutError, match="a whole page at offset 2 in time: narrow"):
+            ids(short, 2)
+        short.close()
+
+
 def test_what_was_said_afterwards_is_found(store: StoreHarness, record) -> None:
     store.journal.append([record(seq) for seq in range(1, 6)])
     store.writer.drain()
@@ -315,7 +341,11 @@ def test_what_was_said_afterwards_is_found(store: StoreHarness, record) -> None:
     with writer_engine(store.url) as engine, engine.begin() as connection:
         for (number, annotations), seq in zip(truths.items(), (1, 2, 3), strict=True):
             values = (number, "id", str(seq), "", annotations)
-            execute(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", values)
+            execute(
+                connection,
+                "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)",
+                values,
+            )
             execute(connection, "INSERT INTO ground_truth VALUES (?, ?)", (seq, number))
         for number, seq in ((20, 2), (21, 2), (22, 4)):
             values = (number, seq, "thumbs", 1.0, "", "")

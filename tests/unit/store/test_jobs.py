@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from quadriga.store import jobs as jobs_module
-from quadriga.store.errors import JournalError, NotFoundError, QueryError
-from quadriga.store.jobs import MAX_STARTS, JobRun, JobRunner, Jobs
-from tests.background import in_background, until
+from quadriga.store.errors import JournalError, NotFoundError, QueryError, TooManyJobsError
+from quadriga.store.jobs import MAX_STARTS, JobLimits, JobRun, JobRunner, Jobs
+from tests.background import at_once, in_background, until
 
 WORKS: dict[str, Callable[[JobRun], str]] = {}
 
@@ -53,8 +54,10 @@ def wait(run: JobRun) -> str:
         time.sleep(0.005)
 
 
-def runner(jobs: Jobs) -> AbstractContextManager[threading.Event]:
-    return in_background(JobRunner(jobs, {"test": work}, None, None).run)
+def runner(jobs: Jobs, **limits: float) -> AbstractContextManager[threading.Event]:
+    return in_background(
+        JobRunner(jobs, {"test": work}, None, None, limits=JobLimits(**limits)).run
+    )
 
 
 def ended(jobs: Jobs, job_id: str) -> bool:
@@ -87,6 +90,18 @@ def test_a_job_that_fails_says_why_and_the_next_is_done(jobs: Jobs, kind: str, e
     assert jobs.read(second.id).state == "succeeded"
     with pytest.raises(NotFoundError, match="has no result: it is failed"):
         jobs.result(first.id)
+
+
+def test_two_runners_divide_the_kinds_and_neither_waits_for_the_other(jobs: Jobs) -> None:
+    first, second = (jobs.submit(kind, {"work": "wait"}) for kind in ("slow", "test"))
+    slow = JobRunner(jobs, {"slow": work}, None, None, leave=["test"])
+    quick = JobRunner(jobs, {"test": work}, None, None, leave=["slow"])
+    with in_background(slow.run), in_background(quick.run):
+        until(lambda: {jobs.read(job.id).state for job in (first, second)} == {"running"})
+        for job in (first, second):
+            jobs.cancel(job.id)
+        until(lambda: ended(jobs, first.id) and ended(jobs, second.id))
+    assert {jobs.read(job.id).starts for job in (first, second)} == {1}
 
 
 def test_jobs_are_done_in_their_order(jobs: Jobs) -> None:
@@ -169,7 +184,7 @@ def test_old_jobs_are_removed_with_what_they_made(jobs: Jobs) -> None:
     path.write_text(json.dumps(left))
     jobs.remove_old(7)
     assert [job.id for job in jobs.all()] == [waiting.id]
-    assert [path.name for path in jobs.directory.iterdir()] == [waiting.id]
+    assert [path.name for path in jobs.directory.iterdir() if path.is_dir()] == [waiting.id]
 
 
 @pytest.mark.parametrize("job_id", ["", "..", "1", "0" * 19 + "-abcd", "../../etc/passwd", "\0"])
@@ -214,3 +229,120 @@ def test_a_success_that_cannot_be_noted_at_once_is_no_failure(jobs: Jobs, monkey
     with runner(jobs):
         until(lambda: ended(jobs, job.id))
     assert (jobs.read(job.id).state, left) == ("succeeded", [])
+
+
+def test_no_more_jobs_wait_than_may_however_many_ask_at_once(jobs: Jobs) -> None:
+    limited = [Jobs(jobs.directory, 5) for _ in range(4)]  # of four workers
+    refusals: list[TooManyJobsError] = []
+
+    def submit(number: int) -> None:
+        try:
+            limited[number % 4].submit("test", {"work": "write"})
+        except TooManyJobsError as error:
+            refusals.append(error)
+
+    at_once([lambda number=number: submit(number) for number in range(40)])
+    assert (len(jobs.ids()), len(refusals)) == (5, 35)
+    assert sum(worker.refused for worker in limited) == 35
+    assert str(refusals[0]).startswith("expected fewer than 5 waiting jobs, got as many: ")
+    assert (refusals[0].status, refusals[0].retry_after_s) == (503, 30)
+    assert not [path for path in jobs.directory.iterdir() if path.name.startswith(".1")]
+    jobs.submit("test", {"work": "write"})  # a schedule's is not refused
+    assert limited[0].waiting_count() == 6
+    with runner(jobs):
+        until(lambda: limited[0].waiting_count() == 0)
+    limited[0].submit("test", {"work": "write"})
+    jobs.cancel(jobs.ids()[-1])
+    assert limited[1].waiting_count() == 0
+
+
+def test_a_job_ends_after_its_time_and_what_it_wrote_is_removed(jobs: Jobs) -> None:
+    def wait_and_write(run: JobRun) -> str:
+        (run.directory / "part").mkdir()
+        (run.directory / "part" / "half").write_bytes(b"1")
+        return wait(run)
+
+    WORKS["wait_and_write"] = wait_and_write
+    job, after = (jobs.submit("test", {"work": name}) for name in ("wait_and_write", "write"))
+    with runner(jobs, run_s=0.1):
+        until(lambda: ended(jobs, after.id))
+    failed = jobs.read(job.id)
+    assert failed.state == "failed"
+    assert failed.error == "expected the job to end within 0.1 s, the setting job_timeout_s"
+    assert {path.name for path in (jobs.directory / job.id).iterdir()} == {"job.json", "lock"}
+    assert jobs.read(after.id).state == "succeeded"
+
+
+def test_a_job_whose_step_does_not_end_ends_the_process_and_has_failed(jobs, monkeypatch) -> None:
+    monkeypatch.setattr(jobs_module, "STUCK_GRACE_S", 0.05)
+    release, ended_with = threading.Event(), list[int]()
+
+    def hang(run: JobRun) -> str:
+        (run.directory / "half").write_bytes(b"1")
+        release.wait(30)
+        return "half"
+
+    def end_process(status: int) -> None:
+        states.append(jobs.read(job.id))
+        ended_with.append(status)
+        release.set()
+
+    WORKS["hang"] = hang
+    states: list[jobs_module.Job] = []
+    job = jobs.submit("test", {"work": "hang"})
+    limits = JobLimits(run_s=0.1)
+    hanging = JobRunner(jobs, {"test": work}, None, None, limits=limits, end_process=end_process)
+    with in_background(hanging.run):
+        until(lambda: ended_with)
+    assert ended_with == [1]
+    assert states[0].state == "failed"
+    assert "got a step that does not end" in states[0].error
+
+
+def write_for_ever(run: JobRun) -> str:
+    with (run.directory / "big.bin").open("wb") as file:
+        while True:
+            file.write(b"x" * 10_000)
+            file.flush()
+            run.report_progress(file.tell(), None)
+
+
+def test_a_job_that_would_pass_the_quota_fails_and_finished_results_stay(jobs: Jobs) -> None:
+    WORKS["write_for_ever"] = write_for_ever
+    first, greedy, after = (
+        jobs.submit("test", {"work": name}) for name in ("write", "write_for_ever", "write")
+    )
+    with runner(jobs, max_bytes=200_000):
+        until(lambda: ended(jobs, after.id))
+    failed = jobs.read(greedy.id)
+    assert failed.state == "failed"
+    assert "all jobs to take at most 200000 bytes, the setting max_job_bytes, got" in failed.error
+    assert 100_000 < failed.progress.done < 210_000
+    assert {path.name for path in (jobs.directory / greedy.id).iterdir()} == {"job.json", "lock"}
+    assert [jobs.result(job.id).read_text() for job in (first, after)] == ["42", "42"]
+    with pytest.raises(NotFoundError, match="has no result: it is failed"):
+        jobs.result(greedy.id)
+
+
+def test_results_of_others_count_for_the_quota_after_a_restart_too(jobs: Jobs) -> None:
+    WORKS["write_for_ever"] = write_for_ever
+    first = jobs.submit("test", {"work": "write"})
+    with runner(jobs):
+        until(lambda: ended(jobs, first.id))
+    jobs.result(first.id).write_bytes(b"x" * 150_000)
+    greedy = jobs.submit("test", {"work": "write_for_ever"})
+    with runner(jobs, max_bytes=200_000):
+        until(lambda: ended(jobs, greedy.id))
+    assert jobs.read(greedy.id).progress.done < 60_000
+    assert jobs.result(first.id).stat().st_size == 150_000
+
+
+def test_without_a_quota_jobs_take_half_of_the_disk(jobs: Jobs, monkeypatch) -> None:
+    usage = shutil.disk_usage(jobs.directory.parent)
+    free = iter([300_000])
+    monkeypatch.setattr(jobs_module.shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
+    WORKS["write_for_ever"] = write_for_ever
+    greedy = jobs.submit("test", {"work": "write_for_ever"})
+    with runner(jobs):
+        until(lambda: ended(jobs, greedy.id))
+    assert 100_000 < jobs.read(greedy.id).progress.done < 160_000

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from quadriga.store.errors import MetadataError
-from quadriga.store.metadata import check, flatten, index_paths
+from quadriga.store.metadata import check, check_rules, flatten, index_paths
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -74,3 +74,31 @@ def test_metadata_that_breaks_a_rule_is_refused(metadata: Any, message: str) -> 
         check(metadata)
     assert message in str(caught.value)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"latitude": 91, "longitude": 0}, "'latitude' to be from -90 to 90 degrees, got 91"),
+        ({"latitude": -90.001}, "'latitude' to be from -90 to 90 degrees, got -90.001"),
+        ({"longitude": 180.5}, "'longitude' to be from -180 to 180 degrees, got 180.5"),
+        ({"longitude": -(1 << 62)}, "'longitude' to be from -180 to 180 degrees"),
+    ],
+)
+def test_a_place_that_is_not_on_earth_is_refused(metadata: dict[str, Any], message: str) -> None:
+    check_rules(metadata)  # what is stored already may change
+    with pytest.raises(MetadataError, match=message):
+        check(metadata)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"latitude": 90, "longitude": -180.0},
+        {"latitude": None},
+        {"latitude": "north", "longitude": True},
+        {"place": {"latitude": 91}},
+    ],
+)
+def test_other_places_are_taken(metadata: dict[str, Any]) -> None:
+    check(metadata)

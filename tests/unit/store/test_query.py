@@ -281,6 +281,7 @@ FILTERS: list[tuple[Any, str]] = [
     ({"geo": {"polygon": [[0, 0], [0, 120], [0, -120]]}}, "ac"),
     ({"not": {"geo": {"box": [0, -180, 90, 180]}}, "meta.latitude": {"exists": True}}, "bd"),
     ({"ground_truth": {"exists": True}}, ""),
+    ({"ground_truth.review": {"ne": "approved"}, "meta.latitude": {"exists": True}}, "abcd"),
     ({"ground_truth.label": {"ne": "ship"}, "meta.latitude": {"exists": True}}, "abcd"),
     ({"feedback": {"exists": True}}, ""),
 ]  # fmt: skip

@@ -298,6 +298,15 @@ def test_a_month_that_is_past_is_dropped_at_once(store: RetentionHarness, monkey
             )
             values = (record_.seq, number)
             execute(connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", values)
+        for number, record_ in ((7, april[1]), (8, new)):
+            execute(
+                connection,
+                "INSERT INTO truth (id, join_on, value, source, annotations, task)"
+                " VALUES (?, 'request_id', ?, '', '[]', 'TENSOR')",
+                (number, record_.request_id),
+            )
+            values = (record_.seq, number)
+            execute(connection, "INSERT INTO other_truth (seq, truth_id) VALUES (?, ?)", values)
     before = names_of_months(store.engine)
     assert before[:3] == ["y2026m04", "y2026m05", "y2026m06"]
     store.set_rule("shapes-detector", None, 20)
@@ -305,8 +314,9 @@ def test_a_month_that_is_past_is_dropped_at_once(store: RetentionHarness, monkey
     assert store.inputs_by_id().keys() == {may[1].seq, new.seq}
     assert names_of_months(store.engine) == before[1:]  # May holds what another model keeps
     assert steps == 20 + 1 + 1  # inputs, April, the one of May
-    assert store.rows("SELECT id FROM truth") == [(1,)]
+    assert store.rows("SELECT id FROM truth ORDER BY id") == [(1,), (8,)]
     assert store.rows("SELECT seq FROM ground_truth") == [(new.seq,)]
+    assert store.rows("SELECT seq FROM other_truth") == [(new.seq,)]
     assert store.rows("SELECT sum(n) FROM rollup") == [(23,)]
     late = store.record(75)
     store.commit(late)  # its month is made again

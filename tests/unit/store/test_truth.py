@@ -1,4 +1,5 @@
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.metadata import flatten
 from quadriga.store.records import Deletion, InputReference, MetadataChange, TruthStatement
-from tests.unit.store.conftest import make_record
+from tests.unit.store.conftest import make_record as make_any_record
 from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness
 
 CAT, DOG = [{"label": "cat"}], [{"label": "dog"}]
@@ -43,6 +44,9 @@ OTHERS = [
     ("meta.odd", str(1 << 53)),
     ("meta.none", "1"),
 ]
+
+
+make_record = partial(make_any_record, task="IMAGE_CLASSIFICATION")
 
 
 def target() -> Any:

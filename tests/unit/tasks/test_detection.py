@@ -9,7 +9,7 @@ from quadriga.tasks.decoders import Candidates
 from quadriga.tasks.detection import ObjectDetection
 from quadriga.tasks.image import Image
 from quadriga.tasks.parameters import ParameterError
-from quadriga.tasks.predictions import Detection
+from quadriga.tasks.predictions import Detection, TruncatedPredictions
 from quadriga.tasks.references import ObjectReferenceError
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
@@ -85,6 +85,22 @@ def test_answers(anchors, parameters, expected):
     np.testing.assert_allclose(
         np.reshape(numbers, (-1, 5)), np.reshape([row[1:] for row in expected], (-1, 5)), atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("nms", "labels"), [("class", ["circle", "square"]), ("agnostic", ["circle"])]
+)
+def test_overlaps_may_be_suppressed_across_classes(nms, labels):
+    task = ObjectDetection(
+        ModelSpec(
+            task="OBJECT_DETECTION",
+            input=InputSpec(name="images", size_wh=(64, 64), resize="letterbox"),
+            output=OutputSpec(decoder="ultralytics", nms=nms),
+            labels=("circle", "square"),
+        )
+    )
+    predictions = answer(task, (32, 32, 10, 8, 0.8, 0), (32, 32, 10, 8, 0, 0.7))
+    assert [prediction.label for prediction in predictions] == labels
 
 
 def test_boxes_come_from_the_image_through_the_network_to_1e_3_px():
@@ -166,6 +182,14 @@ def test_boxes_that_need_no_suppression_stay_and_classes_may_count_from_1():
         Detection("square", 0.875, 1, 2, 90, 30),
         Detection("circle", 0.8125, 1, 2, 90, 30),
     ]
+
+
+@pytest.mark.parametrize(("limit", "is_cut"), [(1, True), (2, True), (3, False), (4, False)])
+def test_that_a_limit_cut_the_boxes_is_known(limit, is_cut):
+    rows = [(20 * x - 8, 32, 16, 8, 0.9 - x / 9, 0) for x in range(1, 4)]
+    predictions = answer(detector(), *rows, max_detections=limit)
+    assert len(predictions) == min(limit, 3)
+    assert isinstance(predictions, TruncatedPredictions) == is_cut
 
 
 @pytest.mark.parametrize("image_wh", [(64, 64), (200, 50), (33, 77)])

@@ -3,8 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.tasks.drawing import draw, label_color
+from quadriga.tasks.drawing import draw
 from quadriga.tasks.image import Image
+from quadriga.tasks.pen import label_color
 from quadriga.tasks.predictions import (
     Answer,
     Classification,
@@ -73,6 +74,72 @@ def test_the_tags_of_one_place_do_not_hide_each_other():
     drawn = draw(image(400, 300), [box(label, *same) for label in labels])
     for label in labels:
         assert (drawn == label_color(label)).all(axis=2).sum() > 400
+
+
+def grid_of_boxes(side, step, columns, rows):
+    """Boxes of the labels `ship` and `buoy` by turns, row by row, whose interior nothing should hide."""
+    return [
+        box(
+            ("ship", "buoy")[(column + row) % 2],
+            *(
+                20 + column * step,
+                30 + row * step,
+                20 + column * step + side,
+                30 + row * step + side,
+            ),
+            score=0.9 - row / 100,
+        )
+        for row in range(rows)
+        for column in range(columns)
+    ]
+
+
+@pytest.mark.parametrize(("side", "step", "columns", "rows"), [(12, 20, 30, 20), (10, 60, 10, 7)])
+def test_in_a_crowd_no_tag_hides_an_object_and_a_legend_counts_the_labels(
+    side, step, columns, rows
+):
+    predictions = grid_of_boxes(side, step, columns, rows)
+    drawn = draw(image(640, 480), predictions)
+    for prediction in predictions:
+        x, y = int(prediction.xmin), int(prediction.ymin)
+        assert (drawn[y + 3 : y + side - 3, x + 3 : x + side - 3] == 90).all(), "the object shows"
+        assert tuple(drawn[y + side // 2, x]) == label_color(prediction.label), (
+            "and so does its box"
+        )
+    assert len(drawn) > 480
+    for label in ("ship", "buoy"):
+        assert (drawn[480:] == label_color(label)).all(axis=2).sum() > 60
+
+
+def test_in_a_crowd_what_has_room_for_a_tag_has_one():
+    small = grid_of_boxes(12, 20, 20, 20)
+    apart = box("raft", 500, 200, 560, 260)
+    drawn = draw(image(640, 480), [*small, apart])
+    assert (drawn[180:200, 495:600] == label_color("raft")).all(axis=2).sum() > 400
+
+
+def test_few_boxes_have_no_legend():
+    drawn = draw(image(640, 480), grid_of_boxes(60, 100, 3, 3))
+    assert len(drawn) == 480
+    assert (drawn == label_color("ship")).all(axis=2).sum() > 9 * 400
+
+
+def test_small_segments_stay_visible_and_the_legend_names_no_more_than_40_labels():
+    squares = [
+        Segment(
+            f"label-{index}",
+            0.9,
+            [[Point(x, y), Point(x + 9, y), Point(x + 9, y + 9), Point(x, y + 9)]],
+        )
+        for index, (x, y) in enumerate(
+            (20 * column, 30 + 20 * row) for row in range(20) for column in range(30)
+        )
+    ]
+    drawn = draw(image(640, 480), squares)
+    assert 500 < len(drawn) < 1000
+    for segment in squares:
+        x, y = int(segment.contour[0][0].x), int(segment.contour[0][0].y)
+        assert (drawn[y + 4 : y + 6, x + 4 : x + 6] != label_color(segment.label)).any(), "a tint"
 
 
 AT_THE_RIM = [(0, 0, 5, 5), (395, 0, 400, 300), (0, 299, 400, 300), (0, 0, 400, 300), (7, 7, 7, 7)]

@@ -2,7 +2,15 @@ import math
 
 import pytest
 
-from quadriga.tasks.parameters import ParameterError, choice, flag, number, whole_number
+from quadriga.tasks.parameters import (
+    ParameterError,
+    TextNumbers,
+    choice,
+    flag,
+    number,
+    texts,
+    whole_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +54,39 @@ def test_whole_number_refuses_the_rest(value):
         ParameterError, match=r"^expected parameters\.k to be a whole number from 1 to 9, got "
     ):
         whole_number({"k": value}, "k", 1, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0.96", 0.96), ("1", 1), ("2.5e-1", 0.25), ("-0", 0), (" 0.5 ", 0.5)]
+)
+def test_a_text_stands_for_a_number_where_the_protocol_has_no_fractions(text, expected):
+    assert number(TextNumbers({"t": text}), "t", 0, 1, 0.3) == expected
+    assert number(TextNumbers({"t": 0.5}), "t", 0, 1, 0.3) == 0.5
+
+
+NO_NUMBERS = ["", "0,96", "nan", "Infinity", "1e999", "1.5", "-0.1", "true", "null", "[1]", "0x1",
+              "9" * 100_000, "\ud800", "½"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: ascii(text)[:12])
+def test_a_text_that_is_no_such_number_is_refused_as_it_was_sent(text):
+    with pytest.raises(ParameterError, match=r"^expected parameters\.t to be a number") as error:
+        number(TextNumbers({"t": text}), "t", 0, 1, 0.3)
+    assert repr(text)[:50] in str(error.value)
+
+
+def test_a_text_stands_for_a_whole_number_exactly():
+    seed = 2**63 - 1
+    assert whole_number(TextNumbers({"k": str(seed)}), "k", 0, seed, 0) == seed
+    assert whole_number(TextNumbers({"k": "5.0"}), "k", 1, 9, 3) == 5
+    with pytest.raises(ParameterError, match=r"a whole number from 1 to 9, got '5\.5'$"):
+        whole_number(TextNumbers({"k": "5.5"}), "k", 1, 9, 3)
+
+
+def test_a_text_of_digits_stays_a_text_where_no_number_is_expected():
+    assert texts(TextNumbers({"p": ["7", "0.5"]}), "p", 2, 9) == ("7", "0.5")
+    with pytest.raises(ParameterError, match="true or false, got '1'"):
+        flag(TextNumbers({"f": "1"}), "f", default=False)
 
 
 def test_a_long_value_is_shortened_in_the_message():

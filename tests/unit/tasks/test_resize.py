@@ -121,6 +121,55 @@ def test_shortest_crop_equals_torchvision(crop, shortest, fraction, transposed):
     np.testing.assert_array_equal(tensor, expected)
 
 
+# image w, h; shortest and longest side; size that PaddleOCR's DetResizeForTest gives, by hand
+AT_LEAST = [
+    ((640, 480), (736, 4000), (992, 736)),  # 981.3 to 31 x 32
+    ((1200, 900), (736, 4000), (1216, 896)),  # large enough: rounded only
+    ((900, 1200), (736, 4000), (896, 1216)),
+    ((100, 40), (736, 4000), (1824, 736)),  # 1839 in floats, not 1840: 57.47 x 32
+    ((1000, 20), (736, 4000), (4000, 64)),  # 36800 x 736, then 4000 x 79: 2.47 x 32
+    ((10, 10), (20, 4000), (32, 32)),  # never less than the divisor
+]
+
+
+@pytest.mark.parametrize(("image_wh", "size_wh", "expected"), AT_LEAST)
+def test_an_image_is_only_enlarged_to_its_shortest_side(image_wh, size_wh, expected):
+    changes = {"resize": "shortest_at_least", "divisor_rounds": "nearest", "size_wh": size_wh}
+    affine, resized_wh = image_placement(*image_wh, spec(**changes))
+    assert resized_wh == affine.network_wh == expected
+    assert (affine.px, affine.py) == (0, 0)
+
+
+BORDERS = [("letterbox", (96, 64)), ("letterbox", (64, 96)), ("letterbox_topleft", (64, 64))]
+
+
+@pytest.mark.parametrize(("resize", "network_wh"), BORDERS)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_border_may_lie_between_two_grey_levels(resize, network_wh, layout, dtype):
+    """The mean of a normalised network as its border: exactly 0 after normalisation."""
+    changes = {
+        "resize": resize,
+        "size_wh": network_wh,
+        "layout": layout,
+        "dtype": dtype,
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.2, 0.3, 0.4),
+    }
+    exact, affine = preprocess(Image(_PHOTO), spec(pad_value=127.5, **changes))
+    rounded, _ = preprocess(Image(_PHOTO), spec(pad_value=255, **changes))
+    _, (width, height) = image_placement(133, 90, spec(**changes))
+    inside = np.zeros(network_wh[::-1], bool)
+    top, left = int(affine.py), int(affine.px)
+    inside[top : top + height, left : left + width] = True
+    if layout == "nhwc":
+        exact, rounded = exact.transpose(2, 0, 1), rounded.transpose(2, 0, 1)
+    assert not inside.all()
+    np.testing.assert_array_equal(exact[:, inside], rounded[:, inside])
+    assert not exact[:, ~inside].any()
+    assert rounded[:, ~inside].all()
+
+
 NARROW = [(1, 1), (5_000, 1), (1, 5_000), (1, 50_000_000)]
 
 
@@ -274,6 +323,7 @@ def test_no_resize_keeps_the_size_of_the_image():
         ("nearest", cv2.INTER_NEAREST, PIL.Image.Resampling.NEAREST),
         ("linear", cv2.INTER_LINEAR, PIL.Image.Resampling.BILINEAR),
         ("cubic", cv2.INTER_CUBIC, PIL.Image.Resampling.BICUBIC),
+        ("lanczos", cv2.INTER_LANCZOS4, PIL.Image.Resampling.LANCZOS),
         ("area", cv2.INTER_AREA, PIL.Image.Resampling.BOX),
     ],
 )

@@ -11,6 +11,7 @@ from quadriga.tasks import SHORT_NAMES, TASKS, OutputError, Task
 from quadriga.tasks.contours import fill, to_rings
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import TruncatedPredictions
 from quadriga.tasks.references import ObjectReferenceError, load
 from quadriga.tasks.resize import image_placement
 from quadriga.tasks.segmentation import ImageSegmentation
@@ -168,16 +169,109 @@ def test_the_best_are_kept():
     assert len(answer(task, logits, (8, 1), score_threshold=0.9)) == 1
 
 
+def totals(predictions):
+    """The number without the limit, `uncounted`, or None if nothing was left out."""
+    if not isinstance(predictions, TruncatedPredictions):
+        return None
+    return "uncounted" if predictions.total is None else predictions.total
+
+
+TRUNCATED = [  # max_segments, regions, areas, number without the limit
+    (9, "component", [8, 4, 2, 1, 1], None),
+    (5, "component", [8, 4, 2, 1, 1], None),
+    (4, "component", [8, 4, 2, 1], 5),
+    (1, "component", [8], 5),
+    (2, "class", [12, 4], None),
+    (1, "class", [12], 2),
+]
+
+
+@pytest.mark.parametrize(("limit", "regions", "areas", "total"), TRUNCATED)
+def test_the_largest_regions_are_returned_and_the_number_of_all(limit, regions, areas, total):
+    predictions = answer(segmentation(), EVERYTHING, max_segments=limit, regions=regions)
+    assert [int(mask_of(prediction, 6, 6).sum()) for prediction in predictions] == areas
+    assert totals(predictions) == total
+    assert msgspec.json.decode(msgspec.json.encode(predictions)) == msgspec.to_builtins(
+        list(predictions)
+    )
+
+
+def test_a_large_region_stays_though_small_ones_are_surer():
+    logits = np.zeros((2, 3, 9), np.float32)
+    logits[1, 0, ::2], logits[1, 2] = 9, 1
+    logits[0, 1] = logits[0, 0, 1::2] = 5
+    task = segmentation("semantic_logits", labels=("background", "cat"))
+    predictions = answer(task, logits, (9, 3), max_segments=1)
+    assert int(mask_of(predictions[0], 9, 3).sum()) == 9
+    assert totals(predictions) == 6
+
+
+def test_regions_that_a_tile_leaves_out_are_counted():
+    cells = np.tile(picture("1.", ".."), (4, 8))  # 32 pixels that touch no other
+    task = segmentation()
+    options = task.options({"max_segments": 3})
+    traced = []
+    for tile in tiles(16, 8, (8, 8), 0):
+        _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
+        traced.append((tile, task.detect({"output0": tile.cut(cells)}, affine, options)))
+    merged = task.merge(traced, Tiling(size=(100, 100)), options)
+    predictions = task.to_predictions(merged, 16, 8, options)
+    assert len(predictions) == 3
+    assert totals(predictions) == 32
+
+
+@pytest.mark.parametrize(("limit", "total"), [(2, "uncounted"), (3, None)])
+def test_instances_are_not_counted_but_that_there_are_more_is_known(monkeypatch, limit, total):
+    def instances(outputs, affine, options):
+        mask = np.ones((2, 2), np.uint8)
+        for index in range(min(options.limit, 3)):
+            yield Region(
+                class_id=1, mask=mask, left=3 * index, top=1, score=0.9 - index / 9, instance=True
+            )
+
+    monkeypatch.setattr("quadriga.tasks.segmenters.semantic.own", instances, raising=False)
+    task = segmentation("quadriga.tasks.segmenters.semantic:own")
+    predictions = answer(task, picture("1"), (9, 4), max_segments=limit)
+    assert len(predictions) == limit
+    assert totals(predictions) == total
+
+
 def test_the_score_of_a_region_is_its_mean_probability():
     logits = np.zeros((3, 2, 4), np.float32)
     logits[1, 0, :2], logits[2, 1, 3] = [2, 1], 3
     predictions = answer(segmentation("semantic_logits"), logits, (4, 2), score_threshold=0.1)
     e = np.exp
-    expected = [e(3) / (e(3) + 2), (e(2) / (e(2) + 2) + e(1) / (e(1) + 2)) / 2]
-    assert [prediction.label for prediction in predictions] == ["dog", "cat"]
+    expected = [(e(2) / (e(2) + 2) + e(1) / (e(1) + 2)) / 2, e(3) / (e(3) + 2)]
+    assert [prediction.label for prediction in predictions] == ["cat", "dog"]
     np.testing.assert_allclose(
         [prediction.score for prediction in predictions], expected, rtol=1e-6
     )
+
+
+def tied(dead, half):
+    """Scores of three classes: all 0 in `dead`, those of the last class 0.75 in `half`."""
+    scores = np.zeros((3, 4, 6), np.float32)
+    scores[2, :, half] = 0.75
+    scores[:, :, dead] = 0
+    return scores
+
+
+TIES = [  # scores, label and area of each region, score of the first
+    (tied(slice(0, 6), slice(0)), [("wall", 24)], 1 / 3),
+    (tied(slice(0, 4), slice(4, 6)), [("wall", 16), ("dog", 8)], 0.0),
+    (np.full((3, 4, 6), 0.5, np.float32), [("wall", 24)], 0.5),
+    (np.full((3, 4, 6), -7, np.float32), [("wall", 24)], 1 / 3),
+]
+
+
+@pytest.mark.parametrize(("scores", "regions", "score"), TIES)
+def test_of_equal_scores_the_first_class_wins_whatever_they_are(scores, regions, score):
+    """The classes are those of argmax in numpy and torch, also for a network whose outputs are all 0."""
+    task = segmentation("semantic_logits", labels=("wall", "cat", "dog"))
+    predictions = answer(task, scores, (6, 4), score_threshold=0)
+    assert [(p.label, int(mask_of(p, 6, 4).sum())) for p in predictions] == regions
+    assert predictions[0].score == pytest.approx(score)
+    assert all(p.score > 0.1 for p in answer(task, scores, (6, 4), score_threshold=0.1))
 
 
 BACKGROUNDS = [

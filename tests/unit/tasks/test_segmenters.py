@@ -133,6 +133,46 @@ def test_class_map(resize, image_wh, network_wh, labels, dtype):
     assert_same(regions, regions_of(expected, np.ones(expected.shape)))
 
 
+def enlarged_by_torch(cells, height, width):
+    """Resize a map as torch.nn.functional.interpolate does with mode="nearest": `floorf(index * scale)`."""
+    scales = [
+        np.float32(old) / np.float32(new)
+        for old, new in zip(cells.shape, (height, width), strict=True)
+    ]
+    rows, columns = (
+        [min(int(np.floor(np.float32(index) * scale)), old - 1) for index in range(new)]
+        for scale, old, new in zip(scales, cells.shape, (height, width), strict=True)
+    )
+    return cells[np.ix_(rows, columns)]
+
+
+LETTERBOXES = [  # image, network, cells
+    ((640, 480), (64, 64), (64, 64)),
+    ((90, 120), (64, 64), (64, 64)),
+    ((333, 217), (96, 64), (96, 64)),
+    ((40, 30), (64, 64), (64, 64)),
+    ((100, 70), (64, 64), (16, 16)),
+    ((64, 64), (64, 64), (64, 64)),
+    ((1, 50), (32, 32), (32, 32)),
+]
+
+
+@pytest.mark.parametrize(("image_wh", "network_wh", "cells_wh"), LETTERBOXES)
+def test_ultralytics_semantic_maps_are_enlarged_as_the_library_does(image_wh, network_wh, cells_wh):
+    """Source: Ultralytics 8.4.190, `models/yolo/semantic/predict.py` postprocess, `utils/ops.py` scale_masks."""
+    affine = affine_of("letterbox", image_wh, network_wh)
+    cells = _RANDOM.integers(0, 3, cells_wh[::-1]).astype(np.uint8)
+    (width, height), (net_w, net_h) = image_wh, network_wh
+    network = enlarged_by_torch(cells, net_h, net_w)
+    gain = min(net_h / height, net_w / width)
+    content_w, content_h = max(round(width * gain), 1), max(round(height * gain), 1)
+    top, left = round((net_h - content_h) / 2 - 0.1), round((net_w - content_w) / 2 - 0.1)
+    content = network[top : top + content_h, left : left + content_w]
+    expected = enlarged_by_torch(content, height, width)
+    regions = answers("ultralytics_semantic", {"output0": cells}, affine, asked())
+    assert_same(regions, regions_of(expected, np.ones(expected.shape)))
+
+
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh"), RESIZES)
 @pytest.mark.parametrize("name", ["binary", "birefnet", "u2net"])
 def test_binary_masks(name, resize, image_wh, network_wh):
@@ -234,6 +274,15 @@ def test_ultralytics_suppresses_overlapping_boxes_and_limits():
     assert regions[0][2].sum() == 64
     regions = answers("ultralytics_segment", outputs, affine, asked(iou_threshold=1.0, limit=2))
     assert [round(score, 6) for _, score, _ in regions] == [0.9, 0.7]
+
+
+@pytest.mark.parametrize(("nms", "class_ids"), [("class", [1, 0]), ("agnostic", [1])])
+def test_ultralytics_suppresses_by_class_or_across_classes(nms, class_ids):
+    affine = affine_of("none", (16, 16), (16, 16))
+    head = np.array([[8, 8, 8, 8, 0.5, 0, 0, 1], [8, 8, 8, 8, 0, 0.9, 0, 1]], np.float32).T
+    outputs = {"output0": head, "output1": np.ones((1, 4, 4), np.float32)}
+    regions = answers("ultralytics_segment", outputs, affine, asked(nms=nms))
+    assert [class_id for class_id, _, _ in regions] == class_ids
 
 
 def pasted(mask, box, affine):

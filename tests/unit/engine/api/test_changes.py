@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.api.changes import change_routes
-from quadriga.engine.api.inferences import inference_routes
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store import inferences
 from quadriga.store.changes import service as changing
-from quadriga.store.changes.requests import MAX_STATEMENTS
+from quadriga.store.changes import truth_statements as stating
 from quadriga.store.changes.service import ChangeService
+from quadriga.store.changes.truth_requests import MAX_STATEMENTS
 from quadriga.store.ids import IdSource
 from quadriga.store.records import InputReference
 from tests.background import at_once, in_background
-from tests.unit.http_client import call, client_of
+from tests.unit.http_client import call, client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -30,7 +29,7 @@ class Server:
         self.changes = ChangeService(
             store.inferences, store.journal, IdSource(0), parse_metadata_value
         )
-        self.client = client_of([*inference_routes(store.inferences), *change_routes(self.changes)])
+        self.client = client_of(store_routes(store.inferences, self.changes))
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
         return call(self.client, method, path, body)
@@ -150,6 +149,8 @@ def test_many_change_one_inference_at_the_same_time(server: Server) -> None:
     assert sorted(len(entry["before"]) for entry in history) == list(range(8))
 
 
+LABELS = "IMAGE_CLASSIFICATION"
+ALL = {"refused": [], "refused_more": 0}
 BOX = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
 
 
@@ -183,24 +184,26 @@ def test_other_ground_truth_is_refused(server: Server, body, message) -> None:
 
 def test_all_methods_of_a_path_are_named(server: Server) -> None:
     response = server.client.options("/api/inferences/1/ground-truth")
-    assert (response.status_code, response.headers["allow"]) == (204, "DELETE, OPTIONS, PUT")
-    response = server.client.get("/api/inferences/1/ground-truth")
-    assert sorted(response.headers["allow"].split(", ")) == ["DELETE", "OPTIONS", "PUT"]
+    assert (response.status_code, response.headers["allow"]) == (204, "DELETE, GET, OPTIONS, PUT")
+    response = server.client.post("/api/inferences/1/ground-truth")
+    assert sorted(response.headers["allow"].split(", ")) == ["DELETE", "GET", "OPTIONS", "PUT"]
 
 
 def test_statements_apply_to_stored_and_later_inferences(server: Server) -> None:
-    add(server, 1, 2, input=InputReference("image", HASH), metadata={"path": "a/1.png"})
+    add(
+        server, 1, 2, task=LABELS, input=InputReference("image", HASH), metadata={"path": "a/1.png"}
+    )
     server.ok("POST", "inferences/1/metadata", {"frame": 7})
     statements = {"join": "meta.frame", "source": "amy",
              "items": [{"value": 7, "annotations": [{"label": "cat"}]}, {"value": 8, "annotations": []}]}  # fmt: skip
-    assert server.ok("POST", "ground-truth", statements) == {"stated": 2, "matched": 1}
+    assert server.ok("POST", "ground-truth", statements) == {"stated": 2, "matched": 1, **ALL}
     statements = {
         "join": "input.hash",
         "items": [{"value": HASH, "annotations": [{"label": "dog"}]}],
     }
-    assert server.ok("POST", "ground-truth", statements) == {"stated": 1, "matched": 2}
-    add(server, 3, metadata={"frame": 8})
-    add(server, 4, input=InputReference("image", HASH))
+    assert server.ok("POST", "ground-truth", statements) == {"stated": 1, "matched": 2, **ALL}
+    add(server, 3, task=LABELS, metadata={"frame": 8})
+    add(server, 4, task=LABELS, input=InputReference("image", HASH))
     matches = server.ok("POST", "inferences/query", {"consistency": "journal"})["inferences"]
     assert [record["ground_truth"] for record in matches] == [
         [{"label": "dog"}],
@@ -208,13 +211,13 @@ def test_statements_apply_to_stored_and_later_inferences(server: Server) -> None
         *[[{"label": "dog"}]] * 2,
     ]
     taken = {"join": "input.hash", "items": [{"value": HASH, "annotations": None}]}
-    assert server.ok("POST", "ground-truth", taken) == {"stated": 1, "matched": 0}
+    assert server.ok("POST", "ground-truth", taken) == {"stated": 1, "matched": 0, **ALL}
 
 
 def test_ground_truth_comes_as_lines_of_a_chariot_dataset(server: Server) -> None:
     add(server, 1, metadata={"path": "a/1.png"})
-    add(server, 2, metadata={"datum_id": 12})
-    add(server, 3, input=InputReference("image", HASH), request_id="r")
+    add(server, 2, task=LABELS, metadata={"datum_id": 12})
+    add(server, 3, task="IMAGE_SEGMENTATION", input=InputReference("image", HASH), request_id="r")
     lines = [
         {"path": "a/1.png", "annotations": [{"class_label": "cat", "bbox": BOX}]},
         {"datum_id": "12", "annotations": [{"class_label": "cat"}], "source": "amy"},
@@ -224,12 +227,12 @@ def test_ground_truth_comes_as_lines_of_a_chariot_dataset(server: Server) -> Non
     ]  # fmt: skip
     body = b"\n".join(json.dumps(line).encode() for line in lines) + b"\r\n\n"
     server.ok("POST", "inferences/query", {"consistency": "journal"})
-    assert server.ok("POST", "ground-truth", body) == {"stated": 5, "matched": 3}
+    assert server.ok("POST", "ground-truth", body) == {"stated": 5, "matched": 3, **ALL}
     assert server.ok("GET", "inferences/3")["ground_truth"] == [
         {"label": "cat", "contour": [[{"x": 1, "y": 1}]]}
     ]
     single_line = json.dumps(lines[0]).encode()
-    assert server.ok("POST", "ground-truth", single_line) == {"stated": 1, "matched": 1}
+    assert server.ok("POST", "ground-truth", single_line) == {"stated": 1, "matched": 1, **ALL}
 
 
 ITEMS = [{"value": "x", "annotations": []}]
@@ -258,8 +261,9 @@ ITEMS = [{"value": "x", "annotations": []}]
          "items[0]: expected a request id, got ''"),
         ({"join": "request_id", "items": [{"value": "x", "annotations": [{}]}]},
          "items[0].annotations[0].label: expected a text, got none"),
-        ({"join": "request_id", "items": [{"value": "x"}]}, "expected the body to be a JSON object"),
-        (b'{"path": "x", "annotations": []}\n{"path": "y"}', "line 2: annotations is required"),
+        ({"join": "request_id", "items": [{"value": "x"}]}, "items[0]: expected an object with value and"),
+        ({"join": "request_id", "items": {}}, "expected the body to be a JSON object"),
+        (b'{"path": "y"}', "line 1: annotations is required"),
         (b'{"path": "x", "annotations": []}\n{', "line 2: expected a JSON object, got: "),
         (b'{"path": "x", "datum_id": "y", "annotations": []}', "line 1: expected an object with"),
         (b'{"path": "x", "annotations": [{"class_label": "a", "bbox": {"xmin": 0}}]}',
@@ -274,7 +278,7 @@ def test_invalid_statements_are_refused_and_none_is_stored(server: Server, body,
 
 
 def test_statements_that_tell_too_many_are_refused(server: Server, monkeypatch) -> None:
-    monkeypatch.setattr(changing, "MAX_MATCHED", 3)
+    monkeypatch.setattr(stating, "MAX_MATCHED", 3)
     add(server, 1, 2, 3, 4, metadata={"a": 1})
     server.ok("POST", "inferences/query", {"consistency": "journal"})
     body = {"join": "meta.a", "items": [{"value": 1, "annotations": []}]}
@@ -332,6 +336,37 @@ def test_matching_inferences_are_deleted(server: Server) -> None:
     assert server.ok("POST", "inferences/query", {})["inferences"] == []
 
 
+def test_matches_of_a_list_of_chariot_are_deleted(server: Server) -> None:
+    add(server, *range(1, 5), metadata={"camera": "north"})
+    add(server, 5, metadata={"camera": "east"})
+    body = {"metadata_filter": [{"key": "camera", "value": "north"}], "where": {"id": {"gt": "2"}}}
+    expected = {"count": 2, "ids": ["4", "3"], "more": False}
+    assert server.ok("POST", "inferences/delete", {**body, "dry_run": True}) == expected
+    assert server.ok("POST", "inferences/delete", body) == expected
+    assert server.ok("POST", "inferences/count", {})["count"] == 3
+
+
+def test_metadata_of_a_place_that_is_not_on_earth_is_refused_and_can_be_mended(
+    server: Server,
+) -> None:
+    add(server, 1, metadata={"latitude": 91, "longitude": 0})  # as the first release stored it
+    status, answer = server.call("POST", "inferences/1/metadata", {"longitude": 181})
+    assert (status, answer["error"]) == (
+        400,
+        "expected metadata 'longitude' to be from -180 to 180 degrees, got 181",
+    )
+    changed = server.ok("POST", "inferences/1/metadata", {"camera": "north"})["metadata"]
+    assert changed == {"latitude": 91, "longitude": 0, "camera": "north"}
+    changed = server.ok("POST", "inferences/1/metadata", {"latitude": 9.1})["metadata"]
+    assert changed["latitude"] == 9.1
+
+
+def test_metadata_may_have_the_names_of_filters(server: Server) -> None:
+    add(server, 1)
+    metadata = {"time_range": "day", "where": "north", "gps_box": None}
+    assert server.ok("POST", "inferences/1/metadata", metadata)["metadata"] == metadata
+
+
 def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monkeypatch) -> None:
     monkeypatch.setattr(changing, "MAX_DELETED", 5)
     monkeypatch.setattr(changing, "_PAGE_SIZE", 2)
@@ -355,6 +390,15 @@ def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monk
         ({"where": {"colour": 1}}, "expected where.colour to name one of"),
         ({"where": {"id": "1"}, "limit": 1}, "expected the body to be a JSON object with where"),
         ({"all": 1}, "expected the body to be a JSON object with where, dry_run and all"),
+        ({"metadata_filter": []}, 'a filter in where, or "all": true, is required'),
+        (
+            {"metadata_filter": [{"key": "a", "value": 1}]},
+            "expected metadata_filter[0].value to be",
+        ),
+        (
+            {"metadata_filter": [{"key": "a", "value": "b"}], "pagination": {"limit": 1}},
+            "expected the body to be a JSON object with where, dry_run and all",
+        ),
     ],
 )
 def test_other_deletions_are_refused(server: Server, body, message) -> None:

@@ -17,7 +17,7 @@ from quadriga.monitor.report.schema import Report
 from quadriga.store import jobs as jobs_module
 from quadriga.store.database import migrate
 from quadriga.store.jobs import Jobs
-from quadriga.store.records import ImageSignals, ModelReference, SignalsOfImages
+from quadriga.store.records import ImageSignals, InputReference, ModelReference, SignalsOfImages
 from tests.background import until
 from tests.unit.engine.api.test_evaluations import finished, runner
 from tests.unit.http_client import client_of
@@ -37,6 +37,7 @@ def fill(store, seconds, shift=0.0, model=MODEL, **metadata):
             make_record(
                 id_at_second(second),
                 model=model,
+                input=InputReference("image", f"blake3:{second:064x}", 640, 480, "image/jpeg"),
                 predictions=[{"label": "a", "score": float(draw.uniform(0.3, 0.6) + shift)}],
                 metadata=metadata,
             )
@@ -76,7 +77,7 @@ def baselines(tmp_path):
 @pytest.fixture
 def client(jobs, store, baselines):
     drift = DriftService(jobs, store.inferences, baselines)
-    handlers = [*evaluation_routes(jobs), *drift_routes(drift)]
+    handlers = [*evaluation_routes(jobs, store.inferences.names), *drift_routes(drift)]
     with client_of(handlers) as http_client:
         yield http_client
 

@@ -10,10 +10,15 @@ from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
+from quadriga.monitor.evaluation.history import read_history
+from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
 from quadriga.monitor.report.schema import Report
+from quadriga.monitor.watch.scheduler import Scheduler
 from quadriga.store import jobs as jobs_module
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.ids import EPOCH_MS
 from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store.model_names import ModelNames
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
@@ -22,6 +27,7 @@ from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
 PHOTO = (IMAGES / "detection" / "scene_01.jpg").read_bytes()
+DAY_S = 86_400
 MODEL = ModelReference("<one>", "1", "aa" * 32)
 
 
@@ -47,13 +53,14 @@ def store(store):
         label = "ab"[at % 3 == 0]
         predictions = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
         store.commit(make_record(at, model=MODEL, input=image, predictions=predictions))
-        store.commit_changes(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
+        labels = [{"label": "a"}] if at < 7 else None
+        store.commit_changes(TruthStatement("id", str(at), labels, task="OBJECT_DETECTION"))
     return store
 
 
 @pytest.fixture
 def client(jobs):
-    with client_of(evaluation_routes(jobs)) as http_client:
+    with client_of(evaluation_routes(jobs, ModelNames(tuple))) as http_client:
         yield http_client
 
 
@@ -100,7 +107,7 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
     assert report["id"] == job_id
     assert report["metrics"][0]["value"] == 4 / 6
     assert report["data"]["excluded"] == {"no_truth": 1, "unseen_label": 0}
-    assert [image["inference_id"] for image in report["worst"]] == ["3", "6"]
+    assert [image["inference_id"] for image in report["worst"]] == ["3"]  # 6 is the same image
     assert report["worst"][0]["predictions"][0]["label"] == "b"
     assert report["worst"][0]["ground_truth"] == [{"label": "a"}]
     (listed,) = client.get("/api/reports").json()["reports"]
@@ -187,6 +194,77 @@ def test_failed_evaluation_has_a_reason(client, jobs, store):
     assert job.error == "no inferences of 'nobody' match the filter"
 
 
+def test_windows_of_a_schedule_are_recorded(client, jobs, store):
+    directory, start_s = jobs.directory.parent / "evaluation", EPOCH_MS // 1000
+    schedules = evaluation_schedules(directory)
+    schedules.put("<one>", decode_schedule(b'{"every": "1d", "at_least": 0.99}'), start_s)
+    late = range(8, 48)
+    predictions = [{"label": "b", "score": 0.5}]
+    store.commit(*(make_record(at, model=MODEL, predictions=predictions) for at in late))
+
+    def windows_after(days):
+        Scheduler(schedules, jobs).step(start_s + days * DAY_S + 60)
+        finished(jobs, store, jobs.ids()[-1])
+        windows = read_history(directory, "<one>").windows
+        return [(window.status, window.n, window.report) for window in windows]
+
+    assert windows_after(1) == [("insufficient", 6, jobs.ids()[0])]
+    labels = [{"label": "a"}]
+    for at in late:
+        store.commit_changes(TruthStatement("id", str(at), labels, task="OBJECT_DETECTION"))
+    windows = windows_after(2)
+    first, again, empty = jobs.ids()
+    assert windows == [("fall", 46, again), ("insufficient", 0, empty)]
+    window, nothing = read_history(directory, "<one>").windows
+    metric = report_of(jobs, again).metrics[0]
+    assert (window.value, (window.low, window.high)) == (metric.value, metric.ci95)
+    assert nothing.reason == jobs.read(empty).error == "no inferences of '<one>' match the filter"
+    reports = client.get("/api/reports").json()["reports"]
+    assert [report["id"] for report in reports] == [again, first]
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (b'"top_k": [0]', "Expected `int` >= 1 - at `$.top_k[0]`"),
+        (b'"top_k": [1,2,3,4,5,6,7,8,9,10,11]', "Expected `array` of length <= 10 - at `$.top_k`"),
+        (b'"iou": []', "Expected `array` of length >= 1 - at `$.iou`"),
+        (b'"iou": 0.5', "Expected `array | null`, got `float` - at `$.iou`"),
+        (b'"score": [1.5]', "Expected `float` <= 1.0 - at `$.score[0]`"),
+        (b'"bins": 101', "Expected `int` <= 100 - at `$.bins`"),
+    ],
+)
+def test_a_threshold_out_of_range_is_named(client, field, reason):
+    answer = client.post("/api/evaluations", content=b'{"model": "a", ' + field + b"}")
+    assert answer.status_code == 400
+    assert reason in answer.json()["error"]
+
+
+def test_chosen_thresholds_are_in_the_report(client, jobs, store, monkeypatch):
+    classifier = "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator"
+    monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", classifier)
+    job_id = submit(client, top_k=[1, 2], bins=4, score=[0.25])
+    assert finished(jobs, store, job_id).state == "succeeded"
+    report = client.get(f"/api/reports/{job_id}").json()
+    chosen = {"top_k": [1, 2], "bins": 4, "score": [0.25]}
+    assert report["parameters"].items() >= chosen.items()
+    parameters = {metric["type"]: metric["parameters"] for metric in report["metrics"]}
+    assert parameters["TopKAccuracy"] == {"k": 2}
+    assert parameters["ECE"]["bins"] == 4
+    assert report["warnings"] == [
+        "score has no effect: each image has one true label, and its prediction is the label with the highest score"
+    ]
+
+
+def test_a_threshold_that_the_task_does_not_have_ends_the_job(client, jobs, store):
+    job_id = submit(client, iou=[0.5])
+    job = finished(jobs, store, job_id)
+    assert (job.state, job.error) == (
+        "failed",
+        "iou is no setting of OBJECT_DETECTION, which has none",
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -197,6 +275,8 @@ def test_failed_evaluation_has_a_reason(client, jobs, store):
         (b'{"model": "a", "resamples": 1001}', "expected the body to be a JSON object with model"),
         (b'{"model": "a", "resamples": -1}', "expected the body to be a JSON object with model"),
         (b'{"model": "a", "seed": -1}', "expected the body to be a JSON object with model"),
+        (b'{"model": "a", "iou": [0.5, 0.5]}', "iou: expected each value once, got 0.5 twice"),
+        (b'{"model": "a", "score": [0.12345]}', "score: expected at most 4 decimals, got 0.12345"),
         (b'{"model": "a", "compare": [{}]}', "expected the body to be a JSON object with model"),
         (b'{"model": "a", "where": {"nothing": 1}}', "expected where.nothing to"),
         (b'{"model": "a", "where": 5}', "expected where to be an object, got an integer"),

@@ -5,14 +5,13 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.engine.api.inferences import inference_routes
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.blobs.interface import blob_key
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.records import InputReference
-from tests.unit.http_client import client_of
+from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal
 
@@ -33,7 +32,7 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     ])  # fmt: skip
     commit_journal(url, tmp_path / "journal")
     inferences = InferenceReader(url, tmp_path / "journal", blobs)
-    with client_of(inference_routes(inferences)) as client:
+    with client_of(store_routes(inferences)) as client:
         yield client
     inferences.close()
     journal.close()
@@ -95,7 +94,7 @@ def test_an_empty_body_finds_everything(client) -> None:
 
 
 OPTIONS = "order (-ts, ts), limit, cursor, count (capped, exact, none), consistency (journal)"
-FIELDS = f"where, {OPTIONS}, metadata_filter, gps_box, time_range, pagination"
+FIELDS = f"where, {OPTIONS}, pagination, metadata_filter, gps_box, time_range"
 BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
 
 
@@ -117,11 +116,21 @@ BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
             "expected = after 'meta.camera', as in meta.altitude=ge:100, at",
         ),
         (
-            b'{"pagination": {"offset": 10}}',
-            "expected pagination without offset, got 10: pages follow",
+            b'{"pagination": {"offset": 100001}}',
+            "expected pagination.offset to be from 0 to 100,000, got 100001: further pages follow by cursor",
         ),
+        (b'{"pagination": {"offset": -1}}', "expected pagination.offset to be from 0 to 100,000"),
+        (
+            b'{"pagination": {"offset": 1}, "cursor": "a"}',
+            "pagination.offset and cursor cannot be used together",
+        ),
+        (b'{"pagination": {"limit": 0}}', BODY + "Expected `int` >= 1 - at `$.pagination.limit`"),
         (b'{"pagination": {"sort": "id"}}', "expected pagination to sort by created_at"),
-        (b'{"metadata_filter": [{"key": "a"}]}', BODY + "Object missing required field `value`"),
+        (
+            b'{"metadata_filter": [{"key": "a"}]}',
+            "expected metadata_filter to be a list of objects with key, type, operator and value, gps_box",
+        ),
+        (b'{"metadata_filter": {}}', "expected metadata_filter to be a list of objects"),
         (
             b'{"metadata_filter": [{"key": "a", "value": "x", "type": "int"}]}',
             "expected metadata_filter[0].value to be text of type int",
@@ -142,6 +151,42 @@ ASCENDING = b'{"pagination": {"limit": 2, "direction": "ASCENDING", "offset": 0}
 def test_chariots_pagination_is_a_limit_and_an_order(client) -> None:
     body = client.post("/api/inferences/query", content=ASCENDING).json()
     assert [record["id"] for record in body["inferences"]] == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "ids", "has_cursor"),
+    [
+        (1, 2, ["4", "3"], True),
+        (2, 2, ["3", "2"], False),
+        (3, 2, ["2"], False),
+        (4, 2, [], False),
+        (100_000, 2, [], False),
+    ],
+)
+def test_an_offset_skips_matches(client, offset, limit, ids, has_cursor) -> None:
+    pagination = {"offset": offset, "limit": limit}
+    page = client.post("/api/inferences/query", json={"pagination": pagination, "count": "exact"})
+    body = page.json()
+    assert [record["id"] for record in body["inferences"]] == ids
+    assert (body["cursor"] is not None, body["count"], body["partial"]) == (has_cursor, 4, False)
+    if has_cursor:
+        following = client.post("/api/inferences/query", json={"cursor": body["cursor"]}).json()
+        assert [record["id"] for record in following["inferences"]] == ["2"]
+
+
+def test_a_count_takes_the_body_of_the_query(client) -> None:
+    body = {"metadata_filter": NORTH, "pagination": {"offset": 1, "limit": 1}}
+    assert client.post("/api/inferences/count", json=body).json() == {"count": 1, "is_exact": True}
+
+
+NORTH = [{"key": "camera_id", "operator": "in", "value": '["north", "east"]'}]
+
+
+def test_statistics_take_filters_of_chariot(client) -> None:
+    for where, count in ((None, 1), ("id=4", 0)):
+        body = {"where": where, "metadata_filter": NORTH, "metrics": ["count"]}
+        groups = client.post("/api/inferences/aggregate", json=body).json()["groups"]
+        assert groups[0]["count"] == count
 
 
 @pytest.mark.parametrize("slash", ["", "/"])

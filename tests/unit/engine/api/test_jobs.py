@@ -13,6 +13,7 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange.export import run_export
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store.model_names import ModelNames
 from tests.background import in_background, until
 from tests.unit.http_client import client_of
 from tests.unit.store.conftest import make_record
@@ -21,7 +22,7 @@ from tests.unit.store_harness import store_entries
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
-    with client_of(job_routes(Jobs(tmp_path / "jobs"))) as client:
+    with client_of(job_routes(Jobs(tmp_path / "jobs"), ModelNames(tuple))) as client:
         yield client
 
 
@@ -29,7 +30,8 @@ def test_an_export_is_submitted_watched_and_fetched(client, tmp_path) -> None:
     assert client.get("/api/jobs").json() == {"jobs": []}
     url = f"sqlite:///{tmp_path}/store.db"
     store_entries(url, tmp_path / "journal", [make_record(seq) for seq in (1, 2)])
-    answer = client.post("/api/exports", content=b'{"where": {"id": "2"}}')
+    body = {"where": {"id": "2"}, "time_range": {"start": "1970-01-01T00:00:00Z"}}
+    answer = client.post("/api/exports", json=body)
     assert answer.status_code == 202
     job = answer.json()
     assert (job["state"], job["kind"], job["progress"]) == (
@@ -68,11 +70,13 @@ def test_a_queued_job_is_cancelled(client) -> None:
     [
         (
             b"{",
-            "expected the body to be a JSON object with where, format (chariot, coco, jsonl, parquet), images, annotations (either, ground_truth, predictions), got",
+            "expected the body to be a JSON object with where, format (chariot, coco, jsonl, parquet), images, annotations (either, ground_truth, predictions), metadata_filter, gps_box, time_range, got",
         ),
         (b'{"format": "xml"}', "expected the body to be a JSON object"),
         (b'{"where": {"nothing": 1}}', "expected where.nothing to"),
         (b'{"where": 5}', "expected where to be an object, got an integer"),
+        (b'{"metadata_filter": [{"key": "a", "value": 5}]}', "expected metadata_filter[0].value"),
+        (b'{"pagination": {"limit": 1}}', "expected the body to be a JSON object"),
     ],
 )
 def test_an_export_that_means_nothing_is_refused(client, body: bytes, message: str) -> None:

@@ -5,13 +5,11 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.engine.api.changes import change_routes
-from quadriga.engine.api.inferences import inference_routes
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
 from tests.background import in_background
-from tests.unit.http_client import call, client_of
+from tests.unit.http_client import call, client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -19,7 +17,7 @@ from tests.unit.store_harness import StoreHarness
 @pytest.fixture
 def client(store: StoreHarness) -> Iterator[TestClient[Litestar]]:
     changes = ChangeService(store.inferences, store.journal, IdSource(0), parse_metadata_value)
-    handlers = [*inference_routes(store.inferences), *change_routes(changes)]
+    handlers = store_routes(store.inferences, changes)
     with in_background(store.writer.run), client_of(handlers) as client:
         yield client
 

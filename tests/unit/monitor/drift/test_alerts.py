@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.monitor.drift.watch import alerts, schedules
-from quadriga.monitor.drift.watch.alerts import MAX_TRIES, Outbox, run_deliveries
 from quadriga.monitor.drift.watch.history import read_history, record_window
-from quadriga.monitor.drift.watch.schedules import ScheduleStore, run_scheduler
+from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.report.schema import Report
+from quadriga.monitor.watch import alerts, scheduler
+from quadriga.monitor.watch.alerts import MAX_TRIES, Outbox, run_deliveries
+from quadriga.monitor.watch.scheduler import run_scheduler
 from quadriga.store import jobs as jobs_module
 from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
@@ -39,17 +40,26 @@ def directory(tmp_path):
 
 
 def schedule(directory, *hooks):
-    ScheduleStore(directory).put(MODEL, json.dumps({"every": "1h", "webhooks": hooks}).encode())
+    put(directory, {"every": "1h", "webhooks": hooks})
+
+
+def put(directory, parameters, now_s=None):
+    schedule = decode_schedule(MODEL, json.dumps(parameters).encode())
+    drift_schedules(directory).put(MODEL, schedule, now_s)
+
+
+def outbox_of(directory):
+    return Outbox(drift_schedules(directory))
 
 
 def waiting(directory):
-    return sum(Outbox(directory).waiting(MODEL).values())
+    return sum(outbox_of(directory).waiting(MODEL).values())
 
 
 def test_an_alert_is_signed_with_its_time(directory, receiver):
     schedule(directory, {"url": receiver.url, "secret": SECRET})
     record_window(directory, report(1, alarms="ab"), parameters(1))
-    Outbox(directory).deliver(1000.5)
+    outbox_of(directory).deliver(1000.5)
     ((headers, body),) = receiver.got
     assert headers["Quadriga-Timestamp"] == "1000"
     expected = hmac.new(SECRET.encode(), b"1000." + body, hashlib.sha256).hexdigest()
@@ -73,7 +83,7 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
     assert json.loads(shown)["signals"][0].keys() == signal.keys()
     assert waiting(directory) == 0
     assert (
-        Outbox(directory).delivery_status(MODEL)[receiver.url].delivered_at
+        outbox_of(directory).delivery_status(MODEL)[receiver.url].delivered_at
         == "1970-01-01T00:16:40.500Z"
     )
 
@@ -81,7 +91,7 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
 def test_without_a_secret_there_is_no_signature(directory, receiver):
     schedule(directory, {"url": receiver.url})
     record_window(directory, report(1, alarms="a"), parameters(1))
-    Outbox(directory).deliver(0)
+    outbox_of(directory).deliver(0)
     ((headers, _),) = receiver.got
     assert "Quadriga-Signature" not in headers
 
@@ -92,7 +102,7 @@ def test_failed_deliveries_are_retried_even_after_a_restart(directory, receiver,
     record_window(directory, report(1, alarms="a"), parameters(1))
     now_s, tries = 0.0, []
     while waiting(directory):
-        Outbox(directory).deliver(now_s)  # each time as after a restart
+        outbox_of(directory).deliver(now_s)  # each time as after a restart
         if len(receiver.got) > len(tries):
             tries.append(now_s)
         now_s += 1
@@ -100,7 +110,7 @@ def test_failed_deliveries_are_retried_even_after_a_restart(directory, receiver,
     assert len({headers["Quadriga-Delivery"] for headers, _ in receiver.got}) == 1
     assert len({headers["Quadriga-Signature"] for headers, _ in receiver.got}) == 4
     assert len(receiver.taken) == 1
-    status = Outbox(directory).delivery_status(MODEL)[receiver.url]
+    status = outbox_of(directory).delivery_status(MODEL)[receiver.url]
     assert status.error == "expected a status of 200 to 299, got 302"
     assert status.failed_at < status.delivered_at
     (line,) = [line for line in caplog.messages if "alert of" in line]
@@ -111,7 +121,7 @@ def test_deliveries_to_an_unreachable_receiver_are_given_up(directory):
     url = "http://127.0.0.1:9/token"
     schedule(directory, {"url": url})
     record_window(directory, report(1, alarms="a"), parameters(1))
-    outbox, now_s, tries = Outbox(directory), 0.0, 0
+    outbox, now_s, tries = outbox_of(directory), 0.0, 0
     while waiting(directory):
         outbox.deliver(now_s)
         now_s += alerts.MAX_PAUSE_S
@@ -129,11 +139,11 @@ def test_a_failing_webhook_does_not_delay_others(directory, receiver):
         schedule(directory, {"url": receiver.url}, {"url": second_receiver.url})
         for hour, alarms in enumerate("abc"):
             record_window(directory, report(hour, alarms=alarms), parameters(hour))
-        Outbox(directory).deliver(0)
+        outbox_of(directory).deliver(0)
         assert len(receiver.got) == 1
         assert [alert["signals"][0]["name"] for alert in second_receiver.taken] == ["a", "b", "c"]
     for now_s in (1, 2, 3, 9):
-        Outbox(directory).deliver(now_s)
+        outbox_of(directory).deliver(now_s)
     assert sorted(alert["signals"][0]["name"] for alert in receiver.taken) == ["a", "b", "c"]
 
 
@@ -141,7 +151,7 @@ def test_a_removed_webhook_gets_no_more_deliveries(directory, receiver):
     schedule(directory, {"url": receiver.url})
     record_window(directory, report(1, alarms="a"), parameters(1))
     schedule(directory)
-    Outbox(directory).deliver()
+    outbox_of(directory).deliver()
     assert (receiver.got, waiting(directory)) == ([], 0)
 
 
@@ -149,7 +159,7 @@ def test_a_damaged_delivery_does_not_stop_others(directory, receiver):
     schedule(directory, {"url": receiver.url})
     record_window(directory, report(1, alarms="a"), parameters(1))
     (directory / "outbox" / "0.json").write_bytes(b"{")
-    Outbox(directory).deliver()
+    outbox_of(directory).deliver()
     assert len(receiver.taken) == 1
 
 
@@ -158,8 +168,8 @@ def processes(directory):
     """Do what the process of the jobs does."""
     jobs = Jobs(directory.parent / "jobs")
     with (
-        in_background(run_scheduler, ScheduleStore(directory), jobs),
-        in_background(run_deliveries, Outbox(directory)),
+        in_background(run_scheduler, drift_schedules(directory), jobs),
+        in_background(run_deliveries, outbox_of(directory)),
         in_background(JobRunner(jobs, {"drift": run_drift}, None, None).run),
     ):
         yield jobs
@@ -167,14 +177,12 @@ def processes(directory):
 
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
     monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr(schedules, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(scheduler, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(alerts, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(alerts, "MIN_PAUSE_S", 0.01)
     receiver.first = [500]
     parameters = {"every": "1d", "webhooks": [{"url": receiver.url}]}
-    ScheduleStore(directory).put(
-        MODEL, json.dumps(parameters).encode(), time.time() - 3 * 86_400 - 120
-    )
+    put(directory, parameters, time.time() - 3 * 86_400 - 120)
     with processes(directory) as jobs:
         until(lambda: receiver.taken)
         until(lambda: len(read_history(directory, MODEL).windows) >= 3)
@@ -185,10 +193,8 @@ def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, rec
     assert len({alert.start for alert in windows}) == len(windows)
     last = msgspec.json.decode(jobs.result(windows[-1].report).read_bytes(), type=Report)
     assert last.history == windows
-    ScheduleStore(directory).put(
-        MODEL, json.dumps(parameters | {"every": "5m", "delay": "0s"}).encode()
-    )
-    ScheduleStore(directory).mark_done(MODEL, (int(time.time()) // 300 - 1) * 300)
+    put(directory, parameters | {"every": "5m", "delay": "0s"})
+    drift_schedules(directory).mark_done(MODEL, (int(time.time()) // 300 - 1) * 300)
     with processes(directory) as jobs:
         until(lambda: len(read_history(directory, MODEL).windows) > len(windows))
         until(lambda: all(job.ended_at for job in jobs.all()))

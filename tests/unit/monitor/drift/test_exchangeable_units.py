@@ -8,6 +8,11 @@ import pytest
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance import permutation
+from quadriga.monitor.drift.significance.decision import (
+    ComparisonSettings,
+    benjamini_hochberg,
+    max_permutations,
+)
 from quadriga.monitor.drift.significance.exchangeable_units import (
     ExchangeableUnits,
     Origin,
@@ -175,6 +180,21 @@ def test_more_permutations_are_made_where_few_are_extreme():
     chances = _sum(_units([0] * 30 + [1] * 30))
     assert permutation.sequential_p_value(chances, PermutationBudget(999, 1)) == 1 / 1000
     assert permutation.sequential_p_value(chances, PermutationBudget(9999, 1)) == 1 / 10_000
+
+
+@pytest.mark.parametrize(
+    ("signals", "windows", "maximum", "smallest"),
+    [(3, 1, 999, 0.003), (30, 1, 1200, 0.025), (10, 24, 9600, 0.025)],
+)
+def test_the_smallest_adjusted_p_value_is_half_of_alpha(signals, windows, maximum, smallest):
+    settings = ComparisonSettings(windows=windows)
+    budget = PermutationBudget(max_permutations(settings, signals), 1)
+    assert budget.max_permutations == maximum
+    never = permutation.PermutationTest(2.0, lambda count, generator: generator.random(count))
+    p = permutation.sequential_p_value(never, budget)
+    assert p == 1 / (1 + maximum)
+    adjusted = windows * benjamini_hochberg([p, *[0.9] * (signals - 1)])[0]
+    assert adjusted == pytest.approx(smallest, abs=0.0001)
 
 
 def test_permuted_rows_match_permuted_units():

@@ -14,7 +14,9 @@ from quadriga.monitor.drift.watch.history import (
     record_window,
     with_history,
 )
-from quadriga.monitor.drift.watch.schedules import ScheduleStore
+from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
+from quadriga.monitor.watch import history_file
+from quadriga.store.model_names import ModelNames
 from tests.unit.http_client import client_of
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 
@@ -25,7 +27,8 @@ HOOK = "http://127.0.0.1:9/hook"
 def directory(tmp_path):
     folder = tmp_path / "drift"
     parameters = {"every": "1h", "webhooks": [{"url": HOOK}]}
-    ScheduleStore(folder).put(MODEL, json.dumps(parameters).encode())
+    schedule = decode_schedule(MODEL, json.dumps(parameters).encode())
+    drift_schedules(folder).put(MODEL, schedule)
     return folder
 
 
@@ -42,7 +45,7 @@ def queued(directory):
 def test_history_is_returned_oldest_first(directory):
     for hour in range(4):
         record_window(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
-    with client_of(schedule_routes(directory)) as client:
+    with client_of(schedule_routes(directory, ModelNames(tuple))) as client:
         path = f"/api/models/{MODEL}/drift"
         windows = client.get(path).json()["windows"]
         assert [window["status"] for window in windows] == ["ok", "ok", "drift", "ok"]
@@ -108,7 +111,7 @@ def test_incomplete_lines_are_skipped(directory):
 
 
 def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
-    monkeypatch.setattr(history_module, "MAX_BYTES", 3000)
+    monkeypatch.setattr(history_file, "MAX_BYTES", 3000)
     for hour in range(20):
         record_window(directory, report(hour), parameters(hour))
     hours = [window.start[11:13] for window in read_history(directory, MODEL).windows]

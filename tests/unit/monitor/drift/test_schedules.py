@@ -11,9 +11,11 @@ import pytest
 
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.parameters import decode_parameters
-from quadriga.monitor.drift.watch.schedules import MAX_MISSED, Scheduler, ScheduleStore
+from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
+from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
 from quadriga.store.errors import QueryError
 from quadriga.store.jobs import Jobs
+from quadriga.store.model_names import ModelNames
 from quadriga.store.records import timestamp_text
 from tests.unit.http_client import client_of
 
@@ -24,7 +26,7 @@ HOUR_S = 3600
 
 @pytest.fixture
 def schedules(tmp_path):
-    return ScheduleStore(tmp_path / "drift")
+    return drift_schedules(tmp_path / "drift")
 
 
 @pytest.fixture
@@ -34,12 +36,16 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(schedules):
-    with client_of(schedule_routes(schedules.directory)) as test_client:
+    with client_of(schedule_routes(schedules.directory, ModelNames(tuple))) as test_client:
         yield test_client
 
 
 def body(**changes):
     return json.dumps({"every": "1h"} | changes).encode()
+
+
+def schedule(**changes):
+    return decode_schedule("one", body(**changes))
 
 
 def starts(jobs):
@@ -141,7 +147,7 @@ def test_requests_cannot_claim_to_be_scheduled():
 
 
 def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
-    schedules.put("one", body(where="label=b", signals=["score"], alpha=0.1), NOON_S + 600)
+    schedules.put("one", schedule(where="label=b", signals=["score"], alpha=0.1), NOON_S + 600)
     scheduler = Scheduler(schedules, jobs)
     for later in (0, HOUR_S - 600, HOUR_S - 541):
         scheduler.step(NOON_S + 600 + later)
@@ -172,8 +178,8 @@ def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
     ],
 )
 def test_windows_begin_with_the_hour_the_day_or_on_monday(schedules, jobs, every, first, windows):
-    schedules.put("one", body(every=every), NOON_S + 7)
-    length = schedules.get("one").schedule.every_s
+    schedules.put("one", schedule(every=every), NOON_S + 7)
+    length = schedules.get("one").every_s
     Scheduler(schedules, jobs).step(first + length + 60)
     assert starts(jobs) == [text(first)]
     assert jobs.read(jobs.ids()[0]).parameters["windows"] == windows
@@ -182,7 +188,7 @@ def test_windows_begin_with_the_hour_the_day_or_on_monday(schedules, jobs, every
 
 
 def test_no_window_is_submitted_twice_over_restarts(schedules, jobs):
-    schedules.put("one", body(), NOON_S)
+    schedules.put("one", schedule(), NOON_S)
     for hour in range(1, 5):
         Scheduler(schedules, jobs).step(NOON_S + hour * HOUR_S + 60)
     expected = [text(NOON_S + hour * HOUR_S) for hour in range(4)]
@@ -193,29 +199,29 @@ def test_no_window_is_submitted_twice_over_restarts(schedules, jobs):
 
 
 def test_a_replaced_schedule_continues(schedules, jobs):
-    schedules.put("one", body(), NOON_S)
+    schedules.put("one", schedule(), NOON_S)
     scheduler = Scheduler(schedules, jobs)
     scheduler.step(NOON_S + HOUR_S + 60)
-    schedules.put("one", body(), NOON_S + 2 * HOUR_S + 30)  # within the delay of a window
+    schedules.put("one", schedule(), NOON_S + 2 * HOUR_S + 30)  # within the delay of a window
     scheduler.step(NOON_S + 2 * HOUR_S + 60)
     assert starts(jobs) == [text(NOON_S), text(NOON_S + HOUR_S)]
-    schedules.put("one", body(every="6h"), NOON_S + 2 * HOUR_S + 90)
+    schedules.put("one", schedule(every="6h"), NOON_S + 2 * HOUR_S + 90)
     scheduler.step(NOON_S + 13 * HOUR_S)
     assert starts(jobs)[2:] == [text(NOON_S + 6 * HOUR_S)]
 
 
 def test_a_removed_schedule_starts_anew(schedules, jobs):
-    schedules.put("one", body(), NOON_S)
+    schedules.put("one", schedule(), NOON_S)
     Scheduler(schedules, jobs).step(NOON_S + HOUR_S + 60)
     schedules.remove("one")
     Scheduler(schedules, jobs).step(NOON_S + 5 * HOUR_S)
-    schedules.put("one", body(), NOON_S + 10 * HOUR_S)
+    schedules.put("one", schedule(), NOON_S + 10 * HOUR_S)
     Scheduler(schedules, jobs).step(NOON_S + 11 * HOUR_S + 60)
     assert starts(jobs) == [text(NOON_S), text(NOON_S + 10 * HOUR_S)]
 
 
 def test_missed_windows_are_caught_up_to_a_maximum(schedules, jobs, caplog):
-    schedules.put("one", body(), NOON_S)
+    schedules.put("one", schedule(), NOON_S)
     Scheduler(schedules, jobs).step(NOON_S + 30 * HOUR_S + 60)
     expected = [text(NOON_S + hour * HOUR_S) for hour in range(30 - MAX_MISSED, 30)]
     assert starts(jobs) == expected
@@ -225,7 +231,7 @@ def test_missed_windows_are_caught_up_to_a_maximum(schedules, jobs, caplog):
 
 def test_a_failing_schedule_does_not_stop_others(schedules, jobs, caplog):
     for name in ("a", "b", "c"):
-        schedules.put(name, body(), NOON_S)
+        schedules.put(name, schedule(), NOON_S)
     (schedules.directory / "a.schedule.json").write_bytes(b"{")
     (schedules.directory / "b.schedule.json").write_bytes(
         b'{"schedule": {"every": "often"}, "since_s": 5}'

@@ -271,6 +271,78 @@ def test_signals_of_another_kind_are_left_out(store):
     }
 
 
+def test_images_show_each_change_once_beside_usual_images(store):
+    draw = np.random.default_rng(4)
+    image = InputReference("image", "blake3:" + "9" * 64, 640, 480, "image/jpeg", bytes=9000)
+    usual = [answer(second, draw) for second in range(1, 100)]
+    changed = [
+        answer(second, draw, shift=0.3, label="b", **({"input": image} if second % 2 else {}))
+        for second in range(MIDDLE, MIDDLE + 100)
+    ]
+    store.commit(*usual, *changed)
+    report = compared(store)
+    assert [images.signal for images in report.changed] == ["label", "score"]
+    for images in report.changed:
+        assert len(images.current) == len(images.baseline) == 3
+        assert len({shown.image for shown in images.current}) == 3
+        assert all(int(shown.inference_id) >= id_at_second(MIDDLE) for shown in images.current)
+        assert all(int(shown.inference_id) < id_at_second(MIDDLE) for shown in images.baseline)
+    by_label, by_score = report.changed
+    assert {shown.value for shown in by_label.current} == {"b"}
+    assert {shown.value for shown in by_label.baseline} == {"a"}
+    first, *_, last = by_score.current
+    assert first.value > last.value > max(shown.value for shown in by_score.baseline)
+
+
+def test_images_of_a_changed_embedding_are_those_least_like_the_baseline(store):
+    fill(store, range(1, 120))
+    fill(store, range(MIDDLE, MIDDLE + 90))
+    signals(store, range(1, 120))
+    signals(store, range(MIDDLE, MIDDLE + 90), shift=-5.0)
+    report = compared(store, signals=["embedding"])
+    (images,) = report.changed
+    assert [shown.inference_id for shown in images.current] == [
+        shown.inference_id for shown in report.unlike[:3]
+    ]
+    assert report.unlike_share == 1.0
+    assert all(shown.value is None for shown in (*images.current, *images.baseline))
+
+
+def test_keys_that_only_name_or_number_images_are_left_out(store):
+    for start in (1, MIDDLE):
+        fill_with(store, start, 40, lambda at: {"path": f"{at}.jpg", "frame_number": at})
+    report = compared(store)
+    assert report.status == "ok"
+    assert report.parameters["left_out"] == {
+        "meta.frame_number": "rises from row to row, as a counter or a clock does",
+        "meta.path": "hardly any text is there twice",
+    }
+
+
+def test_a_key_that_fewer_images_have_is_a_change(store):
+    fill_with(store, 1, 200, lambda at: {"lane": "left" if at % 2 else "right"})
+    fill_with(
+        store, MIDDLE, 200, lambda at: {"lane": "left" if at % 2 else "right"} if at % 3 else {}
+    )
+    report = compared(store)
+    presence = signal(report, "meta.lane (is there)")
+    assert presence.alarm
+    assert presence.histogram.current == [66, 134]
+    named = compared(store, signals=["meta.lane (is there)"])
+    assert [signal_.name for signal_ in named.signals] == ["meta.lane (is there)"]
+    ignored = compared(store, ignore=["meta.lane (is there)"])
+    assert "meta.lane" in {signal_.name for signal_ in ignored.signals}
+    assert not any(signal_.alarm for signal_ in ignored.signals)
+    assert not any(
+        "meta.lane" in signal_.name for signal_ in compared(store, ignore=["meta.lane"]).signals
+    )
+
+
+def fill_with(store, start, count, metadata):
+    draw = np.random.default_rng(start)
+    store.commit(*(answer(at, draw, metadata=metadata(at)) for at in range(start, start + count)))
+
+
 def test_a_quiet_window_is_insufficient(store):
     fill(store, range(1, 60))
     report = compared(store)
@@ -300,3 +372,24 @@ def test_times_are_resolved_to_milliseconds():
         "1970-01-12T13:46:40.001Z",
     )
     assert resolved.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")
+
+
+def test_a_key_that_explains_why_rows_are_alike_is_found_and_named(store):
+    draw = np.random.default_rng(0)
+    levels = np.zeros(8)
+    records = []
+    for at in range(1600):
+        camera = at % 8
+        levels[camera] = 0.9 * levels[camera] + draw.normal(0, 0.05)
+        metadata = {"cam": f"cam{camera}", "weather": ["rain", "sun"][int(draw.integers(2))]}
+        second = at + 1 if at < 800 else MIDDLE + at
+        records.append(answer(second, draw, shift=levels[camera], metadata=metadata))
+    store.commit(*records)
+    report = compared(store)
+    assert report.status != "drift"
+    assert report.parameters["source_key"] == "cam"
+    assert report.parameters["source_key_reason"].startswith(
+        "found: neighbours with the same meta.cam resemble each other (score: correlation 0."
+    )
+    assert signal(report, "score").units == "blocks"
+    assert signal(report, "meta.weather").status == "ok"

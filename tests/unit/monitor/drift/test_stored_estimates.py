@@ -83,3 +83,30 @@ def test_unusable_predictions_are_skipped(store):
         store.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more)
     )
     assert [(metric.n, metric.parameters["n_baseline"]) for metric in metrics] == [(1, KNOWN)] * 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_boxes_of_the_same_images_change_no_estimate(store):
+    fill(store)
+    before = estimate_stored_accuracy(store.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    box = {"label": "b", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
+    store.commit_changes(
+        *(
+            TruthStatement("input.hash", f"blake3:{second:064x}", [box])
+            for second in range(1, KNOWN + ASKED + 1)
+        )
+    )
+    after = estimate_stored_accuracy(store.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert after == before
+    assert before
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_rejected_truth_is_no_truth(store):
+    fill(store)
+    rejected = [
+        TruthStatement("id", str(id_), [{"label": "b"}], review="rejected") for id_ in IDS[:50]
+    ]
+    store.commit_changes(*rejected)
+    metrics = estimate_stored_accuracy(store.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert metrics[-1].parameters["n_baseline"] == KNOWN - 50

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
+from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from tests.unit.monitor.evaluation.evaluation_images import wire_image
 
@@ -17,6 +18,8 @@ def labelled_image(number, found="a", there="a", **more) -> EvaluatedImage:
 
 class LabelEvaluator:
     """Evaluator that compares sets of labels; see `quadriga.monitor.evaluation.evaluators.Evaluator`."""
+
+    settings = ()
 
     def tables(self, images, labels):
         rows = [
@@ -34,7 +37,7 @@ class LabelEvaluator:
             raise EvaluationError("expected a label, got none")
         return items
 
-    def evaluate(self, state):
+    def evaluate(self, state, _settings=DEFAULT_SETTINGS):
         rows = state.tables["rows"]
         is_right = np.ones(len(state.ids))
         for index in range(len(is_right)):

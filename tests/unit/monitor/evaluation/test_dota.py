@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.metric_settings import MetricSettings
 from quadriga.monitor.evaluation.objects.dota import IOU_THRESHOLDS, RULES
 from quadriga.monitor.evaluation.objects.oriented import (
     OrientedDetectionEvaluator,
@@ -148,13 +150,13 @@ def of_rule(metrics):
     }
 
 
-def report(images, resamples=0):
+def report(images, resamples=0, iou=None):
     state = state_of_shards(OrientedDetectionEvaluator(), images)
     return evaluate_state(
         OrientedDetectionEvaluator(),
         state,
         task="ORIENTED_OBJECT_DETECTION",
-        options=EvaluationOptions(resamples=resamples),
+        options=EvaluationOptions(resamples, metrics=MetricSettings(iou=iou)),
     )
 
 
@@ -215,6 +217,23 @@ def test_numbers_are_those_of_the_development_kit(cases):
             defined = [value for value in expected if value is not None]
             mean = np.mean(defined) if defined else None
             assert metrics[rule, threshold, None] == pytest.approx(mean, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_numbers_at_chosen_thresholds_are_those_of_the_development_kit(seed):
+    images, chosen = images_of(random_cases(seed)), (0.6, 0.3, 0.85)
+    state = state_of_shards(OrientedDetectionEvaluator(), images)
+    chosen_report = report(images, iou=chosen)
+    metrics = of_rule(chosen_report.metrics)
+    assert len(metrics) == len(RULES) * len(chosen) * (1 + len(state.labels))
+    for label, name in enumerate(state.labels):
+        pairs = best_overlaps(state, label)
+        for rule, threshold in product(RULES, chosen):
+            expected = voc_eval(
+                state, label, pairs, threshold=threshold, eleven=rule == "DOTA VOC07"
+            )
+            assert metrics[rule, threshold, name] == pytest.approx(expected, abs=1e-9)
+    assert chosen_report.parameters["dota"]["iou_above"] == chosen
 
 
 def test_the_rule_tells_what_it_says():
@@ -362,4 +381,4 @@ def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
         for metric in unsharded.metrics
         if of_rule([metric]) == {("DOTA VOC12", 0.5, None): metric.value}
     ]
-    assert dota.ci95[0] < dota.value < dota.ci95[1]
+    assert (dota.ci95, dota.ci_reason) == (None, "fewer than 30 images")

@@ -50,15 +50,16 @@ def answer():
     return make
 
 
-def truth(second, there="a"):
+def truth(second, there="a", review=""):
     labels = None if there is None else [{"label": label} for label in there]
-    return TruthStatement("id", str(id_at_second(second)), labels)
+    return TruthStatement(
+        "id", str(id_at_second(second)), labels, task="", review=review
+    )  # whatever the evaluator
 
 
 def image_truth(image, there="a"):
-    return TruthStatement(
-        "input.hash", f"blake3:{image:064x}", [{"label": label} for label in there]
-    )
+    labels = [{"label": label} for label in there]
+    return TruthStatement("input.hash", f"blake3:{image:064x}", labels, task="")
 
 
 def evaluated(store, *, tell=lambda *_: None, shards=None, **parameters):
@@ -114,6 +115,24 @@ def test_failed_requests_and_those_without_a_truth_are_left_out_and_counted(stor
     store.commit_changes(truth(1), truth(3), truth(4))
     report = evaluated(store)
     assert accuracy(report) == (0.5, 2, {"failed": 1, "no_truth": 2, "unseen_label": 0})
+
+
+def test_a_rejected_truth_is_left_out_and_counted(store, answer):
+    store.commit(
+        *(answer(second, "b", image=second % 4) for second in range(1, 5)),
+        *(answer(second, "b", image=second % 4, model=OTHER) for second in range(5, 9)),
+    )
+    reviews = ("", "needs_review", "approved", "rejected")
+    store.commit_changes(
+        *(truth(second, review=review) for second, review in enumerate(reviews, 1))
+    )
+    report = evaluated(store, compare=[{"model": "other"}])
+    assert accuracy(report) == (0, 3, {"truth_rejected": 1, "unseen_label": 0})
+    assert report.comparisons[0].n == 3
+    approved = evaluated(store, where="ground_truth.review=approved")
+    assert accuracy(approved) == (0, 1, {"unseen_label": 0})
+    store.commit_changes(truth(4))
+    assert accuracy(evaluated(store)) == (0, 4, {"unseen_label": 0})
 
 
 WHERE = [
@@ -220,7 +239,7 @@ def test_a_model_compared_with_itself_does_not_differ(store, answer):
     report = evaluated(store, compare=[{"model": "one"}])
     (comparison,) = report.comparisons
     assert (comparison.n, comparison.excluded) == (7, {"duplicate": 2})
-    assert {(metric.value, metric.ci95) for metric in comparison.differences} == {(0, (0, 0))}
+    assert {(metric.value, metric.ci95) for metric in comparison.differences} == {(0, None)}
 
 
 def test_versions_and_filters_choose_what_is_compared(store, answer):
@@ -264,7 +283,7 @@ def test_the_worst_images_come_with_what_is_drawn(store, answer):
 
 def test_what_is_not_of_the_task_is_left_out_and_counted(store, answer):
     store.commit(*(answer(second) for second in (1, 2, 3, 4)))
-    statement = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}])
+    statement = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}], task="")
     store.commit_changes(truth(1), statement, truth(4))
     report = evaluated(store)
     assert accuracy(report) == (1, 2, {"no_truth": 1, "unreadable": 1, "unseen_label": 0})
@@ -402,3 +421,31 @@ def test_the_shards_of_any_size_give_the_same_report(full, monkeypatch):
         monkeypatch.setattr(reading, "SHARD_SIZE", size)
         reports.append(stable_report(evaluated(full, **EVERYTHING)))
     assert reports[0] == reports[1] == reports[2]
+
+
+def test_truth_of_another_task_or_model_is_counted_and_said(store, answer, tmp_path):
+    store.commit(*(answer(second) for second in range(1, 8)))
+    contour = [{"label": "a", "contour": [[{"x": 1, "y": 1}]]}]
+    store.commit_changes(
+        image_truth(1),
+        *(
+            TruthStatement("input.hash", f"blake3:{image:064x}", contour, task="IMAGE_SEGMENTATION")
+            for image in (1, 2, 3, 4)
+        ),
+        TruthStatement("input.hash", f"blake3:{5:064x}", [], task="", model="other"),
+    )
+    warnings = [
+        "3 of 7 images have only ground truth of another task (IMAGE_SEGMENTATION): not evaluated",
+        "1 of 7 images has only ground truth of another model (other): not evaluated",
+    ]
+    for _ in range(2):  # the second time from the saved shards
+        report = evaluated(store, shards=tmp_path / "shards")
+        assert report.warnings == warnings
+        assert accuracy(report) == (
+            1,
+            1,
+            {"no_truth": 2, "truth_of_other_model": 1, "truth_of_other_task": 3, "unseen_label": 0},
+        )
+    store.commit_changes(*(truth(second) for second in range(1, 8)))
+    report = evaluated(store)
+    assert (report.warnings, accuracy(report)) == ([], (1, 7, {"unseen_label": 0}))

@@ -1,18 +1,23 @@
 """Answers to prompts: which meets which, and the numbers over images."""
 
+import html
+import io
 import pickle
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from sacrebleu.metrics import BLEU
 
+from quadriga.engine.commands.output import render_evaluation
 from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluationError, merge_states, select_images
 from quadriga.monitor.evaluation.text import prompts as text
 from quadriga.monitor.evaluation.text.prompts import TextEvaluator, match_prompts
 from quadriga.monitor.evaluation.text.text_metrics import cider
+from quadriga.monitor.report.page import render_page
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 # prompts of a model's answers, prompts that people answered: which is whose
@@ -185,7 +190,25 @@ def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
     assert np.isnan(values["ROUGE-L"])
     assert values["ExactMatch"] == pytest.approx(2 / 5)
     missing = metrics.details().parameters["missing"]
-    assert missing == "BLEU and ROUGE-L: pip install quadriga[text]"
+    assert missing == "BLEU and ROUGE-L: pip install 'quadriga[text]'"
+
+
+def test_a_missing_extra_is_named_once_beside_the_table(monkeypatch):
+    monkeypatch.setattr(text, "bleu_counts", lambda *_: [np.nan] * 10)
+    monkeypatch.setattr(text, "_SCORES", (*text._SCORES[:4], lambda *_: np.nan))
+    without = report(IMAGES)
+    monkeypatch.undo()
+    note = (
+        "Undefined, as an extra was not installed where this was evaluated. "
+        "BLEU and ROUGE-L: pip install 'quadriga[text]'"
+    )
+    console = Console(file=io.StringIO(), width=200)
+    for renderable in render_evaluation(without):
+        console.print(renderable)
+    assert console.file.getvalue().count(note) == 1
+    page = html.unescape(render_page(without, lambda _: None))
+    assert page.count(note) == page.count("quadriga[text]") == 1
+    assert "quadriga[text]" not in render_page(report(IMAGES), lambda _: None)
 
 
 WRONG = {

@@ -123,6 +123,36 @@ def test_an_image_is_shown_once_with_all_its_reasons():
     ]
 
 
+def test_an_image_of_several_inferences_is_shown_once_as_the_worst_saw_it():
+    worst = [
+        Worst("1", "miss", 3, "x"),
+        Worst("2", "miss", 2, "y"),
+        Worst("9", "wrong_label", 0.75, "x"),
+        Worst("3", "wrong_label", 0.5, "z"),
+        Worst("1", "wrong_label", 0.25, "x"),
+    ]
+    cards = of(worst)
+    assert [(image_card.inference_id, image_card.reasons) for image_card in cards] == [
+        ("1", ["miss: 3", "wrong label: 0.250"]),
+        ("3", ["wrong label: 0.500"]),
+        ("2", ["miss: 2"]),
+    ]
+
+
+def test_no_reason_fills_the_first_cards():
+    """The worst images of two reasons are the same ones: those of the second still have their turns."""
+    shared = [Worst(f"{at}", reason, 9 - at) for reason in ("miss", "low") for at in range(8)]
+    worst = [*shared, *(Worst(f"b{at}", "wrong_label", 1) for at in range(8))]
+    first_cards = of(worst)[:4]
+    assert [image_card.inference_id for image_card in first_cards] == ["0", "1", "b0", "2"]
+    assert [image_card.reasons[0].split(":")[0] for image_card in first_cards] == [
+        "miss",
+        "low",
+        "wrong label",
+        "miss",
+    ]
+
+
 def test_of_too_many_images_the_worst_of_each_reason_stay():
     worst = [Worst(f"{reason}{at}", reason, 1) for reason in "ab" for at in range(40)]
     cards = of(worst)

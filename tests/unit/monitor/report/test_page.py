@@ -8,14 +8,17 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
+from quadriga.monitor.report.metric_texts import headline, headlines, titles
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
+    Comparison,
     Confusion,
     Data,
     Effect,
     Example,
     Metric,
     Report,
+    ReportedModel,
     Signal,
     Slice,
     Window,
@@ -152,7 +155,7 @@ def test_documented_lines_write_a_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("report.json").write_bytes(msgspec.json.encode(REPORTS["oriented"]()))
     exec(lines, {})
-    assert "<h1>shapes-detector 3</h1>" in Path("report.html").read_text("utf-8")
+    assert "<h1>AP is 0.500 (0.470 to 0.524) on 3 images" in Path("report.html").read_text("utf-8")
 
 
 def test_usual_report_is_small(pages):
@@ -169,7 +172,43 @@ def test_head_says_what_was_looked_at(pages):
 def test_headlines_stand_above_with_their_intervals(pages):
     text = words(pages["detection"])
     assert "Metric Value 95 % interval n AP 0.550 0.520 to 0.574 500 AP, IoU 0.5 0.750" in text
-    assert "AR, large 0.650 0.620 to 0.674 500 Beside shapes-detector 2" in text
+    assert "AR, large 0.650 0.620 to 0.674 500 Look at these first" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "detection",
+            "AP is 0.550 (0.520 to 0.574) on 500 images, worse than shapes-detector 2 by 0.030.",
+        ),
+        ("classification", "Accuracy is 0.800 (0.770 to 0.824) on 4,000 images."),
+        ("undefined", "shapes-detector 3"),
+    ],
+)
+def test_an_evaluation_begins_with_how_good_the_model_is(pages, name, expected):
+    assert f"<h1>{expected}</h1>" in pages[name]
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "ci95", "expected"),
+    [
+        ("AP", 0.05, (0.01, 0.09), "better than other by 0.050"),
+        ("AP", 0.05, (-0.01, 0.09), "no certain difference to other"),
+        ("AP", 0.05, None, "no certain difference to other"),
+        ("AP", None, None, "not comparable with other"),
+        ("ECE", 0.05, (0.01, 0.09), "worse than other by 0.050"),
+        ("ECE", -0.05, (-0.09, -0.01), "better than other by 0.050"),
+    ],
+)
+def test_the_first_sentence_says_which_model_is_better(metric, difference, ci95, expected):
+    other = Comparison(
+        ReportedModel("other"), 10, [Metric(metric, 0.5)], [Metric(metric, difference, ci95=ci95)]
+    )
+    report = Report(
+        "evaluation", "", Data(Window(n=10)), metrics=[Metric(metric, 0.5)], comparisons=[other]
+    )
+    assert headline(report).endswith(f" is 0.500 on 10 images, {expected}.")
 
 
 def test_tables_name_their_rows_and_columns(html):
@@ -182,6 +221,7 @@ def test_tables_name_their_rows_and_columns(html):
 def test_pictures_of_what_the_report_has(pages):
     titles = {name: re.findall(r"<h3>(.*?)</h3>", html) for name, html in pages.items()}
     assert titles["detection"] == [
+        "Look at these first",
         "This model less shapes-detector 2",
         "Precision over recall",
         "What is taken for what",
@@ -197,7 +237,7 @@ def test_pictures_of_what_the_report_has(pages):
     assert "F1 by label" in titles["classification"]
     assert "IoU by label" in titles["segmentation"]
     assert "What is taken for what, by pixels" in titles["segmentation"]
-    assert titles["text"] == ["This model less shapes-detector 2"]
+    assert titles["text"] == ["Look at these first", "This model less shapes-detector 2"]
     assert titles["empty"] == []
 
 
@@ -265,8 +305,9 @@ def test_slices_of_values_that_are_missing_are_named():
 
 def test_signals_stand_with_alarms_first(pages):
     text = words(pages["drift"])
-    assert "<h1>b.csv against script&gt;" in pages["drift"]
+    assert "Drift · b.csv against script" in text
     assert "Drift: 5 of 35 signals changed. Of 1 signal there is too little" in text
+    assert "Compared: 400 images with 500 of the baseline." in text
     assert "Current 400 Baseline 500 Baseline from 2026-01-31T00:00:00.000Z Baseline to —" in text
     assert "p-value below 0.01" in text
     assert "signal 29 ALARM ks 2e-09 0.716 (0.100) 500 / 400 500 / 400 0.934 (0.040)" in text
@@ -278,12 +319,23 @@ def test_signals_stand_with_alarms_first(pages):
 
 
 def test_signals_are_pictured_baseline_beside_current(pages):
-    titles = re.findall(r"<h3>(.*?)</h3>", pages["drift"])
-    assert len(titles) == 24
-    assert [title.endswith("(alarm)") for title in titles] == [True] * 5 + [False] * 19
-    assert "The first 24 that have values on both sides are pictured." in words(pages["drift"])
+    loud, quiet = charts_of(pages["drift"])
+    assert len(loud) == 5
+    assert all(title.endswith("(alarm)") for title in loud)
+    assert len(quiet) == 24
+    assert "constant" not in quiet
+    assert "30 signals that did not change, in pictures" in words(pages["drift"])
     assert "24 rarer labels are left out." in words(pages["drift"])
     assert ">$b$ (new)</text>" in pages["drift"]
+
+
+def charts_of(html):
+    """Return the titles of the charts of signals with an alarm, and of all others."""
+    parts = (
+        html.partition(f'id="{name}"')[2].partition("</section>")[0]
+        for name in ("pictures", "signals")
+    )
+    return [re.findall(r"<h3>(.*?)</h3>", part) for part in parts]
 
 
 def test_what_moved_stands_with_the_effect_elsewhere(pages):
@@ -309,13 +361,9 @@ def test_windows_over_time_are_pictured_and_their_alarms_listed(pages):
         "2026-01-04T08:00:00.000Z 2026-01-04T09:00:00.000Z 400 signal 1, signal 2, signal 3, label,"
         in text
     )
-    titles = re.findall(r"<h3>(.*?)</h3>", pages["watched"])
-    assert titles[:2] + titles[6:8] == [
-        "signal 3",
-        "label",
-        "Adjusted p-values over time",
-        "signal 3 (alarm)",
-    ]
+    over_time = pages["watched"].partition('id="over-time"')[2].partition("</section>")[0]
+    titles = re.findall(r"<h3>(.*?)</h3>", over_time)
+    assert titles[:2] + titles[6:] == ["signal 3", "label", "Adjusted p-values over time"]
 
 
 def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
@@ -338,7 +386,13 @@ def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
 
 
 def test_what_a_report_has_not_leaves_no_empty_part(pages):
-    for heading in ("What moved", "Estimated", "Over time", "Least like", "Windows with alarms"):
+    for heading in (
+        "Parts of the window",
+        "Estimated",
+        "Over time",
+        "Least like",
+        "Windows with alarms",
+    ):
         assert heading not in words(pages["drift"])
         assert heading in words(pages["watched"])
     assert "All numbers" not in words(pages["watched"])
@@ -415,7 +469,11 @@ def test_models_without_an_image_in_common_are_not_drawn_beside_each_other():
     assert "This model less" not in words(html)
 
 
-def test_intervals_of_few_images_are_said_to_be_a_hint():
-    few = Data(Window(None, None, 29))
-    assert "take them as a hint" in words(made(msgspec.structs.replace(detection(), data=few)))
-    assert "take them as a hint" not in words(made(detection()))
+def test_a_reason_stands_where_a_metric_has_no_interval():
+    report = detection()
+    first = msgspec.structs.replace(report.metrics[0], ci95=None, ci_reason="fewer than 30 images")
+    without = msgspec.structs.replace(report, metrics=[first, *report.metrics[1:]])
+    assert f"No interval of {titles(headlines(report))[0]}: fewer than 30 images." in words(
+        made(without)
+    )
+    assert "No interval of" not in words(made(report))

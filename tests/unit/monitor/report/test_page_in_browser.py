@@ -57,6 +57,17 @@ def test_page_opens_without_complaints_and_nothing_is_cut(browser, path, shown, 
     assert browser.errors == []
 
 
+def test_the_first_screen_says_what_changed_with_images(browser, tmp_path):
+    file = tmp_path / "watched.html"
+    file.write_text(render_page(REPORTS["watched"](), image_bytes), "utf-8")
+    browser.open(file, scheme="light", medium="screen", width=1280)
+    bottoms = browser.run(
+        """['h1', '.change strong', '.change image'].map(
+        selector => document.querySelector(selector).getBoundingClientRect().bottom)"""
+    )
+    assert max(bottoms) < 700
+
+
 def test_page_can_be_printed(browser, path):
     browser.errors.clear()
     browser.open(path, scheme="dark", medium="print")

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.watch.schedules import ScheduleStore, Webhook
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
+from quadriga.monitor.watch.schedules import ScheduleStore, Webhook
 from quadriga.store.errors import NotFoundError
 from quadriga.store.records import timestamp_text
 
@@ -68,12 +68,12 @@ class _StatusByUrl(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """The pending deliveries in a folder of schedules."""
+    """The pending deliveries of schedules, in a folder beside them."""
 
-    def __init__(self, directory: Path) -> None:
-        self._schedules = ScheduleStore(directory)
-        self._directory = directory
-        self._folder = directory / OUTBOX_FOLDER
+    def __init__(self, schedules: ScheduleStore[Any]) -> None:
+        self._schedules = schedules
+        self._directory = schedules.directory
+        self._folder = schedules.directory / OUTBOX_FOLDER
 
     def queue(self, model: str, event: str, fields: dict[str, Any]) -> None:
         """Queue an alert about a report for each webhook of the model's schedule.

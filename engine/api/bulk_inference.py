@@ -1,0 +1,40 @@
+"""HTTP route of bulk inference, which is a job."""
+
+import msgspec
+from litestar import post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import RawBody
+
+from quadriga.engine.api.openapi_bodies import json_body
+from quadriga.engine.api.responses import error_response, json_body_options
+from quadriga.engine.bulk_source import BulkParameters, decode_parameters
+from quadriga.engine.job_kinds import BULK_INFERENCE
+from quadriga.store.jobs import Job, Jobs
+from quadriga.store.model_names import ModelNames
+
+_BODY = json_body(
+    BulkParameters,
+    source="Folder or zip below the folder of the setting bulk_folder",
+    parameters="Parameters of each request",
+    metadata="Metadata of each inference; job_id and path are added",
+)
+_UNREADABLE = error_response(
+    "The body cannot be understood, there is no such source, or bulk inference is off"
+)
+
+
+def bulk_inference_route(jobs: Jobs, names: ModelNames, folder: str) -> HTTPRouteHandler:
+    """Return the handler that submits bulk inference on sources below a folder; `names` finds models."""
+
+    @post(
+        "/api/inferences/bulk",
+        sync_to_thread=True,
+        **json_body_options(_BODY, _UNREADABLE, status=202),
+    )
+    def submit_bulk_inference(body: RawBody) -> Job:
+        """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
+        parameters = decode_parameters(body, folder)
+        name = names.resolve(parameters.model)
+        return jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
+
+    return submit_bulk_inference

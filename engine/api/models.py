@@ -1,0 +1,231 @@
+"""HTTP routes that list models: what is served, what is stored of it, and what its monitoring last said."""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
+from quadriga.engine.repository import ServedVersion
+from quadriga.monitor.drift.baselines import BaselineState
+from quadriga.monitor.drift.parameters import DEFAULT_BASELINE
+from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.report.saved import ReportStore, ReportSummary
+from quadriga.monitor.report.schema import Metric
+from quadriga.proto.messages import ModelState
+from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.model_counts import StoredVersion, stored_versions
+from quadriga.store.model_names import find_model_name
+
+MAX_LABELS = 100
+"""Maximum number of labels that are listed of a model."""
+
+
+class ModelVersion(msgspec.Struct, frozen=True):
+    """One file of a model: served, stored, or both."""
+
+    version: str
+    sha256: str | None
+    """Hash of the file; null where it is not loaded and nothing is stored of it."""
+    task: str | None
+    state: ModelState | None
+    """State on this server; null where only inferences of it are stored."""
+    reason: str
+    """Why the state is `FAILED`."""
+    inferences: int
+    last_at: str | None
+
+
+class LastBaseline(msgspec.Struct, frozen=True):
+    """The baseline that drift is compared with where none is named."""
+
+    name: str
+    state: BaselineState
+    created: str
+
+
+class LastDrift(msgspec.Struct, frozen=True):
+    """The newest drift report."""
+
+    report: str
+    created: str
+    status: str
+    """`ok`, `drift`, `insufficient` or `error`."""
+
+
+class LastEvaluation(msgspec.Struct, frozen=True):
+    """The newest evaluation, with its first metric."""
+
+    report: str
+    created: str
+    n: int
+    """Number of images that count."""
+    headline: Metric | None
+
+
+class ModelEntry(msgspec.Struct, frozen=True):
+    """A model that is served, or has stored inferences."""
+
+    name: str
+    id: str
+    """Name of the model in paths of Chariot's clients, `m-<name>`."""
+    served: bool
+    task: str | None
+    versions: list[ModelVersion]
+    """Served versions first, then files that only inferences are stored of."""
+    labels: list[str]
+    """The first labels of the served version."""
+    label_count: int
+    inferences: int
+    """Number of inferences stored, those that retention removed since included."""
+    errors: int
+    first_at: str | None
+    """Minute of the first inference, RFC 3339, UTC."""
+    last_at: str | None
+    baseline: LastBaseline | None
+    drift: LastDrift | None
+    evaluation: LastEvaluation | None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All models, by name."""
+
+    models: list[ModelEntry]
+
+
+def model_routes(
+    served_versions: Callable[[], list[ServedVersion]],
+    inferences: InferenceReader,
+    reports: ReportStore,
+    drift: DriftService,
+) -> list[HTTPRouteHandler]:
+    """Return the handlers that list models.
+
+    Args:
+        served_versions: Returns the versions of all models of this server.
+        inferences: The store.
+        reports: The reports of drift and evaluation.
+        drift: Knows the baselines.
+    """
+
+    def entries(only: str | None = None) -> list[ModelEntry]:
+        served, stored = served_versions(), _stored(inferences)
+        names = {version.name for version in served} | {version.name for version in stored}
+        newest = _newest_reports(reports.all(), names)
+        return [
+            _entry(
+                name,
+                [version for version in served if version.name == name],
+                [version for version in stored if version.name == name],
+                baseline=_default_baseline(drift, name),
+                drift=newest.get((name, "drift")),
+                evaluation=newest.get((name, "evaluation")),
+            )
+            for name in sorted(names)
+            if only in (None, name)
+        ]
+
+    @get("/api/models", sync_to_thread=True)
+    def list_models() -> ModelList:
+        """Return all models that are served or have stored inferences, by name."""
+        return ModelList(entries())
+
+    @get(
+        "/api/models/{name:str}",
+        sync_to_thread=True,
+        responses={404: UNKNOWN_MODEL, 503: NOT_READY},
+    )
+    def get_model(name: FromPath[str]) -> ModelEntry:
+        """Return one model, as in the list."""
+        model = inferences.names.resolve(name)
+        return next(iter(entries(model)))
+
+    return [list_models, get_model]
+
+
+def _stored(inferences: InferenceReader) -> list[StoredVersion]:
+    """Return what is stored; nothing while the database is away, which does not hide what is served."""
+    with suppress(NotReadyError, QueryTimeoutError), inferences.snapshot() as connection:
+        return stored_versions(connection)
+    return []
+
+
+def _newest_reports(
+    summaries: list[ReportSummary], names: Collection[str]
+) -> dict[tuple[str, str], ReportSummary]:
+    """Return the newest report by name of the model and kind."""
+    newest: dict[tuple[str, str], ReportSummary] = {}
+    for summary in summaries:  # the newest first
+        name = find_model_name(summary.model.name, names)
+        if name is not None:
+            newest.setdefault((name, summary.kind), summary)
+    return newest
+
+
+def _default_baseline(drift: DriftService, name: str) -> LastBaseline | None:
+    baselines = {baseline.name: baseline for baseline in drift.list_baselines(name)}
+    baseline = baselines.get(DEFAULT_BASELINE) or next(iter(baselines.values()), None)
+    if baseline is None:
+        return None
+    return LastBaseline(baseline.name, baseline.state, baseline.created)
+
+
+def _entry(
+    name: str,
+    served: list[ServedVersion],
+    stored: list[StoredVersion],
+    *,
+    baseline: LastBaseline | None,
+    drift: ReportSummary | None,
+    evaluation: ReportSummary | None,
+) -> ModelEntry:
+    counts = {(version.version, version.sha256): version for version in stored}
+    versions = []
+    for version in served:
+        count = counts.pop((version.version, version.sha256 or ""), None)
+        versions.append(
+            ModelVersion(
+                version.version,
+                version.sha256,
+                version.task,
+                version.state,
+                reason=version.reason,
+                inferences=count.inferences if count else 0,
+                last_at=count.last_at if count else None,
+            )
+        )
+    versions += [
+        ModelVersion(
+            count.version,
+            count.sha256,
+            count.task,
+            None,
+            reason="",
+            inferences=count.inferences,
+            last_at=count.last_at,
+        )
+        for count in reversed(counts.values())
+    ]
+    labels = next((version.labels for version in served if version.labels), ())
+    return ModelEntry(
+        name=name,
+        id=f"m-{name}",
+        served=any(version.state != "UNLOADED" for version in served),
+        task=next((version.task for version in versions if version.task), None),
+        versions=versions,
+        labels=list(labels[:MAX_LABELS]),
+        label_count=len(labels),
+        inferences=sum(version.inferences for version in stored),
+        errors=sum(version.errors for version in stored),
+        first_at=min((version.first_at for version in stored), default=None),
+        last_at=max((version.last_at for version in stored), default=None),
+        baseline=baseline,
+        drift=None if drift is None else LastDrift(drift.id, drift.created, drift.status),
+        evaluation=None
+        if evaluation is None
+        else LastEvaluation(evaluation.id, evaluation.created, evaluation.n, evaluation.headline),
+    )

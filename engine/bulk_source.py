@@ -1,0 +1,179 @@
+"""Images for bulk inference: a folder or a zip below the folder that the operator allows.
+
+Symbolic links are followed only to files within that folder, and a zip is read in place, never unpacked.
+"""
+
+import lzma
+import os
+import stat
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+import msgspec
+
+from quadriga.store import metadata
+from quadriga.store.errors import QueryError
+from quadriga.store.query.request import decode_body
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
+MAX_IMAGES = 1_000_000
+"""Maximum number of images of a job."""
+
+OWN_KEYS = ("job_id", "path")
+"""Metadata that a job adds to each inference."""
+
+_UNREADABLE = (
+    BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    KeyError,
+    EOFError,
+    RuntimeError,  # of a password, or a compression that is not known
+    ValueError,
+)
+"""Exceptions of reading a member of a zip."""
+
+
+class BulkParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model to run, and the images to run it on."""
+
+    model: str
+    source: str
+    """Path of a folder or a zip below the folder of the setting `bulk_folder`."""
+    version: str | None = None
+    """Version of the model; None for the one that serves requests."""
+    parameters: dict[str, Any] = {}
+    """Parameters of each request."""
+    metadata: dict[str, Any] = {}
+    """Metadata of each inference."""
+
+
+def decode_parameters(body: bytes, folder: str) -> BulkParameters:
+    """Parse and check the parameters of a job.
+
+    Raises:
+        QueryError: They cannot be understood, or there is no such source.
+        MetadataError: The metadata breaks a rule.
+    """
+    parameters = decode_body(body, BulkParameters)
+    metadata.check(parameters.metadata | dict.fromkeys(OWN_KEYS, ""))
+    taken = next((key for key in OWN_KEYS if key in parameters.metadata), None)
+    if taken is not None:
+        raise QueryError(f"expected metadata without {taken}, which the job adds")
+    if "metadata" in parameters.parameters:
+        raise QueryError("expected parameters without metadata, which stands beside them")
+    resolve_source(folder, parameters.source)
+    return parameters
+
+
+def resolve_source(folder: str, source: str) -> Path:
+    """Return the path of a source.
+
+    Raises:
+        QueryError: No folder is allowed, or the source is not below it.
+    """
+    if not folder:
+        raise QueryError("bulk inference is off: the setting bulk_folder names no folder")
+    root = Path(folder).resolve()
+    try:
+        path = (root / source).resolve()
+        is_source = path.is_dir() or (path.is_file() and path.suffix.lower() == ".zip")
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, or a loop of links
+        is_source = False
+    if not is_source or not path.is_relative_to(root):
+        raise QueryError(f"folder or zip not found below the bulk_folder: {source!r:.200}")
+    return path
+
+
+class _Archive(NamedTuple):
+    """A zip that is open for reading."""
+
+    zip: ZipFile
+    names: list[str]
+
+
+class BulkSource:
+    """The images of a folder or a zip; safe to use from several threads.
+
+    Args:
+        folder: The folder that the operator allows.
+        source: Path below it.
+        max_bytes: Maximum size of an image.
+
+    Raises:
+        QueryError: There is no such source, it has no images or too many, or the zip cannot be read.
+    """
+
+    def __init__(self, folder: str, source: str, max_bytes: int) -> None:
+        self._root = Path(folder).resolve()
+        self._path = resolve_source(folder, source)
+        self._max_bytes = max_bytes
+        self._archive = None if self._path.is_dir() else _open_archive(self._path)
+        names = _files_below(self._path) if self._archive is None else self._archive.names
+        self.paths = sorted({name for name in names if _is_image(name)})
+        """Paths of the images within the source."""
+        if not 0 < len(self.paths) <= MAX_IMAGES:
+            expected = f"1 to {MAX_IMAGES} images ({', '.join(sorted(IMAGE_SUFFIXES))})"
+            raise QueryError(f"expected {expected} in {source!r:.200}, got {len(self.paths)}")
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of an image.
+
+        Raises:
+            OSError: It cannot be read, is too large, or leads out of the folder.
+        """
+        if self._archive is None:
+            data = self._read_file(path)
+        else:
+            try:
+                with self._archive.zip.open(path) as member:
+                    data = member.read(self._max_bytes + 1)
+            except _UNREADABLE as error:
+                raise OSError(f"cannot read it from the zip: {error}") from error
+        if len(data) > self._max_bytes:
+            raise OSError(f"expected an image of at most {self._max_bytes} bytes, got more")
+        return data
+
+    def close(self) -> None:
+        """Close the zip."""
+        if self._archive is not None:
+            self._archive.zip.close()
+
+    def _read_file(self, path: str) -> bytes:
+        file_path = (self._path / path).resolve()
+        if not file_path.is_relative_to(self._root):
+            raise OSError("it leads out of the bulk_folder")
+        # A pipe would block, and the file may have become a link since it was resolved.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(file_path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("it is no regular file")
+            return file.read(self._max_bytes + 1)
+
+
+def _files_below(folder: Path) -> list[str]:
+    names = []
+    for parent, _, files in os.walk(folder):  # follows no links to folders
+        relative = Path(parent).relative_to(folder)
+        # A name that is no Unicode is not found later, and so counts as a failure under this name.
+        names += [(relative / name).as_posix().encode(errors="replace").decode() for name in files]
+        if len(names) > 10 * MAX_IMAGES:
+            raise QueryError(f"expected at most {MAX_IMAGES} images, got {len(names)} files")
+    return names
+
+
+def _open_archive(path: Path) -> _Archive:
+    try:
+        archive = ZipFile(path)
+    except (BadZipFile, ValueError) as error:
+        raise QueryError(f"cannot read {path.name}: {error}") from error
+    except OSError as error:
+        raise QueryError(f"cannot read {path.name}: {error.strerror}") from error
+    return _Archive(archive, archive.namelist())
+
+
+def _is_image(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.parts[0] != "__MACOSX"

@@ -1,0 +1,54 @@
+"""The command `quadriga models`: lists the models of a server."""
+
+from typing import Any, Literal
+
+import rich_click as click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from quadriga.engine.commands.options import DEFAULT_SERVER, option
+from quadriga.engine.commands.output import echo_json
+
+_COLUMNS = ("model", "task", "versions", "inferences", "last", "baseline", "drift", "evaluation")
+
+
+@click.command("models")
+@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@option("--json as_json", "Print the list as JSON.", is_flag=True)
+def models_command(server: str, as_json: bool) -> None:
+    """List the models that a server serves or has stored inferences of."""
+    from quadriga.engine.commands.server_client import ServerClient
+
+    answer = ServerClient(server).request_json("GET", "/api/models")
+    if as_json:
+        echo_json(answer)
+        return
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for name in _COLUMNS:
+        justify: Literal["right", "left"] = "right" if name == "inferences" else "left"
+        table.add_column(name, overflow="fold", justify=justify, no_wrap=name == "model")
+    for model in answer["models"]:
+        table.add_row(*map(Text, _cells(model)))
+    Console().print(table)
+
+
+def _cells(model: dict[str, Any]) -> tuple[str, ...]:
+    states = [
+        f"{version['version']} {(version['state'] or 'not served').lower()}"
+        for version in model["versions"]
+    ]
+    baseline, drift, evaluation = model["baseline"], model["drift"], model["evaluation"]
+    headline = evaluation["headline"] if evaluation else None
+    value = None if headline is None else headline["value"]
+    return (
+        model["name"],
+        model["task"] or "",
+        "\n".join(states),
+        f"{model['inferences']:,}",
+        model["last_at"] or "",
+        baseline["state"] if baseline else "",
+        drift["status"] if drift else "",
+        f"{headline['type']} {value:.3f}" if headline and value is not None else "",
+    )

@@ -1,0 +1,95 @@
+"""Where models are found: folders, versions below them, archives and single files."""
+
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from quadriga.engine.image_text.generation import describe_text_package
+from quadriga.engine.model import ONNX_SUBFOLDER, model_folder
+from quadriga.engine.model_archives import archive_name
+from quadriga.engine.session import LoadError
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+_log = logging.getLogger("quadriga.models")
+
+
+def find_model(folder: Path) -> Path | None:
+    """Find the model of a folder: model.onnx, a package of several, `onnx/model.onnx`, the only ONNX file."""
+    if (folder / "model.onnx").is_file():
+        return folder / "model.onnx"
+    if describe_text_package(folder) is not None:
+        return folder
+    if (folder / ONNX_SUBFOLDER / "model.onnx").is_file():
+        return folder / ONNX_SUBFOLDER / "model.onnx"
+    files = sorted(folder.glob("*.onnx"))
+    return files[0] if len(files) == 1 else None
+
+
+def find_models(root: Path) -> dict[str, dict[str, Path]]:
+    """Find the models of a folder by name, and the versions of each, highest first.
+
+    Raises:
+        LoadError: There is no such folder.
+    """
+    if root.is_file():
+        path = root.resolve()
+        name = model_folder(path).name if root.stem == "model" else root.stem
+        return {archive_name(root) or name: {"1": root}}
+    if not root.is_dir():
+        raise LoadError(f"model folder not found: {root}")
+    root = root.resolve()
+    root_versions = find_versions(root)
+    if not {root, root / "model.onnx", root / ONNX_SUBFOLDER / "model.onnx"}.isdisjoint(
+        root_versions.values()
+    ):
+        return {root.name: root_versions}  # other folders beside it do not matter
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
+    by_folder = {folder.name: find_versions(folder) for folder in folders}
+    archives = [path for path in sorted(root.iterdir()) if archive_name(path) and path.is_file()]
+    has_models = any(paths and not name.isdecimal() for name, paths in by_folder.items())
+    if root_versions and not has_models and not archives:
+        return {root.name: root_versions}  # a stray file beside model folders does not hide them
+    for file in sorted(root.glob("*.onnx")):
+        location = f"{file.stem}/{file.name}"
+        _log.error("%r is ignored: it needs a folder of its own, as %s", file.name, location)
+    for folder in folders:
+        if not by_folder[folder.name] and any(folder.glob("*.onnx")):
+            _log.error("%r is ignored: expected model.onnx or one ONNX file", folder.name)
+    candidates = [(name, name, paths) for name, paths in by_folder.items() if paths]
+    candidates += [(archive_name(path) or "", path.name, {"1": path}) for path in archives]
+    return _without_duplicates(candidates)
+
+
+def _without_duplicates(
+    candidates: Sequence[tuple[str, str, dict[str, Path]]],
+) -> dict[str, dict[str, Path]]:
+    """Return the versions of models by name, given with their folder or file; those of equal names are left out."""
+    models = {}
+    files_by_name: dict[str, list[str]] = defaultdict(list)
+    for name, file, _ in candidates:
+        files_by_name[name.lower()].append(file)
+    for name, file, paths in candidates:
+        others = [other for other in files_by_name[name.lower()] if other != file]
+        if not NAME.fullmatch(name):
+            _log.error("%r is ignored: expected a name of %s", file, NAME.pattern)
+        elif not others:
+            models[name] = paths
+        elif archive_name(Path(file)) is None and archive_name(Path(others[0])) is None:
+            _log.error("%r is ignored: another folder differs from it in letter case alone", file)
+        else:
+            _log.error("%r is ignored: %r has the same name", file, others[0])
+    return models
+
+
+def find_versions(folder: Path) -> dict[str, Path]:
+    """Find the versions of a model's folder, highest first; a model in the folder itself is version 1."""
+    path = find_model(folder)
+    if path is not None:
+        return {"1": path}
+    below = (sub for sub in folder.iterdir() if sub.name.isascii() and sub.name.isdecimal())
+    numbered = sorted(filter(Path.is_dir, below), key=lambda sub: int(sub.name), reverse=True)
+    models = ((sub.name, find_model(sub)) for sub in numbered)
+    return {version: path for version, path in models if path is not None}

@@ -1,0 +1,146 @@
+"""The waiting requests of one model: connections take turns, and the wait of a further request is estimated."""
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from quadriga.proto.deadline import Deadline
+
+MEAN_WEIGHT = 0.1
+"""Weight of the last request in the mean time that requests of a model take."""
+
+
+class Ticket:
+    """One task that waits or runs, and the future with its result."""
+
+    __slots__ = (
+        "begun_s",
+        "connection",
+        "deadline",
+        "future",
+        "is_begun",
+        "is_running",
+        "is_slowed",
+        "lane",
+        "queued_ns",
+        "task",
+        "thread_id",
+    )
+
+    def __init__(
+        self,
+        task: Callable[[], Any],
+        future: "asyncio.Future[Any]",
+        lane: "ModelLane",
+        connection: Hashable,
+        deadline: Deadline,
+    ) -> None:
+        self.task = task
+        self.future = future
+        self.lane = lane
+        self.connection = connection
+        self.deadline = deadline
+        self.queued_ns = time.perf_counter_ns()
+        self.is_begun = False
+        """Whether it continues a request that was admitted."""
+        self.is_running = False
+        self.is_slowed = False
+        """Whether its thread has a lower priority, which it cannot raise again."""
+        self.begun_s = 0.0
+        self.thread_id = 0
+
+    def resolve(self, result: Any, error: BaseException | None) -> None:
+        """Give the result to the event loop, unless it has one."""
+        self.deadline.on_stop(None)  # ends a cycle of references that would hold the request
+        try:
+            self.future.get_loop().call_soon_threadsafe(_resolve, self.future, result, error)
+        except RuntimeError:  # the loop is closed: nobody waits
+            return
+
+
+class ModelLane:
+    """The requests to one model; used with the lock of the queue held."""
+
+    def __init__(self, model: str, max_running: int) -> None:
+        self.model = model
+        self.max_running = max_running
+        self.running = 0
+        self.waiting = 0
+        self.mean_s = 0.0
+        self.progress_s = 0.0
+        """Moment at which a request last began or ended."""
+        self.refused: Counter[str] = Counter()
+        self.stopped: Counter[str] = Counter()
+        self._by_connection: dict[Hashable, deque[Ticket]] = {}
+        """Waiting tickets; connections in the order of their turns."""
+
+    def add(self, ticket: Ticket) -> None:
+        """Let a ticket wait."""
+        self._by_connection.setdefault(ticket.connection, deque()).append(ticket)
+        self.waiting += 1
+
+    def take(self) -> Ticket:
+        """Take the next ticket: connections take turns."""
+        connection = next(iter(self._by_connection))
+        tickets = self._by_connection.pop(connection)
+        ticket = tickets.popleft()
+        if tickets:
+            self._by_connection[connection] = tickets
+        self.waiting -= 1
+        return ticket
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take a ticket that waits out of its turn."""
+        tickets = self._by_connection[ticket.connection]
+        tickets.remove(ticket)
+        if not tickets:
+            del self._by_connection[ticket.connection]
+        self.waiting -= 1
+
+    def begin(self, now_s: float) -> None:
+        """Note that a request begins."""
+        self.running += 1
+        self.progress_s = now_s
+
+    def end(self, now_s: float, elapsed_s: float) -> None:
+        """Note that a request has ended, and how long it took."""
+        self.running -= 1
+        self.progress_s = now_s
+        if self.mean_s:
+            self.mean_s += MEAN_WEIGHT * (elapsed_s - self.mean_s)
+        else:
+            self.mean_s = elapsed_s
+
+    def expected_wait_s(self, connection: Hashable, now_s: float) -> float:
+        """Estimate how long a new request of a connection waits where all threads are busy."""
+        rate = max(self.running, 1) / self.mean_s if self.mean_s else math.inf
+        own = len(self._by_connection.get(connection, ()))
+        ahead = self.waiting
+        if (
+            own + 1 < ahead
+        ):  # requests of other connections that are later in their turns come after
+            ahead = sum(min(len(tickets), own + 1) for tickets in self._by_connection.values())
+        wait_s = ahead / rate
+        if not self.running:
+            return wait_s
+        stalled_s = now_s - self.progress_s
+        return max(wait_s, stalled_s) if stalled_s > self.mean_s else wait_s
+
+    def newest_of_longest(self, connection: Hashable) -> Ticket | None:
+        """Return the last ticket of the connection with the most, if it has more than this one would have."""
+        tickets = max(self._by_connection.values(), key=len)
+        own = len(self._by_connection.get(connection, ()))
+        ticket = tickets[-1]
+        return ticket if len(tickets) > own + 1 and not ticket.is_begun else None
+
+
+def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,106 @@
+"""The specification of a model whose family is known: each field from the first layer that has it."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
+from quadriga.engine.recognition.evidence import Evidence
+from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defaults
+from quadriga.engine.recognition.image_input import decide_input
+from quadriga.engine.recognition.labels import decide_labels, rf_detr_background
+from quadriga.engine.recognition.model_toml import DECODED, check_use
+from quadriga.tasks.segmenters import OF_MAPS
+from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
+
+Part = TypeVar("Part")
+
+
+def decide_spec(
+    decisions: list[Decision],
+    evidence: Evidence,
+    family: Family,
+    task: str,
+    score_threshold: float | None,
+) -> ModelSpec:
+    """Decide every field of a model's specification, and append the reasons to `decisions`.
+
+    Raises:
+        MissingError: Nothing gives some fields; it names all of them.
+        LoadError: A field is invalid.
+    """
+    written, family_source = evidence.written, f"family: {family.description}"
+    questions: dict[str, str] = {}
+    image_input = _ask_later(questions, lambda: decide_input(decisions, evidence, family))
+    output = _ask_later(questions, lambda: _output(decisions, evidence, family))
+    read_output = output or OutputSpec()
+    check_use(written, task, read_output.decoder)
+    named = _ask_later(questions, lambda: decide_labels(evidence, family, read_output))
+    if image_input is None or output is None or named is None:
+        raise MissingError(questions)
+    labels, labels_reason = named
+    decisions.append(Decision("labels", len(labels), labels_reason))
+    server = {} if score_threshold is None else {"score_threshold": score_threshold}
+    layers: list[Layer] = [
+        ("model.toml", written.defaults),
+        ("setting of the server", server),
+        (family_source, family.defaults),
+        (f"decoder {output.decoder}", decoder_defaults(output.decoder)),
+    ]
+    return ModelSpec(
+        task=task,
+        input=image_input,
+        output=output,
+        labels=labels,
+        defaults=Defaults(**decide(decisions, "defaults", Defaults, layers)),
+        tiling=written.tiling,
+    )
+
+
+def _ask_later(questions: dict[str, str], decide_part: Callable[[], Part]) -> Part | None:
+    """Decide one part; None if something is missing, which is added to `questions`."""
+    try:
+        return decide_part()
+    except MissingError as error:
+        questions.update(error.questions)
+        return None
+
+
+def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> OutputSpec:
+    written = evidence.written
+    layers: list[Layer] = [
+        ("model.toml", written.output),
+        (f"family: {family.description}", family.output),
+    ]
+    if "label_offset" not in written.output:
+        layers.append(rf_detr_background(evidence, family))
+    if written.output.get("decoder", family.output.get("decoder")) in OF_MAPS:
+        layout, reason = evidence.maps_layout()
+        layers.append((reason, {"layout": layout}))
+    if family.task == "IMAGE_CLASSIFICATION":
+        layers.append(_activation(evidence))
+    values = decide(decisions, "output", OutputSpec, layers)
+    if family.task in DECODED and "decoder" not in values:
+        families = [
+            name for name, known_family in FAMILIES.items() if known_family.task == family.task
+        ]
+        text = (
+            "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
+            f"{', '.join(families)}"
+        )
+        raise MissingError({"[output] decoder": text})
+    return msgspec.convert(values, OutputSpec)
+
+
+def _activation(evidence: Evidence) -> Layer:
+    """Decide the activation that a classifier's output still needs, so that none is applied twice."""
+    first = evidence.outputs[0].name
+    producer = evidence.producers.get(first, "")
+    if producer in ("Softmax", "Sigmoid"):
+        return f"operator behind {first!r} is {producer}", {"activation": "none"}
+    if evidence.config.get("problem_type") == "multi_label_classification":
+        return "config.json, problem_type", {"activation": "sigmoid"}
+    if set(evidence.outputs[0].shape[1:]) <= {1}:  # the softmax of a single value is always 1
+        return "one class", {"activation": "sigmoid"}
+    return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}

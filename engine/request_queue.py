@@ -1,0 +1,410 @@
+"""Which request runs next: each model has a queue of its own, and models take the threads in turns.
+
+A model runs at most `threads` requests at once. One that runs none finds a thread also if other models hold all of
+them (`SPARE_THREADS`), so a slow or endless model fills its own queue only; what runs for long leaves the processor to
+requests of other models. Within the queue of a model, connections
+take turns. A request is refused where its expected wait is too long, and is stopped once its deadline passes or its
+client leaves.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from quadriga.engine.model_lane import ModelLane, Ticket
+from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.proto.errors import (
+    ClientLeft,
+    DeadlineExceeded,
+    ModelNotReady,
+    WaitTooLong,
+)
+from quadriga.proto.messages import QueueStatistics
+
+SPARE_THREADS = 8
+"""Maximum threads beyond `threads`, each for a model that runs no other request."""
+
+UNKNOWN_MODEL_THREADS = 2
+"""Maximum requests that name no known model to run at once."""
+
+MAX_RETRY_AFTER_S = 60
+"""Maximum seconds that a refused client is told to wait."""
+
+LONG_RUN_S = 1.0
+"""Seconds after which a running request leaves the processor to requests of other models."""
+LONG_RUN_NICE = 10
+"""Priority of the thread of such a request: about a tenth of the processor time that another thread gets."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that stopped requests have to end before the process does."""
+
+LOG_INTERVAL_S = 1.0
+"""Minimum seconds between two lines of the log about requests that were not answered."""
+
+QUEUE_FULL, WAIT_TOO_LONG = "queue_full", "wait_too_long"
+"""Reasons to refuse a request."""
+DEADLINE, CLIENT_LEFT = "deadline", "client_left"
+"""Reasons to stop a request."""
+
+_log = logging.getLogger("quadriga.requests")
+
+
+class _Waited(threading.local):
+    """Nanoseconds that this thread's task waited in the queue."""
+
+    ns = 0
+
+    def take(self) -> int:
+        """Return the time, and forget it: a task that makes two requests waited once."""
+        waited_ns, self.ns = self.ns, 0
+        return waited_ns
+
+
+class RequestQueue:
+    """Runs tasks in threads, in the order above; `run` is called on an event loop, the rest in any thread.
+
+    Args:
+        threads: Maximum requests of one model to run at once, and of all models but for `SPARE_THREADS`.
+        max_waiting: Maximum requests of one model that wait.
+        max_wait_s: Maximum expected wait of a request.
+    """
+
+    def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:
+        self._threads_limit = threads
+        self._max_waiting = max_waiting
+        self._max_wait_s = max_wait_s
+        self.waited = _Waited()
+        """How long the request of a thread waited."""
+        self._lock = threading.Lock()
+        """Lock of everything below."""
+        self._changed = threading.Condition(self._lock)
+        """Tells the watching thread about an earlier deadline."""
+        self._lanes: dict[str, ModelLane] = {"": ModelLane("", UNKNOWN_MODEL_THREADS)}
+        self._turns: deque[ModelLane] = deque()
+        """Lanes with waiting requests, in the order of their turns."""
+        self._running = 0
+        """Running requests to models."""
+        self._begun: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        """Tickets whose turn has come; there is a thread for each."""
+        self._busy = 0
+        self._workers: list[threading.Thread] = []
+        self._tickets: dict[Ticket, None] = {}
+        """Tickets that wait or run."""
+        self._watcher: threading.Thread | None = None
+        self._wake_s = math.inf
+        self._slow_s = 0.0
+        """Moment from which long runs are searched again."""
+        self._log_s = 0.0
+        self._unlogged: Counter[tuple[str, str]] = Counter()
+        self._is_closed = False
+
+    def run(
+        self,
+        task: Callable[[], Any],
+        *,
+        model: str = "",
+        deadline: Deadline | None = None,
+        connection: Hashable = None,
+        is_begun: bool = False,
+    ) -> "asyncio.Future[Any]":
+        """Run a task; see `quadriga.proto.messages.Serving.run`.
+
+        Args:
+            task: A function that blocks.
+            model: Name of a known model as its folder has it; empty for none.
+            deadline: Ends the wait, and the task where it checks it.
+            connection: Key of the connection.
+            is_begun: Whether the task continues a request: it is not refused, and ends by its own checks.
+        """
+        deadline = deadline or Deadline()
+        if not is_begun:
+            deadline.check()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            lane = self._lane(model)
+            evicted = None
+            if not is_begun and not self._may_begin(lane):
+                evicted = self._make_place(lane, connection, deadline)
+            ticket = Ticket(task, future, lane, connection, deadline)
+            ticket.is_begun = is_begun
+            deadline.on_stop(partial(self._abandon, ticket))
+            self._tickets[ticket] = None
+            if not lane.waiting and self._may_begin(lane):
+                self._begin(ticket)
+            else:
+                if not lane.waiting:
+                    self._turns.append(lane)
+                lane.add(ticket)
+            self._watch_until(deadline.expires_s)
+            self._slow_long_runs(lane)
+        if evicted is not None:
+            evicted.resolve(None, self._too_many(lane))
+        future.add_done_callback(partial(_stop_cancelled, deadline))
+        return future
+
+    def watch(self, deadline: Deadline) -> None:
+        """Take note that the deadline of a running request was shortened."""
+        with self._lock:
+            self._watch_until(deadline.expires_s)
+
+    def statistics(self) -> list[QueueStatistics]:
+        """Return which requests wait, run, were refused and were stopped, by model."""
+        with self._lock:
+            return [
+                QueueStatistics(
+                    lane.model, lane.waiting, lane.running, dict(lane.refused), dict(lane.stopped)
+                )
+                for lane in self._lanes.values()
+            ]
+
+    def close(self) -> None:
+        """Stop what waits and runs, and end the threads."""
+        with self._lock:
+            self._is_closed = True
+            tickets = list(self._tickets)
+            self._changed.notify()
+            workers = self._workers
+        for ticket in tickets:
+            ticket.deadline.stop(ModelNotReady("the server is shutting down"))
+        for _ in workers:
+            self._begun.put(None)
+        end_s = time.monotonic() + CLOSE_TIMEOUT_S
+        for worker in workers:
+            worker.join(max(end_s - time.monotonic(), 0))
+
+    def _lane(self, model: str) -> ModelLane:
+        lane = self._lanes.get(model)
+        if lane is None:
+            lane = self._lanes[model] = ModelLane(model, self._threads_limit)
+        return lane
+
+    def _may_begin(self, lane: ModelLane) -> bool:
+        """Check whether a further request of a lane may run now."""
+        if lane.running >= lane.max_running:
+            return False
+        if not lane.model or self._running < self._threads_limit:
+            return True
+        return lane.running == 0 and self._running < self._threads_limit + SPARE_THREADS
+
+    def _make_place(
+        self, lane: ModelLane, connection: Hashable, deadline: Deadline
+    ) -> Ticket | None:
+        """Check that a request may wait; return the ticket that gives way to it, if it takes one.
+
+        Raises:
+            WaitTooLong: It may not.
+        """
+        now_s = time.monotonic()
+        wait_s = lane.expected_wait_s(connection, now_s)
+        if wait_s > min(self._max_wait_s, deadline.expires_s - now_s):
+            self._count(lane, WAIT_TOO_LONG, lane.refused)
+            limit = f"max_wait_s is {self._max_wait_s:g}"
+            if deadline.expires_s - now_s < self._max_wait_s:
+                limit = f"the request has {deadline.expires_s - now_s:.3g} s left"
+            raise WaitTooLong(
+                f"expected a thread in time, got a queue of about {wait_s:.3g} s, and {limit}: try again later",
+                _retry_after_s(wait_s),
+            )
+        if lane.waiting < self._max_waiting:
+            return None
+        ticket = lane.newest_of_longest(connection)
+        self._count(lane, QUEUE_FULL, lane.refused)
+        if ticket is None:
+            raise self._too_many(lane)
+        self._remove_waiting(ticket)
+        return ticket
+
+    def _too_many(self, lane: ModelLane) -> WaitTooLong:
+        wait_s = lane.expected_wait_s(None, time.monotonic())
+        return WaitTooLong(
+            f"expected fewer than {self._max_waiting} waiting requests of a model, got one more: try again later, "
+            "or raise max_queue",
+            _retry_after_s(wait_s),
+        )
+
+    def _remove_waiting(self, ticket: Ticket) -> None:
+        lane = ticket.lane
+        lane.remove(ticket)
+        if not lane.waiting:
+            self._turns.remove(lane)
+        self._tickets.pop(ticket, None)
+
+    def _begin(self, ticket: Ticket) -> None:
+        """Hand a ticket to a thread."""
+        ticket.is_running = True
+        ticket.begun_s = time.monotonic()
+        ticket.lane.begin(ticket.begun_s)
+        self._running += bool(ticket.lane.model)
+        self._busy += 1
+        if self._busy > len(self._workers):
+            name = f"request-{len(self._workers)}"
+            worker = threading.Thread(target=self._work, name=name, daemon=True)
+            self._workers.append(worker)
+            worker.start()
+        self._begun.put(ticket)
+
+    def _begin_waiting(self) -> None:
+        """Begin what may begin now, models in turns; nothing once the queue is closed."""
+        if self._is_closed:
+            return
+        while (lane := next(filter(self._may_begin, self._turns), None)) is not None:
+            self._turns.remove(lane)
+            ticket = lane.take()
+            if lane.waiting:
+                self._turns.append(lane)
+            self._begin(ticket)
+
+    def _work(self) -> None:
+        """Run tickets, in a thread of the pool."""
+        is_slowed = False
+        while not is_slowed and (ticket := self._begun.get()) is not None:
+            is_slowed = self._perform(ticket)
+            del ticket  # the request is not held until the next one
+
+    def _perform(self, ticket: Ticket) -> bool:
+        """Run a ticket; return whether its thread has to end with it."""
+        ticket.thread_id = threading.get_native_id()
+        self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
+        result, error = None, None
+        begun_s = time.monotonic()
+        set_current_deadline(ticket.deadline)
+        try:
+            if not ticket.is_begun:
+                ticket.deadline.check()
+            result = ticket.task()
+        except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the result
+            error = raised
+        set_current_deadline(None)
+        now_s = time.monotonic()
+        with self._lock:
+            self._tickets.pop(ticket, None)
+            self._busy -= 1
+            self._running -= bool(ticket.lane.model)
+            ticket.lane.end(now_s, now_s - begun_s)
+            if ticket.is_slowed:
+                self._workers.remove(threading.current_thread())
+            self._begin_waiting()
+        ticket.resolve(result, error)
+        del error  # its traceback holds this frame
+        return ticket.is_slowed
+
+    def _slow_long_runs(self, lane: ModelLane) -> None:
+        """Lower the priority of threads that run a request of another model for long, as a request arrived.
+
+        Only Linux has priorities of threads.
+        """
+        now_s = time.monotonic()
+        if now_s < self._slow_s or sys.platform != "linux":
+            return
+        self._slow_s = now_s + LONG_RUN_S / 4
+        for ticket in self._tickets:
+            is_long = ticket.is_running and now_s - ticket.begun_s > LONG_RUN_S
+            if is_long and ticket.lane is not lane and ticket.thread_id and not ticket.is_slowed:
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, ticket.thread_id, LONG_RUN_NICE)
+                    ticket.is_slowed = True
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Answer a request that was stopped, and take it from its queue; what runs ends by itself."""
+        error = ticket.deadline.error
+        with self._lock:
+            if ticket not in self._tickets:
+                return
+            if isinstance(error, DeadlineExceeded):
+                self._count(ticket.lane, DEADLINE, ticket.lane.stopped)
+            elif isinstance(error, ClientLeft):
+                self._count(ticket.lane, CLIENT_LEFT, ticket.lane.stopped)
+            if ticket.is_begun:
+                return
+            if not ticket.is_running:
+                self._remove_waiting(ticket)
+        ticket.resolve(None, error)
+
+    def _count(self, lane: ModelLane, reason: str, counts: Counter[str]) -> None:
+        counts[reason] += 1
+        self._unlogged[lane.model, reason] += 1
+        self._watch_until(self._log_s)
+
+    def _watch_until(self, moment_s: float) -> None:
+        """Have the watching thread wake at a moment, or before; called with the lock held."""
+        if moment_s >= self._wake_s or self._is_closed:
+            return
+        self._wake_s = moment_s
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="deadlines", daemon=True)
+            self._watcher.start()
+        self._changed.notify()
+
+    def _watch(self) -> None:
+        """Stop requests whose time is over, and log what was not answered; in a thread of its own."""
+        while True:
+            with self._changed:
+                while not self._is_closed and (wait_s := self._wake_s - time.monotonic()) > 0:
+                    self._changed.wait(None if wait_s == math.inf else wait_s)
+                if self._is_closed:
+                    return
+                now_s = time.monotonic()
+                going_on = [ticket.deadline for ticket in self._tickets]
+                going_on = [deadline for deadline in going_on if deadline.error is None]
+                expired = [deadline for deadline in going_on if deadline.expires_s <= now_s]
+                later = (deadline.expires_s for deadline in going_on if deadline.expires_s > now_s)
+                self._wake_s = min(later, default=math.inf)
+                unlogged = self._take_unlogged(now_s)
+            if unlogged:
+                _log.warning("requests not answered: %s", unlogged)
+            for deadline in expired:
+                deadline.stop(deadline.exceeded())
+
+    def _take_unlogged(self, now_s: float) -> str:
+        """Return the numbers of requests not answered since the last line of the log; empty if it is not time yet."""
+        if not self._unlogged:
+            return ""
+        if now_s < self._log_s:
+            self._wake_s = min(self._wake_s, self._log_s)
+            return ""
+        counts, self._unlogged = self._unlogged, Counter()
+        self._log_s = now_s + LOG_INTERVAL_S
+        return ", ".join(
+            f"{count} of {model or 'no known model'} ({reason})"
+            for (model, reason), count in sorted(counts.items())
+        )
+
+
+def merge_queue_statistics(
+    statistics: Iterable[Sequence[QueueStatistics]],
+) -> list[QueueStatistics]:
+    """Add up the statistics of several processes, by model."""
+    merged: dict[str, QueueStatistics] = {}
+    for process in statistics:
+        for entry in process:
+            total = merged.get(entry.model, QueueStatistics(entry.model))
+            merged[entry.model] = msgspec.structs.replace(
+                total,
+                waiting=total.waiting + entry.waiting,
+                running=total.running + entry.running,
+                refused=dict(Counter(total.refused) + Counter(entry.refused)),
+                stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
+            )
+    return list(merged.values())
+
+
+def _retry_after_s(wait_s: float) -> int:
+    return max(1, math.ceil(min(wait_s, MAX_RETRY_AFTER_S)))
+
+
+def _stop_cancelled(deadline: Deadline, future: "asyncio.Future[Any]") -> None:
+    """Stop the work of a request whose handler was cancelled, as gRPC does when a client leaves."""
+    if future.cancelled():
+        deadline.stop(ClientLeft("the client left"))

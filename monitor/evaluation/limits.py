@@ -1,0 +1,231 @@
+"""Limits of metrics for pipelines: an evaluation passes, or fails with a line that says which metric and why."""
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.report.schema import Metric, Report
+
+_NAME = re.compile(
+    r"([^\s\[\]=](?:[^\[\]=]*[^\s\[\]=])?)\s*(?:\[([^\]]*)\])?", re.ASCII
+)  # begins and ends without a space, as a client could make it try each division of many spaces
+_ALIASES = {"map": ("ap", {"iou": "0.50:0.95"})}
+_ERROR_METRICS = ("ECE", "MCE", "Brier", "HammingLoss")
+"""Metrics that fall when a model gets better."""
+
+
+class MetricName(NamedTuple):
+    """What tells a metric of a report from others."""
+
+    text: str
+    """The metric as it was written."""
+    type: str
+    """Its type in lower case."""
+    parameters: dict[str, str]
+    """Parameters that tell it from others of its type."""
+
+
+class MetricLimit(NamedTuple):
+    """A metric, and the value that it must not fall below (or exceed, where smaller is better)."""
+
+    metric: MetricName
+    value: float
+
+
+class Fall(NamedTuple):
+    """How much worse a metric is than an earlier one."""
+
+    size: float
+    """The difference; below 0 where the metric is better."""
+    chance: float
+    """The difference that chance alone exceeds in 2.5 % of the cases; 0 where an interval is missing."""
+
+
+def parse_limit(text: str) -> MetricLimit:
+    """Parse `mAP=0.5`, `Accuracy=0.9` or `AP[iou=0.5,label=star]=0.7`.
+
+    Raises:
+        EvaluationError: The text is not of this form.
+    """
+    written, _, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    metric = _parse_name(written) if math.isfinite(value) else None
+    if metric is None:
+        raise EvaluationError(
+            f"expected METRIC=NUMBER, such as mAP=0.5 or AP[iou=0.5,label=star]=0.7, got {text!r:.80}"
+        )
+    return MetricLimit(metric, value)
+
+
+def parse_metric(text: str) -> MetricName:
+    """Parse `mAP`, `Accuracy` or `AP[iou=0.5,label=star]`.
+
+    Raises:
+        EvaluationError: The text is not of this form.
+    """
+    metric = _parse_name(text)
+    if metric is None:
+        raise EvaluationError(
+            f"expected a metric such as mAP or AP[iou=0.5,label=star], got {text!r:.80}"
+        )
+    return metric
+
+
+def _parse_name(text: str) -> MetricName | None:
+    match = _NAME.fullmatch(text.strip())
+    if match is None:
+        return None
+    parameters = {}
+    for pair in (match[2] or "").split(",") if match[2] else ():
+        key, separator, wanted = pair.partition("=")
+        if not separator or not key.strip():
+            raise EvaluationError(
+                f"expected NAME=VALUE in the brackets of {text!r:.80}, got {pair!r}"
+            )
+        parameters[key.strip()] = wanted.strip()
+    type_, aliased = _ALIASES.get(match[1].lower(), (match[1].lower(), {}))
+    return MetricName(text.strip(), type_, aliased | parameters)
+
+
+def name_of(metric: Metric) -> MetricName:
+    """Return the name by which the same metric of another report is found."""
+    parameters = {name: str(value) for name, value in metric.parameters.items()}
+    return MetricName(metric.type, metric.type.lower(), parameters)
+
+
+def limit_failure(report: Report, limit: MetricLimit) -> str | None:
+    """Return why a report misses a limit; None if it keeps it. An undefined metric misses every limit.
+
+    Raises:
+        EvaluationError: The report has no such metric.
+    """
+    metric, text = find_metric(report.metrics, limit.metric), limit.metric.text
+    if metric.value is None:
+        return f"{text} is undefined, expected {limit.value:g}: {_missing_reason(report)}"
+    if is_error(metric):
+        if metric.value <= limit.value:
+            return None
+        return f"{text} is {metric.value:.4g}, expected at most {limit.value:g}"
+    if metric.value >= limit.value:
+        return None
+    return f"{text} is {metric.value:.4g}, expected at least {limit.value:g}"
+
+
+def regression(report: Report, earlier: Report) -> str | None:
+    """Return how a report's main metric fell below an earlier one's, by more than chance; None if it did not.
+
+    The main metric is the first. Both values are estimates with errors, so the fall is compared with the root of the
+    summed squares of the two halves of the 95 % intervals that face each other (Zou and Donner, Statistics in Medicine
+    27, 2008). Where either has no interval, every fall counts.
+
+    Raises:
+        EvaluationError: The reports are not evaluations of one task, or lack a common metric.
+    """
+    for other in (report, earlier):
+        if other.kind != "evaluation":
+            raise EvaluationError(f"expected a report of an evaluation, got one of {other.kind}")
+    if report.task != earlier.task:
+        raise EvaluationError(f"expected an earlier report of {report.task}, got {earlier.task}")
+    if not report.metrics:
+        raise EvaluationError("expected a report with metrics, got none")
+    metric = report.metrics[0]
+    before = find_metric(earlier.metrics, name_of(metric))
+    if before.value is None:
+        return None
+    if metric.value is None:
+        return f"{metric.type} is undefined, was {before.value:.4g}: {_missing_reason(report)}"
+    return describe_fall(metric, before, earlier.id)
+
+
+def describe_fall(metric: Metric, before: Metric, report_id: str) -> str | None:
+    """Return how a metric fell below that of an earlier report by more than chance, as text; None if it did not."""
+    fall = _measure_fall(metric, before)
+    if fall is None or fall.size <= fall.chance:
+        return None
+    beyond = f", more than chance ({fall.chance:.4g})" if fall.chance else ""
+    return (
+        f"{metric.type} is {metric.value:.4g}, was {before.value:.4g} in report {report_id}{beyond}"
+    )
+
+
+def is_error(metric: Metric) -> bool:
+    """Return whether a metric falls when a model gets better."""
+    return metric.type in _ERROR_METRICS
+
+
+def _measure_fall(metric: Metric, before: Metric) -> Fall | None:
+    """Compare two values of a metric; None if either is undefined."""
+    if metric.value is None or before.value is None:
+        return None
+    sign = -1.0 if is_error(metric) else 1.0
+    facing = [
+        (before, before.value, 0 if sign > 0 else 1),
+        (metric, metric.value, 1 if sign > 0 else 0),
+    ]
+    squares = 0.0
+    for estimate, value, side in facing:
+        bound = estimate.ci95[side] if estimate.ci95 is not None else None
+        if bound is None:
+            return Fall(sign * (before.value - metric.value), 0.0)
+        squares += (value - bound) ** 2
+    return Fall(sign * (before.value - metric.value), math.sqrt(squares))
+
+
+def find_metric(metrics: Sequence[Metric], name: MetricName) -> Metric:
+    """Return the first metric of a type with some parameters; one of all labels where no label is named.
+
+    Raises:
+        EvaluationError: There is no such metric.
+    """
+    same_type = [metric for metric in metrics if metric.type.lower() == name.type]
+    matching = [
+        metric
+        for metric in same_type
+        if all(
+            _has_value(metric.parameters.get(key), value) for key, value in name.parameters.items()
+        )
+        and ("label" in name.parameters or metric.parameters.get("label") is None)
+    ]
+    if matching:
+        return matching[0]
+    if same_type:
+        known = dict.fromkeys(written(metric) for metric in same_type)
+        raise EvaluationError(f"metric not found: {name.text}; this report has {_listed([*known])}")
+    types = dict.fromkeys(metric.type for metric in metrics)
+    near = difflib.get_close_matches(name.type, [type_.lower() for type_ in types], n=3, cutoff=0.5)
+    shown = [type_ for type_ in types if type_.lower() in near] or [*types]
+    raise EvaluationError(f"metric not found: {name.text}; this report has {_listed(shown)}")
+
+
+def _has_value(value: object, text: str) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(text) == value
+        except ValueError:
+            return False
+    return str(value).lower() == text.lower() if isinstance(value, bool) else str(value) == text
+
+
+def written(metric: Metric) -> str:
+    """Return a metric's type and parameters as `parse_metric` takes them."""
+    parameters = ",".join(
+        f"{name}={value}" for name, value in metric.parameters.items() if value is not None
+    )
+    return f"{metric.type}[{parameters}]" if parameters else metric.type
+
+
+def _listed(names: Sequence[str], limit: int = 12) -> str:
+    hidden = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def _missing_reason(report: Report) -> str:
+    excluded = ", ".join(f"{count} {reason}" for reason, count in report.data.excluded.items())
+    left_out = f"; left out: {excluded}" if excluded else ""
+    return f"{report.data.current.n} images counted{left_out}"

@@ -1,0 +1,210 @@
+"""Schedules of evaluations: which window of a model is evaluated when, and what its metric is compared with."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from blake3 import blake3
+from msgspec.structs import replace
+
+from quadriga.monitor.evaluation.intervals import MIN_UNITS
+from quadriga.monitor.evaluation.limits import find_metric, name_of, parse_metric
+from quadriga.monitor.evaluation.parameters import (
+    MAX_SLICE_KEYS,
+    EvaluationParameters,
+    ReferenceMetric,
+    ScheduledWindow,
+    check_parameters,
+)
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation.verdicts import has_interval
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Metric, Report
+from quadriga.monitor.spans import DAY_S, parse_span_s
+from quadriga.monitor.watch.schedules import (
+    MAX_WEBHOOKS,
+    DueWindow,
+    SavedSchedule,
+    ScheduleKind,
+    ScheduleStore,
+    Webhook,
+    check_schedule,
+)
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.query.request import decode_body
+from quadriga.store.records import timestamp_text
+
+MIN_EVERY = "1h"
+MAX_WINDOW_S = 366 * DAY_S
+MAX_LATE_WINDOWS = 30
+FIRST_WINDOW: Final = "first"
+
+
+class EvaluationSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule of evaluations; fields without docstring are those of `EvaluationParameters`."""
+
+    every: str
+    """Time between the ends of two windows: a fraction of a day such as `6h`, `1d`, or `1w` from Monday; UTC."""
+    window: str | None = None
+    """Length of a window, such as `7d`; None: as long as `every`."""
+    version: str | None = None
+    where: Any = None
+    by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
+    metric: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    """The metric to follow, as `parse_metric` takes it; None: the first of the report."""
+    reference: Annotated[str, msgspec.Meta(max_length=100)] | None = None
+    """`first`, or the id of a saved report; None: `first`, unless there is `at_least`."""
+    at_least: float | None = None
+    """Value that the metric must reach; an error such as `ECE` must not exceed it."""
+    min_images: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = MIN_UNITS
+    """Smallest number of images with ground truth that a verdict is based on."""
+    late_windows: Annotated[int, msgspec.Meta(ge=0, le=MAX_LATE_WINDOWS)] = 3
+    """Number of earlier windows that are evaluated again with each new one, as ground truth arrives late."""
+    webhooks: Annotated[list[Webhook], msgspec.Meta(max_length=MAX_WEBHOOKS)] = []
+    delay: str = "1m"
+    """Time from the end of a window to its evaluation, so that all of it is stored by then."""
+    reference_metric: ReferenceMetric | None = None
+    """Metric of the report that `reference` names; no request has it."""
+
+    @property
+    def window_s(self) -> int:
+        """Length of a window in seconds."""
+        return parse_span_s(self.every if self.window is None else self.window, "window")
+
+
+def decode_schedule(body: bytes) -> EvaluationSchedule:
+    """Decode a schedule from JSON; `with_reference` must follow.
+
+    Raises:
+        QueryError: The body cannot be decoded, or a value in it is invalid.
+    """
+    schedule = decode_body(body, EvaluationSchedule)
+    if schedule.reference_metric is not None:
+        raise QueryError("expected no reference_metric: it is that of the reference")
+    check_schedule(schedule, MIN_EVERY)
+    if not parse_span_s(schedule.every) <= schedule.window_s <= MAX_WINDOW_S:
+        raise QueryError(f"expected window to be from every to 366d, got {schedule.window!r}")
+    try:
+        if schedule.metric is not None:
+            parse_metric(schedule.metric)
+    except EvaluationError as error:
+        raise QueryError(str(error)) from error
+    check_parameters(EvaluationParameters("", where=schedule.where, by=schedule.by))
+    if schedule.reference is None and schedule.at_least is None:
+        return replace(schedule, reference=FIRST_WINDOW)
+    return schedule
+
+
+def with_reference(
+    schedule: EvaluationSchedule, reports: ReportStore, previous: EvaluationSchedule | None
+) -> EvaluationSchedule:
+    """Return a schedule with the metric of the report that it names.
+
+    Args:
+        schedule: The schedule.
+        reports: The saved reports.
+        previous: The schedule that this one replaces: of the same report it has the metric, even if the report was
+            removed since.
+
+    Raises:
+        QueryError: There is no such report, or its metric has no interval.
+    """
+    if schedule.reference in (None, FIRST_WINDOW):
+        return schedule
+    if previous is not None and (previous.reference, previous.metric) == (
+        schedule.reference,
+        schedule.metric,
+    ):
+        return replace(schedule, reference_metric=previous.reference_metric)
+    try:
+        report = msgspec.json.decode(reports.read(str(schedule.reference)), type=Report)
+        metric = followed_metric(report, schedule.metric)
+    except (NotFoundError, EvaluationError) as error:
+        raise QueryError(f"reference: {error}") from error
+    if not has_interval(metric):
+        reason = metric.ci_reason or "it was made without resamples"
+        raise QueryError(
+            f"reference: {metric.type} of report {report.id} has no interval: {reason}"
+        )
+    return replace(schedule, reference_metric=ReferenceMetric(report.id, report.task, metric))
+
+
+def followed_metric(
+    report: Report, name: str | None, reference: ReferenceMetric | None = None
+) -> Metric:
+    """Return the metric of a report that a schedule follows.
+
+    Args:
+        report: The report.
+        name: Name of the metric; None: that of the reference, or the first.
+        reference: What the metric is compared with.
+
+    Raises:
+        EvaluationError: The report is no evaluation, is of another task than the reference, or has no such metric.
+    """
+    if report.kind != "evaluation" or not report.metrics:
+        raise EvaluationError(f"expected an evaluation with metrics, got {report.kind} {report.id}")
+    if reference is not None and report.task != reference.task:
+        raise EvaluationError(f"expected an evaluation of {reference.task}, got {report.task}")
+    if name is not None:
+        return find_metric(report.metrics, parse_metric(name))
+    return find_metric(
+        report.metrics, name_of(report.metrics[0] if reference is None else reference.metric)
+    )
+
+
+def evaluation_schedules(directory: Path) -> ScheduleStore[EvaluationSchedule]:
+    """Return the schedules of evaluations in a folder."""
+    return ScheduleStore(directory, _KIND)
+
+
+def window_start_s(saved: SavedSchedule[EvaluationSchedule], start_s: int) -> int:
+    """Return where a window begins that ends one `every` after `start_s`, in seconds since 1970."""
+    return start_s + saved.every_s - saved.schedule.window_s
+
+
+def _parameters(
+    model: str, saved: SavedSchedule[EvaluationSchedule], window: DueWindow
+) -> EvaluationParameters:
+    schedule = saved.schedule
+    start = timestamp_text(window_start_s(saved, window.start_s) * 1000)
+    end = timestamp_text((window.start_s + saved.every_s) * 1000)
+    conditions = [{"ts": {"ge": start, "lt": end}}, schedule.where]
+    return EvaluationParameters(
+        model,
+        version=schedule.version,
+        where={"and": [condition for condition in conditions if condition is not None]},
+        by=schedule.by,
+        schedule=ScheduledWindow(
+            start=start,
+            end=end,
+            new_start=timestamp_text(window.new_start_s * 1000),
+            series=_series(saved),
+            metric=schedule.metric,
+            min_images=schedule.min_images,
+            reference=schedule.reference_metric
+            or (FIRST_WINDOW if schedule.reference == FIRST_WINDOW else None),
+            at_least=schedule.at_least,
+        ),
+    )
+
+
+def _series(saved: SavedSchedule[EvaluationSchedule]) -> str:
+    """Return the same text for schedules whose windows can be compared with each other."""
+    schedule = saved.schedule
+    content = [saved.since_s, schedule.window_s, schedule.version, schedule.where, schedule.metric]
+    return blake3(msgspec.json.encode(content)).hexdigest()[:16]
+
+
+def _window_key(parameters: dict[str, Any]) -> tuple[str, str, str] | None:
+    window = parameters.get("schedule")
+    return window and (parameters["model"], window["to"], window["new_start"])
+
+
+_KIND = ScheduleKind(
+    "evaluation",
+    SavedSchedule[EvaluationSchedule],
+    _parameters,
+    _window_key,
+    late_windows=lambda schedule: schedule.late_windows,
+)

@@ -1,0 +1,247 @@
+"""Texts of what changed, for the person on duty: a headline, what to look at, and a line for each signal."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quadriga.monitor.report.drift_texts import verdict
+from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.schema import Level, Report, Signal, sorted_by_effect
+
+MAX_IN_HEADLINE = 3
+"""Maximum number of changes that the headline names."""
+
+_PRESENCE_SUFFIX = " (is there)"
+
+
+class _Words(NamedTuple):
+    """Title of a signal, and words for its two directions."""
+
+    title: str
+    falls: str = "lower"
+    rises: str = "higher"
+
+
+_WORDS = {
+    "image.brightness": _Words("brightness", "darker", "brighter"),
+    "image.contrast": _Words("contrast"),
+    "image.blur": _Words("blur", "sharper", "softer"),
+    "image.saturation": _Words("saturation", "paler", "more colourful"),
+    "image.colour_a": _Words("colour from green to red", "greener", "redder"),
+    "image.colour_b": _Words("colour from blue to yellow", "bluer", "yellower"),
+    "image.dark": _Words("share of dark pixels"),
+    "image.burnt": _Words("share of burnt-out pixels"),
+    "predictions": _Words("objects an image", "fewer", "more"),
+    "area": _Words("size of objects, as a share of the image", "smaller", "larger"),
+    "aspect": _Words("width of objects over their height", "narrower", "wider"),
+    "x": _Words("place of objects from left to right", "further left", "further right"),
+    "y": _Words("place of objects from top to bottom", "further up", "further down"),
+    "angle": _Words("angle of objects"),
+    "mask_share": _Words("share of the image that is covered", "less", "more"),
+    "score": _Words("score"),
+    "margin": _Words("margin between the best two scores", "narrower", "wider"),
+    "entropy": _Words("entropy of the scores"),
+    "answer_length": _Words("length of answers", "shorter", "longer"),
+    "latency_ms": _Words("latency in milliseconds", "faster", "slower"),
+    "width": _Words("width of images in pixels", "narrower", "wider"),
+    "height": _Words("height of images in pixels"),
+    "bytes_per_pixel": _Words("bytes of a pixel in the file", "fewer", "more"),
+}
+
+_PREDICTION_SIGNALS = {
+    "label", "score", "margin", "entropy", "predictions", "area", "aspect", "x", "y", "angle",
+    "mask_share", "answer_length",
+}  # fmt: skip
+_DETAILS = {
+    "area", "aspect", "x", "y", "angle", "margin", "entropy", "latency_ms", "bytes_per_pixel",
+}  # fmt: skip
+"""Signals that are named after all others: they follow from those, or say little to a person."""
+
+_FILE_SIGNALS = {"width", "height", "bytes_per_pixel"}
+
+
+class Change(NamedTuple):
+    """Texts about how a signal changed."""
+
+    signal: str
+    """Name of the signal."""
+    title: str
+    direction: str
+    """Such as `darker`; empty if there is none."""
+    before: str
+    after: str
+    unit: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are values before and after."""
+        return bool(self.before and self.after)
+
+    @property
+    def sentence_part(self) -> str:
+        """The change as a part of a sentence."""
+        if not self.is_known:
+            return self.title
+        direction = f" ({self.direction})" if self.direction else ""
+        return f"{self.title} from {self.before} to {self.after}{direction}"
+
+
+def changes(report: Report) -> list[Change]:
+    """Describe the signals with an alarm, in the order of `alarms_in_reading_order`."""
+    return [describe_change(signal, report) for signal in alarms_in_reading_order(report.signals)]
+
+
+def alarms_in_reading_order(signals: Sequence[Signal]) -> list[Signal]:
+    """Return the signals with an alarm: what a person sees first, then embeddings and details, each by effect."""
+    alarms = [signal for signal in sorted_by_effect(signals) if signal.alarm]
+    return sorted(alarms, key=lambda signal: (signal.name in _DETAILS, signal.kind == "embedding"))
+
+
+def describe_change(signal: Signal, report: Report) -> Change:
+    """Describe how a signal changed."""
+    if signal.kind == "embedding":
+        return _embedding_change(signal, report)
+    if signal.kind == "categorical":
+        return _label_change(signal)
+    return _number_change(signal)
+
+
+def headline(report: Report) -> str:
+    """Say in one sentence what changed; an empty text for an evaluation."""
+    if report.kind == "evaluation" or report.status == "error":
+        return ""
+    named = changes(report)
+    if report.status == "insufficient" or not report.signals:
+        return "There are too few images to say whether anything changed."
+    if not named:
+        return "Nothing changed."
+    known = [change for change in named if change.is_known] or named
+    parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
+    listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"Changed: {listed}{_place(report)}."
+
+
+def explanation(report: Report) -> str:
+    """Say how many signals changed, what was compared, and what to look at first."""
+    if report.kind == "evaluation" or report.status == "error":
+        return ""
+    baseline = report.data.baseline
+    counts = f"{report.data.current.n:,} images with {baseline.n if baseline else 0:,}"
+    sentences = [verdict(report), f"Compared: {counts} of the baseline."]
+    alarms = {signal.name for signal in report.signals if signal.alarm}
+    if alarms:
+        sentences.append(_what_to_look_at(alarms))
+    return " ".join(sentences)
+
+
+def _what_to_look_at(names: set[str]) -> str:
+    """Say where to look first, by which kinds of signals changed."""
+    has_image = any(name.startswith("image.") or name == "embedding" for name in names)
+    has_file = bool(names & _FILE_SIGNALS)
+    has_prediction = bool(names & _PREDICTION_SIGNALS)
+    if has_image:
+        answers = "and so did the answers" if has_prediction else "the answers did not"
+        return f"The images themselves changed, {answers}: look at the light, the lens and what the camera sees."
+    if has_file:
+        return "The files of the images changed: look at the camera's resolution and compression."
+    if has_prediction:
+        return "The images are as usual but the answers changed: look at what the images show, and at the model."
+    if names == {"latency_ms"}:
+        return "Images and answers are as usual; only the time that they take changed: look at the server."
+    return "Images and answers are as usual; what is sent with the images changed: look at who sends them."
+
+
+def _place(report: Report) -> str:
+    """Name the part of the window that moved most, if it moved more than the rest."""
+    if report.kind != "drift" or not report.slices:
+        return ""
+    first = report.slices[0]
+    others = sum(slice_.by == first.by for slice_ in report.slices) - 1
+    more = f" and {others:,} more" if others else ""
+    return (
+        f", most where {one_line(first.by.removeprefix('meta.'))} is {one_line(first.value)}{more}"
+    )
+
+
+def _number_change(signal: Signal) -> Change:
+    words = _WORDS.get(signal.name) or _Words(one_line(signal.name.removeprefix("meta.")))
+    before, after = signal.before, signal.after
+    if before is None or after is None:
+        return Change(signal.name, words.title, "", "", "")
+    difference = after.mean - before.mean
+    if signal.shift is not None and abs(difference) < signal.shift / 2:
+        return Change(
+            signal.name,
+            f"spread of {words.title}",
+            "wider" if _range(after) >= _range(before) else "narrower",
+            _number(_range(before), _range(after)),
+            _number(_range(after), _range(before)),
+        )
+    return Change(
+        signal.name,
+        words.title,
+        words.rises if difference > 0 else words.falls,
+        _number(before.mean, after.mean),
+        _number(after.mean, before.mean),
+    )
+
+
+def _range(level: Level) -> float:
+    """Return how far the middle four fifths of the values reach."""
+    return level.high - level.low
+
+
+def _number(value: float, other: float) -> str:
+    """Format a number with as many digits as tell it from another."""
+    difference = abs(value - other)
+    for digits in range(4):
+        if difference >= 5 * 10.0**-digits:
+            return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return format_brief(value)
+
+
+def _label_change(signal: Signal) -> Change:
+    """Describe the label whose share changed most."""
+    shares = [
+        [count / max(sum(side), 1) for count in side]
+        for side in (signal.histogram.baseline, signal.histogram.current)
+    ]
+    if not signal.histogram.edges or not all(shares):
+        return Change(signal.name, one_line(signal.name), "", "", "")
+    gains = [after - before for before, after in zip(*shares, strict=True)]
+    index = max(range(len(gains)), key=lambda place: abs(gains[place]))
+    if signal.name.endswith(_PRESENCE_SUFFIX):
+        index = [str(edge) for edge in signal.histogram.edges].index("yes")
+        title = f"share of images with {one_line(signal.name.removesuffix(_PRESENCE_SUFFIX))}"
+    else:
+        name = one_line(signal.name.removeprefix("meta."))
+        title = f"share of the {name} {one_line(str(signal.histogram.edges[index]))}"
+    before, after = shares[0][index], shares[1][index]
+    return Change(
+        signal.name,
+        title,
+        "more" if after > before else "fewer",
+        _percent(before),
+        _percent(after),
+    )
+
+
+def _embedding_change(signal: Signal, report: Report) -> Change:
+    title = "share of images unlike the baseline"
+    share = report.unlike_share
+    if share is None or share <= 0.05:
+        return Change(signal.name, "what the images show, as the model sees it", "", "", "")
+    return Change(signal.name, title, "more", "5 %", _percent(share))
+
+
+def format_p_value(value: float | None) -> str:
+    """Format a p-value with its sign of comparison, such as `p < 0.001`."""
+    is_tiny = value is not None and value < 0.001
+    text = "p < 0.001" if is_tiny else f"p {format_brief(value)}"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return (
+        f"{percent:.1f} %" if 0 < percent < 10 and percent != round(percent) else f"{percent:.0f} %"
+    )

@@ -1,0 +1,37 @@
+"""Spans of time such as `15m`, and moments, as clients write them."""
+
+import re
+
+from quadriga.store.errors import QueryError
+from quadriga.store.query.filter_errors import unexpected_value
+from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
+
+DAY_S = 86_400
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
+_SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+
+
+def moment_us(text: str | None, now_us: int, name: str) -> int | None:
+    """Return a moment in microseconds since 1970; None of None.
+
+    Raises:
+        QueryError: The text is not a moment; the message has its name.
+    """
+    try:
+        return None if text is None else parse_moment_us(text, now_us)
+    except ValueError as error:
+        raise unexpected_value(name, EXPECTED_MOMENT, text) from error
+
+
+def parse_span_s(text: str, name: str = "") -> int:
+    """Return the seconds of a span such as `15m`.
+
+    Raises:
+        QueryError: The text is not a span.
+    """
+    match = _SPAN_PATTERN.fullmatch(text)
+    if match is None:
+        raise QueryError(
+            f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
+        )
+    return int(match[1]) * _SECONDS_BY_UNIT[match[2]]

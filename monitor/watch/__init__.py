@@ -1,0 +1,1 @@
+"""What schedules of drift and of evaluations share: due windows, files of their history, alerts."""

@@ -1,0 +1,135 @@
+"""What one process takes in at once: the bytes of request bodies over all connections, and the time that a body has.
+
+A body counts from its first byte until its response is complete, however it waits. Only received bytes count, so a
+client that announces much holds nothing back from others.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from litestar.types import Receive, Scope
+from litestar.types.asgi_types import HTTPReceiveMessage
+
+from quadriga.proto.errors import IntakeFull, TooSlow
+
+
+class Intake:
+    """Bytes of the bodies that a process holds, with their limits, and what was refused; used on one event loop.
+
+    Args:
+        max_bytes: Maximum bytes of all bodies together.
+        body_timeout_s: Time that a body has to arrive.
+        bytes_per_s: Rate at which a body that goes on gains more time.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int = 512 * 1024 * 1024,
+        body_timeout_s: float = 30.0,
+        bytes_per_s: int = 32 * 1024,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.body_timeout_s = body_timeout_s
+        self.bytes_per_s = bytes_per_s
+        self.held_bytes = 0
+        self.refused_bodies = 0
+        self.late_bodies = 0
+        self.refused_connections = 0
+
+    def counters(self) -> dict[str, int]:
+        """Return what is held and what was refused, for metrics; names that end in `_total` only rise."""
+        return {
+            "body_bytes": self.held_bytes,
+            "bodies_refused_total": self.refused_bodies,
+            "bodies_late_total": self.late_bodies,
+            "connections_refused_total": self.refused_connections,
+        }
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Hold the bytes of a body that has arrived; raises IntakeFull if they are too many."""
+        self.take(size)
+        try:
+            yield
+        finally:
+            self.held_bytes -= size
+
+    def take(self, size: int, announced: int = 0) -> None:
+        """Count bytes that have arrived, if they and those `announced` to follow have room.
+
+        Raises:
+            IntakeFull: They have not.
+        """
+        if self.held_bytes + size + announced > self.max_bytes:
+            self.refused_bodies += 1
+            raise IntakeFull(
+                f"expected at most {self.max_bytes} bytes of request bodies at once, got more"
+            )
+        self.held_bytes += size
+
+    @contextmanager
+    def receiving(self, scope: Scope, receive: Receive) -> Iterator[Receive]:
+        """Return a `receive` that counts a request's body and limits its time; its bytes are held until the end."""
+        body = _Body(self, scope, receive)
+        try:
+            yield body.receive
+        finally:
+            self.held_bytes -= body.size
+
+
+class _Body:
+    """The body of one request, as it arrives."""
+
+    def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
+        self._intake = intake
+        self._scope = scope
+        self._receive = receive
+        self._waited_s = -1.0
+        self._complete = False
+        self.size = 0
+
+    async def receive(self) -> HTTPReceiveMessage:
+        """Receive the next message of a request.
+
+        Raises:
+            IntakeFull: All bodies together are too large.
+            TooSlow: The body does not arrive in time.
+        """
+        if self._complete:  # what follows is the end of the connection
+            return await self._receive()  # type: ignore[return-value]  # no websockets
+        if self._waited_s < 0:
+            self._waited_s = 0.0
+            self._intake.take(0, announced=self._announced())
+        message = await self._next_in_time()
+        if message["type"] != "http.request":
+            self._complete = True
+            return message
+        size = len(message["body"])
+        self._intake.take(size)
+        self.size += size
+        self._complete = not message["more_body"]
+        return message
+
+    def _announced(self) -> int:
+        for name, value in self._scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                return int(value)
+        return 0
+
+    async def _next_in_time(self) -> HTTPReceiveMessage:
+        """Wait for a message; the time between messages is the server's and does not count."""
+        intake, loop = self._intake, asyncio.get_running_loop()
+        allowed_s = intake.body_timeout_s + self.size / intake.bytes_per_s
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(allowed_s - self._waited_s):
+                message = await self._receive()
+        except TimeoutError:
+            intake.late_bodies += 1
+            raise TooSlow(
+                f"expected a whole body within {intake.body_timeout_s:g} s, and 1 s more for each "
+                f"{intake.bytes_per_s} bytes, got {self.size} bytes in {allowed_s:.1f} s"
+            ) from None
+        self._waited_s += loop.time() - began_s
+        return message  # type: ignore[return-value]  # no websockets

@@ -1,0 +1,204 @@
+"""The task of each statement of a bulk request, from what it says, what it annotates, and what it is joined to now."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.changes.ground_truth import (
+    Subject,
+    candidate_ids,
+    join_values,
+    read_subjects,
+)
+from quadriga.store.changes.truth_requests import Line, ParsedStatements, Refusal
+from quadriga.store.database import execute_in
+from quadriga.store.errors import ChangeError
+from quadriga.store.records import TruthStatement, json_text
+from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
+
+MAX_MATCHED = 20_000
+"""Maximum number of stored inferences that the statements of one request may match."""
+
+MAX_EXPANDED_BYTES = 64 << 20
+"""Maximum size of the annotations that a filter repeats for each match."""
+
+_PINNED = ("id", "request_id")
+"""Joins whose inferences are all of one task and one model."""
+
+JoinedSubjects = dict[tuple[str, str], list[Subject]]
+"""The inferences that are stored now, by the join and the value that select them."""
+
+FindMatches = Callable[[Collection[int]], set[int]]
+"""Returns those of some ids that a filter matches."""
+
+
+class ScopedStatements(NamedTuple):
+    """Statements that can be journaled, and the lines that cannot."""
+
+    statements: list[TruthStatement]
+    refused: list[Refusal]
+    stated: int
+    """Number of lines that became statements."""
+
+
+def joined_subjects(connection: sa.Connection, lines: Sequence[Line]) -> JoinedSubjects:
+    """Return the stored inferences that lines are joined to.
+
+    Raises:
+        ChangeError: There are more than `MAX_MATCHED`.
+    """
+    pairs = {(line.statement.join, line.statement.value) for line in lines}
+    ids = candidate_ids(connection, pairs, MAX_MATCHED)
+    if len(ids) > MAX_MATCHED:
+        raise ChangeError(
+            f"expected statements that match at most {MAX_MATCHED} inferences, got more"
+        )
+    joins = {join for join, _ in pairs}
+    joined: JoinedSubjects = defaultdict(list)
+    for subject in read_subjects(connection, ids):
+        for pair in join_values(subject, joins):
+            if pair in pairs:
+                joined[pair].append(subject)
+    return joined
+
+
+def stated_tasks(
+    connection: sa.Connection, lines: Sequence[Line]
+) -> dict[tuple[str, str], set[str]]:
+    """Return the tasks of earlier statements with the join and the value of lines that remove ground truth."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for line in lines:
+        if line.statement.annotations is None:
+            values[line.statement.join].add(line.statement.value)
+    tasks: dict[tuple[str, str], set[str]] = defaultdict(set)
+    query = "SELECT DISTINCT value, task FROM truth WHERE join_on = ? AND value IN ({})"
+    for join, of_join in values.items():
+        for value, task in execute_in(connection, query, of_join, (join,)):
+            tasks[join, value].add(task)
+    return tasks
+
+
+def scope_statements(
+    parsed: ParsedStatements,
+    joined: JoinedSubjects,
+    earlier: dict[tuple[str, str], set[str]],
+    find_matches: FindMatches | None,
+) -> ScopedStatements:
+    """Give each line its task, and refuse those that fit no task; with a filter, state them by the ids of its matches.
+
+    A line without a task takes it from the inference or the request that it names, else from its annotations. One
+    without annotations takes that of the other lines, if that is one, else that of all inferences that it is joined to.
+    """
+    refused = list(parsed.refused)
+    lines: list[Line] = []
+    tasks = {task for line in parsed.lines if (task := _own_task(line.statement)) is not None}
+    common_task = tasks.pop() if len(tasks) == 1 else None
+    for line in parsed.lines:
+        pair = line.statement.join, line.statement.value
+        try:
+            task = _task(line, joined.get(pair, []), earlier.get(pair, set()), common_task)
+        except ChangeError as error:
+            refused.append(line.refuse(str(error)))
+        else:
+            scoped = msgspec.structs.replace(line.statement, task=task)
+            lines.append(line._replace(statement=scoped))
+    if find_matches is None:
+        statements = [line.statement for line in lines]
+        return ScopedStatements(statements, _sorted(refused), len(lines))
+    return _stated_by_id(lines, joined, refused, find_matches)
+
+
+def _own_task(statement: TruthStatement) -> str | None:
+    return statement.task or annotated_task(statement.annotations or ())
+
+
+def _task(
+    line: Line, subjects: Sequence[Subject], earlier: set[str], common_task: str | None
+) -> str:
+    """Return the task of a line; raise a `ChangeError` if its annotations do not fit, or none follows."""
+    statement, annotations = line.statement, line.statement.annotations or ()
+    where = f"{line.place}.annotations"
+    in_scope = [subject for subject in subjects if statement.model in ("", subject.model)]
+    if statement.join in _PINNED and subjects:
+        return _pinned_task(line, subjects[0])
+    if statement.task is not None:
+        check_fit(statement.task, annotations, where)
+        return statement.task
+    if annotations:
+        task = annotated_task(annotations)
+        if task is None:
+            raise ChangeError(
+                f"{where}: expected annotations of one task, got {describe_kinds(annotations)}"
+            )
+        return task
+    if common_task is not None:
+        return common_task
+    if statement.join in _PINNED:  # whatever arrives under this id is of one task
+        return ""
+    tasks = {subject.task for subject in in_scope} or earlier
+    if len(tasks) == 1:
+        return tasks.pop()
+    joined_to = f"inferences of {' and '.join(sorted(tasks))}" if tasks else "no inference"
+    raise ChangeError(
+        f"{line.place}: task is required, because there are no annotations and it is joined to {joined_to}"
+    )
+
+
+def _pinned_task(line: Line, subject: Subject) -> str:
+    statement = line.statement
+    if statement.task not in (None, subject.task):
+        raise ChangeError(
+            f"{line.place}: expected the task of the inference, {subject.task}, got {statement.task}"
+        )
+    if statement.model not in ("", subject.model):
+        raise ChangeError(
+            f"{line.place}: expected the model of the inference, {subject.model!r:.80}, got {statement.model!r:.80}"
+        )
+    check_fit(subject.task, statement.annotations or (), f"{line.place}.annotations")
+    return subject.task
+
+
+def _stated_by_id(
+    lines: Sequence[Line],
+    joined: JoinedSubjects,
+    refused: list[Refusal],
+    find_matches: FindMatches,
+) -> ScopedStatements:
+    targets: list[list[Subject]] = []
+    for line in lines:
+        statement = line.statement
+        targets.append(
+            [
+                subject
+                for subject in joined.get((statement.join, statement.value), ())
+                if subject.is_in_scope(statement.task or "", statement.model)
+                and fits(subject.task, statement.annotations or ())
+            ]
+        )
+    matching = find_matches({subject.seq for subjects in targets for subject in subjects})
+    statements: list[TruthStatement] = []
+    stated = size_bytes = 0
+    for line, subjects in zip(lines, targets, strict=True):
+        seqs = [subject.seq for subject in subjects if subject.seq in matching]
+        if not seqs:
+            reason = f"no stored inference of {line.statement.task or 'any task'} with this value matches where"
+            refused.append(line.refuse(f"{line.place}: {reason}"))
+            continue
+        stated += 1
+        size_bytes += len(seqs) * len(json_text(line.statement.annotations))
+        if size_bytes > MAX_EXPANDED_BYTES:
+            raise ChangeError(
+                f"expected annotations of at most {MAX_EXPANDED_BYTES} bytes for all inferences that match where, "
+                "got more: state them in several requests"
+            )
+        statements += [
+            msgspec.structs.replace(line.statement, join="id", value=str(seq)) for seq in seqs
+        ]
+    return ScopedStatements(statements, _sorted(refused), stated)
+
+
+def _sorted(refused: Sequence[Refusal]) -> list[Refusal]:
+    return sorted(refused, key=lambda refusal: refusal.position)

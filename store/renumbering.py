@@ -1,0 +1,169 @@
+"""New ids for records whose id the database has for another record.
+
+Servers with the same worker numbers give out the same ids. The record that comes second gets an id of the same
+millisecond that follows from its content, so that moving the same journal again finds it there.
+"""
+
+import logging
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.database import stored_ids
+from quadriga.store.errors import StoreError
+from quadriga.store.ids import COUNTER_BITS, replacement_id
+from quadriga.store.records import (
+    ImageSignals,
+    JournaledChange,
+    JournaledRecord,
+    SignalsOfImages,
+    json_text,
+)
+from quadriga.store.rows import read_records, storable_text
+
+_FILE = "renumbered.jsonl"
+_LINE_BYTES = 80  # each line is padded to as many, so that the size of the file is a count
+_MAX_TRIES = 1 << COUNTER_BITS
+_decoder = msgspec.json.Decoder(JournaledRecord)
+_standard_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_log = logging.getLogger(__name__)
+
+
+class _Renumbered(msgspec.Struct, frozen=True):
+    """A line of the file."""
+
+    id: str
+    stored_as: str
+
+
+class JournaledPayload(NamedTuple):
+    """A record as it stands in the journal."""
+
+    seq: int
+    payload: bytes
+    is_imported: bool = False
+    """Imported records keep the id that the file gives them: importing twice is importing once."""
+
+
+class Renumbering:
+    """Chooses ids for the records of one journal, and keeps the new ones in a file of the data folder."""
+
+    def __init__(self, data_directory: Path) -> None:
+        self._path = data_directory / _FILE
+        self._new_ids: dict[int, int] = {}
+        if self._path.exists():
+            for line in self._path.read_bytes().splitlines(keepends=True):
+                # One cut short by a crash was never committed; a damaged one may stop no record.
+                with suppress(msgspec.MsgspecError, ValueError):
+                    renumbered = msgspec.json.decode(line, type=_Renumbered)
+                    self._new_ids[int(renumbered.id)] = int(renumbered.stored_as)
+
+    def new_records(
+        self, connection: sa.Connection, payloads: Iterable[JournaledPayload]
+    ) -> list[JournaledRecord]:
+        """Return the records that are not stored yet, those whose id belongs to another record with a new id.
+
+        Raises:
+            StoreError: There is no free id for a record.
+            OSError: A new id cannot be written to the file.
+        """
+        payloads = list(payloads)
+        accepted: dict[int, JournaledRecord] = {}
+        existing_ids = stored_ids(connection, {entry.seq for entry in payloads})
+        conflicts: list[tuple[JournaledPayload, JournaledRecord]] = []
+        existing = {record.seq: record for record in read_records(connection, existing_ids)}
+        for entry in payloads:
+            known = existing.get(entry.seq) or accepted.get(entry.seq)
+            if known is not None and entry.is_imported:
+                continue
+            record = _decoder.decode(entry.payload)
+            if known is None:
+                accepted[record.seq] = record
+            elif _content(known) != _content(record):
+                conflicts.append((entry, record))
+        for entry, record in conflicts:
+            self._renumber(connection, entry, record, accepted)
+        return list(accepted.values())
+
+    def follow(self, change: JournaledChange) -> JournaledChange:
+        """Return a change with the signals of records under the ids that these were stored with."""
+        signals = change.change
+        if not self._new_ids or not isinstance(signals, SignalsOfImages):
+            return change
+        moved = [self._follow_signals(signals_of_image) for signals_of_image in signals.of]
+        return JournaledChange(change.seq, SignalsOfImages(moved))
+
+    def _follow_signals(self, signals: ImageSignals) -> ImageSignals:
+        new_id = self._new_ids.get(signals.seq, signals.seq)
+        return msgspec.structs.replace(signals, seq=new_id)
+
+    def _renumber(
+        self,
+        connection: sa.Connection,
+        entry: JournaledPayload,
+        record: JournaledRecord,
+        accepted: dict[int, JournaledRecord],
+    ) -> None:
+        """Add a record with a new id to those accepted, unless it is stored with that id already."""
+        standard = _standard_decoder.decode(record.standard)
+        standard["acknowledged_id"] = msgspec.Raw(json_text(str(entry.seq)).encode())
+        renumbered = msgspec.structs.replace(
+            record, standard=msgspec.Raw(msgspec.json.encode(standard))
+        )
+        key = zlib.crc32(entry.payload)
+        for attempt in range(_MAX_TRIES):
+            new_id = replacement_id(entry.seq, key + attempt)
+            other = accepted.get(new_id) or next(iter(read_records(connection, [new_id])), None)
+            if other is None:
+                accepted[new_id] = msgspec.structs.replace(renumbered, seq=new_id)
+                self._note(entry.seq, new_id)
+                return
+            if _content(other) == _content(renumbered):
+                return
+        raise StoreError(f"expected a free id beside {entry.seq}, got none")
+
+    def _note(self, seq: int, new_id: int) -> None:
+        if self._new_ids.get(seq) == new_id:  # the transaction is repeated
+            return
+        _log.error(
+            "id %d belongs to another record: stored as %d; another server with the same worker numbers, or a copy "
+            "of the data folder, writes the same database",
+            seq,
+            new_id,
+        )
+        line = msgspec.json.encode(_Renumbered(str(seq), str(new_id))).ljust(_LINE_BYTES - 1)
+        with self._path.open("ab") as file:
+            file.truncate(file.tell() // _LINE_BYTES * _LINE_BYTES)
+            file.write(line + b"\n")
+        self._new_ids[seq] = new_id
+
+
+def renumbered_count(data_directory: Path) -> int:
+    """Return how many records of a data folder were stored under another id than acknowledged."""
+    path = data_directory / _FILE
+    return path.stat().st_size // _LINE_BYTES if path.exists() else 0
+
+
+def _content(record: JournaledRecord) -> tuple[Any, ...]:
+    """Return what two records with one id agree in if they are the same.
+
+    Metadata changes later, and retention removes images; both are left out.
+    """
+    image = record.input
+    return (
+        storable_text(record.request_id),
+        record.image_no,
+        record.model,
+        record.task,
+        storable_text(record.action),
+        round(record.latency_ms * 1000),
+        (storable_text(image.name), image.hash, image.width, image.height, image.mime, image.bytes),
+        bytes(record.predictions),
+        record.status,
+        bytes(record.standard),
+    )

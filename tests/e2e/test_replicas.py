@@ -1,0 +1,169 @@
+"""Servers that share a PostgreSQL, each with a data folder of its own, give out different ids."""
+
+import json
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.postgres_server import PostgresServer
+from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
+
+MODEL = "shapes-classifier"
+LOAD_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.create(migrated=False)
+
+
+@pytest.fixture
+def image(shape: tuple[bytes, str]) -> bytes:
+    return shape[0]
+
+
+def replica(data: Path, url: str, *flags: str) -> ServerProcess:
+    return ServerProcess(data, SAMPLE_MODELS / MODEL, "--database", url, *flags)
+
+
+def worker_of(inference_id: str) -> int:
+    return int(inference_id) >> 12 & 1023
+
+
+def acknowledged_ids(server: ServerProcess, image: bytes, acknowledged: list[str]) -> None:
+    """Send images for a while, and collect the ids."""
+    body = json.dumps({"inputs": [image_input(image)]})
+    connection = HTTPConnection(server.host, timeout=60)
+    end_s = time.monotonic() + LOAD_S
+    while time.monotonic() < end_s:
+        connection.request("POST", f"/v2/models/{MODEL}/infer", body)
+        response = connection.getresponse()
+        answer = response.read()
+        assert response.status == 200, answer
+        acknowledged.append(response.headers["Quadriga-Inference-Ids"])
+    connection.close()
+
+
+def test_every_acknowledged_id_of_two_servers_is_found_once(
+    tmp_path: Path, url: str, image: bytes
+) -> None:
+    servers = [replica(tmp_path / name, url, "--workers", "2") for name in ("a", "b")]
+    for server in servers:
+        server.start(ready=False)
+    for server in servers:
+        server.wait_until(lambda server_=server: server_.call("GET", "/v2/health/ready")[0] == 200)
+    acknowledged: list[str] = []
+    threads = [
+        threading.Thread(target=acknowledged_ids, args=(server, image, acknowledged))
+        for server in servers * 2
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for server in servers:
+        server.query({"id": acknowledged[0]})  # waits for the journal of each
+    stored = [record["id"] for record in servers[0].query({})]
+    assert [server.stop() for server in servers] == [0, 0]
+    assert len(acknowledged) > 20
+    assert Counter(acknowledged) == Counter(stored)
+    assert len({worker_of(inference_id) for inference_id in acknowledged}) >= 2
+
+
+def test_a_killed_server_keeps_its_number_and_another_gets_the_next(
+    tmp_path: Path, url: str, image: bytes
+) -> None:
+    first, second = replica(tmp_path / "a", url).start(), replica(tmp_path / "b", url).start()
+    numbers = [worker_of(server.store(MODEL, image)) for server in (first, second)]
+    second.kill()
+    (tmp_path / "b" / "renumbered.jsonl").write_bytes(b"".ljust(79) + b"\n")
+    first.kill()
+    for server in (second, first):  # the other way round
+        server.start()
+    assert [worker_of(server.store(MODEL, image)) for server in (first, second)] == numbers
+    assert numbers == [0, 1]
+    metrics = second.request("GET", "/metrics")[2]
+    for line in (b"renumbered_total 1.0", b"clock_jumps_total 0.0", b"clock_ahead_seconds 0.0"):
+        assert b"\nquadriga_store_" + line + b"\n" in metrics
+    assert [first.stop(), second.stop()] == [0, 0]
+
+
+def test_a_copied_data_folder_is_refused_while_the_original_serves(
+    tmp_path: Path, url: str, image: bytes
+) -> None:
+    with replica(tmp_path / "a", url) as original:
+        original.store(MODEL, image)
+        shutil.copytree(tmp_path / "a", tmp_path / "copy")
+        copy = replica(tmp_path / "copy", url).start(ready=False)
+        assert copy.process is not None
+        assert copy.call("POST", f"/v2/models/{MODEL}/infer", {})[0] != 200
+        assert copy.process.wait(60) != 0
+        copy.stop()
+        assert "the data folder is a copy of one that a server on" in copy.log.read_text()
+        original.store(MODEL, image)
+        assert len(original.query({})) == 2
+
+
+def test_a_number_in_use_is_refused_with_what_to_do(tmp_path: Path, url: str, image: bytes) -> None:
+    with replica(tmp_path / "a", url, "--first-worker", "5") as first:
+        assert worker_of(first.store(MODEL, image)) == 5
+        second = replica(tmp_path / "b", url, "--first-worker", "4", "--workers", "2")
+        second.start(ready=False)
+        assert second.process is not None
+        assert second.process.wait(60) != 0
+        second.stop()
+        assert "choose another first_worker, or leave it out" in second.log.read_text()
+
+
+def test_a_server_that_was_here_before_starts_while_the_database_is_away(
+    tmp_path: Path, postgres: PostgresServer, url: str, image: bytes
+) -> None:
+    server = replica(tmp_path / "a", url).start()
+    acknowledged = [server.store(MODEL, image)]
+    server.kill()
+    postgres.stop("immediate")
+    try:
+        server.start()
+        acknowledged.append(server.store(MODEL, image))
+    finally:
+        postgres.start()
+    server.wait_until(lambda: server.call("POST", "/api/inferences/query", {})[0] == 200)
+    server.wait_until(
+        lambda: len(server.call("POST", "/api/inferences/query", {})[1]["inferences"]) == 2
+    )
+    assert {record["id"] for record in server.query({})} == {*acknowledged}
+    assert len({worker_of(inference_id) for inference_id in acknowledged}) == 1
+    assert server.stop() == 0
+
+
+def test_a_new_data_folder_is_not_ready_until_its_database_answers(
+    tmp_path: Path, postgres: PostgresServer, url: str, image: bytes
+) -> None:
+    postgres.stop("fast")
+    server = replica(tmp_path / "a", url)
+    try:
+        server.start(ready=False)
+        reason = "expected worker numbers from the database, got no answer"
+        server.wait_until(lambda: reason in server.call("GET", "/v2/health/ready")[1]["error"])
+        assert server.call("GET", "/v2/health/live")[0] == 200
+        body = {"inputs": [image_input(image)]}
+        assert server.call("POST", f"/v2/models/{MODEL}/infer", body)[0] != 200
+    finally:
+        postgres.start()
+    server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)
+    acknowledged = server.store(MODEL, image)
+    assert [record["id"] for record in server.query({})] == [acknowledged]
+    assert server.stop() == 0

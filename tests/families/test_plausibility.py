@@ -1,0 +1,105 @@
+"""What `validate` says of models that are read rightly, and of those that are read wrongly."""
+
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from quadriga.engine.validation import Validation, validate
+from tests.families.folders import HEIGHT, LABELS, WIDTH, Case, load, toml
+from tests.families.test_detectors import CASES, ORIENTED
+from tests.families.test_segmenters_and_classifiers import CLASSIFIERS, SEGMENTERS
+from tests.onnx_models import answering
+
+RIGHT = [*CASES, *ORIENTED, *SEGMENTERS, *CLASSIFIERS]
+
+
+def validated(folder, **parameters: Any) -> Validation:
+    image = folder / "image.png"
+    pixels = np.random.default_rng(7).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+    cv2.imwrite(str(image), pixels)
+    return validate(folder, image, folder / "picture.png", parameters)
+
+
+def failures(validation: Validation) -> list[str]:
+    return [check.name for check in validation.checks if not check.holds]
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+def test_a_model_that_is_read_rightly_passes_every_check(case, tmp_path):
+    load(case, tmp_path)
+    validation = validated(tmp_path)
+    assert not failures(validation), validation.checks
+    assert not validation.notes
+
+
+def detectors(family: str) -> Case:
+    return next(case for case in CASES if case.family == family)
+
+
+CONFUSED = [  # family of the outputs, family in model.toml, check that fails
+    ("yolox", "yolox-decoded", "boxes have the size of objects"),
+    ("yolox", "yolov5", "boxes have the size of objects"),
+    ("ultralytics-rtdetr", "ultralytics-end2end", "boxes have the size of objects"),
+    ("ultralytics-end2end", "ultralytics-rtdetr", "boxes inside the image"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "failure"), CONFUSED)
+def test_boxes_that_are_read_wrongly_are_noticed_and_the_right_family_named(
+    right, wrong, failure, tmp_path
+):
+    case = detectors(right)
+    path = answering(tmp_path / "model.onnx", case.outputs, image=case.image)
+    (path.parent / "model.toml").write_text(toml(wrong)["model.toml"])
+    validation = validated(tmp_path)
+    assert failure in failures(validation), validation.checks
+    assert f'family = "{right}" fits better: 2 predictions' in validation.notes
+
+
+BOXES = np.zeros((300, 6), np.float32)
+BOXES[:, :4] = 20 + np.arange(300)[:, None] % 60 + np.float32([0, 0, 9, 9])
+FULL = np.float32([[[9] * 8] * 8, [[0] * 8] * 8])
+
+
+def boxes_of(scores, class_ids):
+    rows = BOXES.copy()
+    rows[: len(scores), 4] = scores
+    rows[: len(class_ids), 5] = class_ids
+    return {"out": rows}
+
+
+def outputs_of(*scores: float):
+    return {"out": np.float32(scores)}
+
+
+ACTIVATION = '[output]\nactivation = "{}"'
+SIGNS = [  # outputs, family, further lines of model.toml, check that fails or beginning of the note
+    (boxes_of([4.5, 3], [1, 2]), "ultralytics-end2end", "", "scores from 0 to 1"),
+    (boxes_of([0.9] * 300, [0, 1] * 150), "ultralytics-end2end", "", None),
+    (boxes_of([0.9] * 30, [1] * 30), "ultralytics-end2end", "", "all 30 boxes are of one label, cat"),
+    (boxes_of([0.9] * 30, [0, 1] * 15), "ultralytics-end2end", "[defaults]\nmax_detections = 9",
+     "exactly the limit of 9 predictions"),
+    (FULL, "unet", "", "one label everywhere, ant"),
+    (FULL[:1] - 4, "u2net", "", "map of probabilities, as U²-Net's"),
+    (FULL[:1] - 4, "binary-unet", "", "one label everywhere, ant"),
+    (outputs_of(0.2, 0.3, 0.5), "plain-classifier", ACTIVATION.format("softmax"),
+     "outputs are no probabilities yet, as activation is softmax"),
+    (outputs_of(0.2, 3, -5), "plain-classifier", ACTIVATION.format("none"),
+     "outputs are probabilities, as activation is none"),
+    (outputs_of(0.9, 0.9, 0.2), "plain-classifier", ACTIVATION.format("none"), None),
+    (outputs_of(0.2, 3, -5), "plain-classifier", "", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "family", "more", "sign"), SIGNS)
+def test_signs_of_a_wrong_reading(outputs, family, more, sign, tmp_path):
+    outputs = outputs if isinstance(outputs, dict) else {"out": outputs}
+    labels = LABELS[: len(FULL)] if family == "unet" else LABELS
+    labels = labels[:1] if family in ("u2net", "binary-unet") else labels
+    answering(tmp_path / "model.onnx", outputs, image=("images", [1, 3, 96, 96]))
+    (tmp_path / "model.toml").write_text(toml(family, more, labels)["model.toml"])
+    validation = validated(tmp_path)
+    signs = [*failures(validation), *validation.notes]
+    assert any(text.startswith(sign) for text in signs) if sign else not signs

@@ -1,0 +1,46 @@
+"""A client of the gRPC port, for tests: RPCs by the names of their methods."""
+
+import grpc
+
+from quadriga.proto.grpc_messages import POOL, SERVICE, message_class
+
+
+class Client:
+    """A channel, and calls by the names of the methods."""
+
+    def __init__(self, address: str) -> None:
+        options = {
+            "grpc.max_send_message_length": -1,
+            "grpc.max_receive_message_length": -1,
+            "grpc.use_local_subchannel_pool": 1,
+        }
+        self.channel = grpc.insecure_channel(address, list(options.items()))
+
+    def call(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
+        """Call an RPC with a message, bytes, or the fields of its message."""
+        return self.call_whole(method, request, service=service, timeout=timeout, **fields)[0]
+
+    def call_whole(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
+        """Call an RPC; gives the answer and the call."""
+        described = POOL.FindServiceByName(service).methods_by_name.get(method)
+        if request is None:
+            request = message_class(described.input_type)(**fields)
+        body = request if isinstance(request, bytes) else request.SerializeToString()
+        read = None if described is None else message_class(described.output_type).FromString
+        rpc = self.channel.unary_unary(f"/{service}/{method}", None, read)
+        return rpc.with_call(body, timeout=timeout)
+
+    def stream(self, requests, answer="ModelStreamInferResponse"):
+        """Open ModelStreamInfer."""
+        rpc = self.channel.stream_stream(
+            f"/{SERVICE}/ModelStreamInfer",
+            message_class("ModelInferRequest").SerializeToString,
+            message_class(answer).FromString,
+        )
+        return rpc(requests, timeout=60)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()

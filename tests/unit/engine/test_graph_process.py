@@ -1,0 +1,241 @@
+"""A model in a process of its own: what it answers, and what happens when the process ends or passes a limit."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from quadriga.engine.crash_record import CrashRecord
+from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits
+from quadriga.engine.session import LoadError, RunError, Session
+from quadriga.proto.errors import ModelNotReady
+from tests.onnx_models import allocating, dividing, doubling, endless, several, tripling
+
+LIMITS = ProcessLimits(memory_mb=512, run_s=60, load_s=60)
+ONES = {"x": np.ones((1, 3), np.float32)}
+POISON = {"a": np.array([-(2**31)], np.int32), "b": np.array([-1], np.int32)}
+GOOD = {"a": np.array([6], np.int32), "b": np.array([3], np.int32)}
+
+
+def opened(path, limits=LIMITS, crashes=None):
+    """Open a model in a process of its own, as one that is loaded."""
+    graphs = ProcessGraphs("m", "1", limits, crashes)
+    session = Session(path, graphs=graphs)
+    graphs.end_loading()
+    return session, graphs
+
+
+def until(condition, timeout_s=60):
+    """Wait until a condition holds."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def runs_again(session, feeds):
+    """Return whether a run succeeds."""
+    try:
+        session.run(feeds)
+    except ModelNotReady:
+        return False
+    return True
+
+
+def pid_of(graphs):
+    return graphs._slot.running.process.pid
+
+
+def is_running(pid):
+    """Return whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def double(tmp_path_factory):
+    session, graphs = opened(doubling(tmp_path_factory.mktemp("m") / "model.onnx"))
+    yield session, graphs
+    graphs.close()
+
+
+def test_it_answers_as_the_same_graph_in_this_process(double, tmp_path):
+    session, _ = double
+    local = Session(doubling(tmp_path / "model.onnx"))
+    assert session.inputs == local.inputs
+    assert session.outputs == local.outputs
+    for rows in (0, 1, 1000, 3_000_000):
+        feeds = {"x": np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)}
+        assert np.array_equal(session.run(feeds)["y"], local.run(feeds)["y"])
+
+
+def test_it_takes_texts_numbers_and_truth_values(tmp_path):
+    session, graphs = opened(several(tmp_path / "model.onnx"))
+    feeds = {
+        "tag_bytes": np.array(["a", "\N{SNOWMAN}"], dtype=object),
+        "signal": np.array([[1, 2], [3, 4]], np.int32),
+        "flag": np.array([True, False]),
+    }
+    outputs = session.run(feeds)
+    assert {name: outputs[f"same_{name}"].tolist() for name in feeds} == {
+        name: array.tolist() for name, array in feeds.items()
+    }
+    graphs.close()
+
+
+def test_many_threads_run_it_at_once(double):
+    session, _ = double
+    wrong = []
+
+    def run(number):
+        feeds = {"x": np.full((50, 3), number, np.float32)}
+        answers = [session.run(feeds)["y"] for _ in range(30)]
+        wrong.extend(answer for answer in answers if not (answer == 2 * number).all())
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+def test_what_onnxruntime_refuses_is_an_error_of_the_run(double):
+    session, _ = double
+    with pytest.raises(RunError, match="invalid dimensions"):
+        session.run({"x": np.ones((1, 4), np.float32)})
+    with pytest.raises(RunError):
+        session.run({"x": np.ones((1, 3), np.int64)})
+    assert session.run(ONES)["y"].tolist() == [[2, 2, 2]]
+
+
+def test_a_graph_that_onnxruntime_refuses_is_an_error_of_the_load(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(doubling(path).read_bytes()[:-7])
+    graphs = ProcessGraphs("m", "1", LIMITS)
+    with pytest.raises(LoadError):
+        Session(path, graphs=graphs)
+    graphs.close()
+
+
+def test_a_crash_is_answered_with_its_signal_and_the_process_started_again(tmp_path):
+    crashes = CrashRecord()
+    session, graphs = opened(dividing(tmp_path / "model.onnx"), crashes=crashes)
+    before = pid_of(graphs)
+    with pytest.raises(ModelNotReady, match="process of model 'm' version 1 was ended by SIGFPE"):
+        session.run(POISON)
+    until(lambda: runs_again(session, GOOD))
+    assert pid_of(graphs) != before
+    assert crashes.refusal("m", "1") is None
+    with pytest.raises(ModelNotReady, match="SIGFPE"):
+        session.run(POISON)
+    assert "ended its process 2 times" in crashes.refusal("m", "1").reason
+    graphs.close()
+
+
+def test_requests_beside_a_crash_are_answered_with_its_reason(tmp_path):
+    session, graphs = opened(dividing(tmp_path / "model.onnx"))
+    errors, stop = [], threading.Event()
+
+    def run():
+        while not stop.is_set():
+            try:
+                assert session.run(GOOD)["quotient"].tolist() == [2]
+            except ModelNotReady as error:
+                errors.append(str(error))
+                time.sleep(0.02)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(ModelNotReady, match="SIGFPE"):
+        session.run(POISON)
+    until(lambda: runs_again(session, GOOD))
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert all("SIGFPE" in error for error in errors)
+    graphs.close()
+
+
+def test_a_run_that_needs_too_much_memory_is_refused_and_the_process_goes_on(tmp_path):
+    session, graphs = opened(allocating(tmp_path / "model.onnx"))
+    before = pid_of(graphs)
+    with pytest.raises(ModelNotReady, match="needs more than the 512 MiB"):
+        session.run({"n": np.array([1_600_000_000], np.int64)})
+    assert session.run({"n": np.array([1000], np.int64)})["mean"] == 0
+    assert pid_of(graphs) == before
+    graphs.close()
+
+
+def test_a_run_without_end_is_ended_at_its_limit_and_the_process_started_again(tmp_path):
+    limits = ProcessLimits(run_s=1, load_s=60)
+    session, graphs = opened(endless(tmp_path / "model.onnx"), limits)
+    with pytest.raises(ModelNotReady, match="was ended: a run did not end within 1 s"):
+        session.run(ONES)
+    until(lambda: graphs._slot.running is not None)
+    graphs.close()
+
+
+def test_a_run_whose_request_is_over_is_stopped_and_the_process_goes_on(tmp_path):
+    session, graphs = opened(endless(tmp_path / "model.onnx"))
+    before = pid_of(graphs)
+    options = SimpleNamespace(terminate=False)
+    timer = threading.Timer(0.3, setattr, (options, "terminate", True))
+    timer.start()
+    with pytest.raises(RunError, match="terminate"):
+        session._session.run(["y"], ONES, options)
+    assert pid_of(graphs) == before
+    graphs.close()
+
+
+def test_a_process_that_ends_while_it_loads_is_an_error_of_the_load(tmp_path):
+    graphs = ProcessGraphs("m", "1", LIMITS)
+    graphs._slot.running.process.kill()
+    with pytest.raises(LoadError, match="was ended by SIGKILL"):
+        Session(doubling(tmp_path / "model.onnx"), graphs=graphs)
+    graphs.close()
+
+
+def test_the_process_ends_with_its_model(tmp_path):
+    session, graphs = opened(tripling(tmp_path / "model.onnx"))
+    pid = pid_of(graphs)
+    assert is_running(pid)
+    del session, graphs
+    gc.collect()
+    until(lambda: not is_running(pid))
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in-an-endless-run"])
+def test_the_process_ends_with_its_worker_also_by_sigkill(tmp_path, busy):
+    endless(tmp_path / "model.onnx")
+    code = (
+        "import sys, threading, time, numpy as np\nfrom pathlib import Path\n"
+        "from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits\n"
+        "from quadriga.engine.session import Session\n"
+        "graphs = ProcessGraphs('m', '1', ProcessLimits(run_s=600, load_s=600))\n"
+        f"session = Session(Path({str(tmp_path / 'model.onnx')!r}), graphs=graphs)\n"
+        "graphs.end_loading()\n"
+        f"if {busy}:\n"
+        "    feeds = {'x': np.ones((1, 3), np.float32)}\n"
+        "    threading.Thread(target=session.run, args=(feeds,)).start()\n"
+        "    time.sleep(0.5)\n"
+        "print(graphs._slot.running.process.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pid = int(worker.stdout.readline())
+    assert is_running(pid)
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+    worker.stdout.close()
+    until(lambda: not is_running(pid), timeout_s=30)

@@ -1,0 +1,139 @@
+"""What changed, in words: the headline, what to look at, and a line for each signal."""
+
+import pytest
+from msgspec.structs import replace
+
+from quadriga.monitor.report.change_texts import changes, explanation, headline
+from quadriga.monitor.report.page import render_page
+from quadriga.monitor.report.schema import (
+    ChangedImage,
+    ChangedImages,
+    Data,
+    Effect,
+    Histogram,
+    Level,
+    Metric,
+    Report,
+    Signal,
+    Slice,
+    Window,
+)
+from tests.reports import HOSTILE, image_bytes
+
+
+def number(name, before, after, *, spread=(2.0, 2.0), alarm=True, ratio=5.0):
+    levels = [
+        Level(mean, mean - width / 2, mean + width / 2)
+        for mean, width in zip((before, after), spread, strict=True)
+    ]
+    shift = max(abs(after - before), abs(spread[1] - spread[0]) / 4)
+    return Signal(
+        name, "numeric", "ks", Effect("wasserstein_iqr", ratio * 0.1, 0.1), (500, 400),
+        p_adjusted=1e-9, alarm=alarm, n_eff=(500, 400),
+        before=levels[0], after=levels[1], shift=shift, min_shift=0.01,
+    )  # fmt: skip
+
+
+def labels(name, baseline, current, *, alarm=True):
+    names = sorted(baseline)
+    histogram = Histogram(names, [baseline[key] for key in names], [current[key] for key in names])
+    return Signal(
+        name, "categorical", "chi_square", Effect("total_variation", 0.2, 0.05), (500, 400),
+        p_adjusted=0.002, alarm=alarm, histogram=histogram,
+    )  # fmt: skip
+
+
+EMBEDDING = Signal(
+    "embedding", "embedding", "energy", Effect("energy_coefficient", 0.5, 0.0005), (500, 400),
+    p_adjusted=0.001, alarm=True,
+)  # fmt: skip
+
+
+def report(*signals, **fields):
+    status = "drift" if any(signal.alarm for signal in signals) else "ok"
+    data = Data(Window(n=400), Window(n=500))
+    return replace(Report("drift", "", data, status=status, signals=list(signals)), **fields)
+
+
+@pytest.mark.parametrize(
+    ("signal", "expected"),
+    [
+        (number("image.brightness", 52.3, 18.1), "brightness from 52 to 18 (darker)"),
+        (number("predictions", 2.93, 1.41), "objects an image from 2.9 to 1.4 (fewer)"),
+        (number("meta.altitude", -120.0, 80.0), "altitude from \N{MINUS SIGN}120 to 80 (higher)"),
+        (number("score", 0.9, 0.9, spread=(0.1, 0.4)), "spread of score from 0.10 to 0.40 (wider)"),
+        (number("score", 0.9, 0.9, spread=(0.4, 0.1)), "spread of score from 0.40 to 0.10 (narrower)"),
+        (labels("label", {"cat": 50, "dog": 50, "emu": 0}, {"cat": 20, "dog": 75, "emu": 5}), "share of the label cat from 50 % to 20 % (fewer)"),
+        (labels("meta.lane", {"a": 100, "b": 0}, {"a": 97, "b": 3}), "share of the lane a from 100 % to 97 % (fewer)"),
+        (labels("meta.lane (is there)", {"no": 0, "yes": 90}, {"no": 30, "yes": 60}), "share of images with meta.lane from 100 % to 67 % (fewer)"),
+        (EMBEDDING, "what the images show, as the model sees it"),
+    ],
+)  # fmt: skip
+def test_a_change_says_from_what_to_what(signal, expected):
+    (change,) = changes(report(signal))
+    assert change.sentence_part == expected
+    assert headline(report(signal)) == f"Changed: {expected}."
+
+
+def test_the_headline_names_three_changes_and_where():
+    where = Slice(
+        "meta.camera_id", "east", 40, [Metric("wasserstein_iqr", 1.0, {"signal": "score"})]
+    )
+    signals = [
+        EMBEDDING,
+        number("aspect", 1.0, 2.0, ratio=50),
+        number("score", 0.9, 0.6, ratio=9),
+        number("image.brightness", 52.0, 18.0, ratio=12),
+        number("latency_ms", 3.0, 4.0, alarm=False),
+    ]
+    text = headline(report(*signals, slices=[where], unlike_share=0.18))
+    assert text == (
+        "Changed: brightness from 52 to 18 (darker), score from 0.90 to 0.60 (lower) and share of images unlike the "
+        "baseline from 5 % to 18 % (more), most where camera_id is east."
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["image.blur", "score"], "The images themselves changed, and so did the answers"),
+        (["image.blur"], "The images themselves changed, the answers did not"),
+        (["score", "meta.x"], "The images are as usual but the answers changed"),
+        (["width", "score"], "The files of the images changed"),
+        (["latency_ms"], "look at the server"),
+        (["meta.x"], "look at who sends them"),
+    ],
+)
+def test_what_to_look_at_first(names, expected):
+    assert expected in explanation(report(*(number(name, 1.0, 5.0) for name in names)))
+
+
+def test_without_a_change_nothing_is_to_look_at():
+    quiet = report(number("score", 0.9, 0.9, alarm=False))
+    assert headline(quiet) == "Nothing changed."
+    assert (
+        explanation(quiet) == "No drift in 1 signal. Compared: 400 images with 500 of the baseline."
+    )
+    few = report(status="insufficient")
+    assert headline(few) == "There are too few images to say whether anything changed."
+
+
+def test_the_first_screen_shows_the_changes_and_their_images():
+    def images(prefix, value):
+        return [
+            ChangedImage(f"{prefix}{at}", value, f"detection/scene_0{at}.jpg") for at in (1, 2, 3)
+        ]
+
+    changed = ChangedImages("image.brightness", images("7", 17.5), images("3", 52.25))
+    page = render_page(
+        report(
+            number("image.brightness", 52.0, 18.0), number(HOSTILE, 1.0, 2.0), changed=[changed]
+        ),
+        image_bytes,
+    )
+    head, _, after = page.partition('id="changes"')
+    section = after.partition("</section>")[0]
+    assert "<h1>Changed: brightness from 52 to 18 (darker) and &lt;script&gt;" in head
+    assert section.count("data:image/jpeg") == 6
+    assert section.count("now: 17.5") == section.count("usual: 52.2") == 3
+    assert section.index("now: 17.5") < section.index("usual: 52.2")

@@ -1,0 +1,118 @@
+"""Bytes of request bodies over all connections, and the time that a body has."""
+
+import asyncio
+
+import pytest
+
+from quadriga.proto.errors import IntakeFull, TooSlow
+from quadriga.proto.http import error_response, read_body
+from quadriga.proto.intake import Intake
+
+
+def scope_of(length=None):
+    return {"headers": [] if length is None else [(b"content-length", b"%d" % length)]}
+
+
+def sender(*chunks, ends=True):
+    """Return a `receive` that has the chunks at once, and then nothing more."""
+    waiting = [
+        {"type": "http.request", "body": chunk, "more_body": not ends or number + 1 < len(chunks)}
+        for number, chunk in enumerate(chunks)
+    ]
+
+    async def receive():
+        if not waiting:
+            await asyncio.Event().wait()
+        return waiting.pop(0)
+
+    return receive
+
+
+async def read(intake, *chunks, length=None, ends=True):
+    scope = scope_of(length)
+    with intake.receiving(scope, sender(*chunks, ends=ends)) as receive:
+        return await read_body(scope, receive, 1000), intake.held_bytes
+
+
+def test_a_body_counts_until_its_response():
+    intake = Intake(100)
+    assert asyncio.run(read(intake, b"a" * 60, b"b" * 40, length=100)) == (
+        b"a" * 60 + b"b" * 40,
+        100,
+    )
+    assert intake.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("chunks", "length", "held"),
+    [((b"a" * 60,), 60, 60), ((b"a" * 30, b"a" * 30), None, 60), ((b"",), 101, 0)],
+)
+def test_bodies_share_their_room(chunks, length, held):
+    intake = Intake(100)
+    with intake.hold(held), pytest.raises(IntakeFull) as caught:
+        asyncio.run(read(intake, *chunks, length=length))
+    assert (intake.held_bytes, intake.counters()["bodies_refused_total"]) == (0, 1)
+    status, body, headers = error_response(caught.value)
+    assert (status, dict(headers)) == (503, {b"retry-after": b"1", b"connection": b"close"})
+    assert b"at most 100 bytes" in body
+
+
+def test_what_a_body_only_announces_is_not_held():
+    intake = Intake(100)
+
+    async def announce():
+        with intake.receiving(scope_of(90), sender()) as receive:
+            waiting = asyncio.ensure_future(receive())
+            await asyncio.sleep(0)
+            result = await read(intake, b"a" * 90, length=90)
+            waiting.cancel()
+            return result
+
+    assert asyncio.run(announce()) == (b"a" * 90, 90)
+
+
+def test_an_error_lets_the_bytes_go():
+    intake = Intake(100, body_timeout_s=0.01)
+    with pytest.raises(TooSlow):
+        asyncio.run(read(intake, b"a" * 60, ends=False))
+    assert (intake.held_bytes, intake.counters()["bodies_late_total"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("bytes_per_s", "arrives"), [(1, True), (1000, False)])
+def test_the_time_of_a_body_grows_with_its_bytes(bytes_per_s, arrives):
+    """The second chunk comes after a moment, which 500 bytes allow at 1 byte per second."""
+    intake = Intake(1000, body_timeout_s=0.01, bytes_per_s=bytes_per_s * 100)
+
+    async def slow():
+        receive = sender(b"a" * 500, b"b")
+        messages = 0
+
+        async def pausing():
+            nonlocal messages
+            messages += 1
+            if messages == 2:
+                await asyncio.sleep(0.3)
+            return await receive()
+
+        with intake.receiving(scope_of(), pausing) as counted:
+            return await read_body(scope_of(), counted, 1000)
+
+    if arrives:
+        assert len(asyncio.run(slow())) == 501
+    else:
+        with pytest.raises(TooSlow, match="got 500 bytes"):
+            asyncio.run(slow())
+
+
+def test_what_follows_a_body_has_any_time():
+    """A stream waits there for the client to leave."""
+    intake = Intake(100, body_timeout_s=0.01)
+
+    async def stream():
+        with intake.receiving(scope_of(), sender(b"a")) as receive:
+            await receive()
+            await asyncio.wait_for(receive(), 0.1)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(stream())
+    assert intake.late_bodies == 0

@@ -1,0 +1,155 @@
+"""A record whose id the database has for another record is stored under a new id; the same record is known."""
+
+import msgspec
+import pytest
+
+from quadriga.store.ids import IMPORT_WORKER, smallest_id_at, time_ms
+from quadriga.store.journal import Journal
+from quadriga.store.partitions import create_partitions
+from quadriga.store.records import (
+    ImageSignals,
+    InputReference,
+    JournaledChange,
+    MetadataChange,
+    SignalsOfImages,
+)
+from quadriga.store.renumbering import renumbered_count
+from tests.background import in_background, until
+from tests.unit.store_harness import StoreHarness
+
+SEQ = smallest_id_at(1_795_460_000_000) | 3 << 12 | 7
+REQUESTS = "SELECT request_id FROM inference ORDER BY request_id"
+IMAGE = InputReference("image", "blake3:" + "1" * 64, 640, 480, "image/jpeg")
+KEPT = InputReference("image", "blake3:" + "0" * 64, 640, 480, "image/jpeg", kept=True)
+
+
+def new_ids(store: StoreHarness) -> list[int]:
+    return [seq for seq in store.stored_ids() if seq != SEQ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"request_id": "other"},
+        {"image_no": 1},
+        {"task": "IMAGE_CLASSIFICATION"},
+        {"latency_ms": 4.3},
+        {"input": IMAGE},
+        {"predictions": []},
+        {"status": 500},
+        {"standard": {"stages_ms": {"infer": 1.5}}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+@pytest.mark.parametrize("commits", [1, 2])
+def test_a_known_id_with_another_content_is_stored_under_a_new_id(
+    store: StoreHarness, record, caplog, other, commits: int
+) -> None:
+    first, second = record(SEQ), record(SEQ, **other)
+    if commits == 1:
+        store.commit(first, second)
+    else:
+        store.commit(first)
+        store.commit(second)
+    (new_id,) = new_ids(store)
+    assert (time_ms(new_id), new_id >> 12 & 1023) == (time_ms(SEQ), IMPORT_WORKER)
+    standard = msgspec.json.decode(store.inferences.get(str(new_id)).standard_metadata)
+    assert standard["acknowledged_id"] == str(SEQ)
+    assert renumbered_count(store.root) == 1
+    assert f"id {SEQ} belongs to another record: stored as {new_id}" in caplog.text
+    before = store.all_rows()
+    store.recommit_journal()
+    assert store.all_rows() == before
+    assert renumbered_count(store.root) == 1
+
+
+def test_the_same_content_is_known_whatever_became_of_it(store: StoreHarness, record) -> None:
+    unusual = record(SEQ, latency_ms=4.20049, request_id="a\0b", action="\0", input=KEPT)
+    store.commit(unusual)
+    store.commit_changes(MetadataChange(SEQ, {"operator": "amy"}))
+    store.execute("UPDATE inference SET input_kept = 0")
+    before = store.all_rows()
+    store.recommit_journal()
+    assert store.all_rows() == before
+    assert renumbered_count(store.root) == 0
+
+
+def test_many_records_of_one_id_are_all_found(store: StoreHarness, record) -> None:
+    store.commit(*(record(SEQ, request_id=f"{number:03}") for number in range(200)))
+    assert store.rows(REQUESTS) == [(f"{number:03}",) for number in range(200)]
+    store.recommit_journal()
+    assert len(store.stored_ids()) == 200
+
+
+def test_signals_follow_their_record_also_after_a_restart(store: StoreHarness, record) -> None:
+    store.commit(record(SEQ), record(SEQ, request_id="other"))
+    store.writer.close()
+    del store.writer
+    store.commit_changes(SignalsOfImages([ImageSignals(SEQ, b"abcd"), ImageSignals(5, b"efgh")]))
+    (new_id,) = new_ids(store)
+    assert [*store.inferences.signals([SEQ, new_id])] == [new_id]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b'{"id":"249612889206292480","sto', 1),
+        (b'{"id":"249612889206292480"}'.ljust(79) + b"\n", 2),
+        (b'{"id":"one","stored_as":"2"}'.ljust(79) + b"\n", 2),
+        (b"\xff".ljust(79) + b"\n{", 2),
+    ],
+)
+def test_damaged_lines_of_the_file_stop_no_record(
+    file_store: StoreHarness, record, content: bytes, lines: int
+) -> None:
+    path = file_store.root / "renumbered.jsonl"
+    path.write_bytes(content)
+    file_store.commit(record(SEQ), record(SEQ, request_id="other"))
+    written = path.read_bytes().splitlines()
+    expected = {"id": str(SEQ), "stored_as": str(new_ids(file_store)[0])}
+    assert msgspec.json.decode(written[-1]) == expected
+    assert len(written) == lines == renumbered_count(file_store.root)
+
+
+def test_an_import_repeats_nothing_even_if_its_file_was_edited(store: StoreHarness, record) -> None:
+    store.commit(record(SEQ))
+    importing = Journal(store.journal_directory, IMPORT_WORKER)
+    importing.append([record(SEQ, predictions=[])])
+    importing.close()
+    store.writer.drain()
+    assert store.stored_ids() == [SEQ]
+
+
+def test_a_record_that_another_server_stores_meanwhile_is_not_rejected(
+    tmp_path, postgres, record
+) -> None:
+    url = postgres.create()
+    first, second = (StoreHarness(tmp_path / name, url) for name in ("first", "second"))
+    first.commit(record(1, predictions=[{"label": "circle"}]))
+    second.journal.append([record(SEQ, request_id="other")])
+    with first.writer._engine.connect() as connection:
+        create_partitions(connection, [SEQ])
+    with first.writer._engine.begin() as connection:  # its transaction is not committed yet
+        connection.exec_driver_sql(
+            f"INSERT INTO inference SELECT {SEQ}, request_id, image_no, model_id, action, status, latency_us,"
+            " input_name, input_hash, input_width, input_height, input_mime, input_bytes, input_kept,"
+            " prediction_count, predictions, meta, meta_flat, standard FROM inference WHERE seq = 1"
+        )
+        with in_background(lambda stop: second.writer.drain()):
+            with second.inferences.snapshot() as reading:
+                waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+                until(lambda: reading.exec_driver_sql(waiting).first() is not None)
+            connection.commit()
+    assert second.writer.records_rejected == 0
+    assert second.rows(REQUESTS) == [("other",), ("request-1",), ("request-1",)]
+    for store in (first, second):
+        store.close()
+    postgres.drop(url)
+
+
+def test_a_change_of_another_kind_is_not_read_by_the_renumbering(
+    store: StoreHarness, record
+) -> None:
+    store.commit(record(SEQ), record(SEQ, request_id="other"))
+    store.commit(JournaledChange(SEQ + 1, MetadataChange(SEQ, {"operator": "amy"})))
+    assert (store.metadata(SEQ), store.metadata(new_ids(store)[0])) == ({"operator": "amy"}, {})

@@ -15,7 +15,7 @@ CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test drill nightly longest clients conformance browser lint bench soak descriptors lock clean
+.PHONY: help demo serve test again drill nightly longest clients conformance browser lint bench soak descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,10 @@ serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 
 test: $(INSTALLED)-dev  ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# Tests of real processes under load may wait too long on a machine that has no time for them.
+again:  ## Run the tests that failed in the last run once more, one after the other
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 drill: $(INSTALLED)-dev  ## Kill and harm real servers under load, count what was lost: DRILL="--kills 30"
 	@$(BIN)/python -m tests.drill $(DRILL)

@@ -188,7 +188,8 @@ def test_a_hang_up_ends_no_process(data):
 def test_a_removed_data_folder_is_made_again_and_stays_locked(data, shape):
     with ServerProcess(data, MODEL) as server:
         server.store("shapes-classifier", shape[0])
-        shutil.rmtree(data)
+        # Moved first, since the server may write into a folder while it is removed.
+        shutil.rmtree(data.rename(data.with_name("gone")))
         server.wait_until((data / "server.lock").exists)
         second = ServerProcess(data, MODEL)
         with pytest.raises(AssertionError, match="no address"):

@@ -67,6 +67,7 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 bench: export PYTHONPATH := $(CURDIR)
 bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, embeddings, the store, and evaluation
 	@$(BIN)/python bench/request_cost.py
+	@$(BIN)/python bench/gate_cost.py
 	@$(BIN)/python bench/protocol_cost.py
 	@$(BIN)/python bench/embedding_cost.py
 	@$(BIN)/python bench/store_ingest.py

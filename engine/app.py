@@ -12,11 +12,14 @@ from typing import Any
 
 import cv2
 import msgspec
-from litestar import Litestar, MediaType, Request
+from litestar import Litestar, MediaType, Request, Router
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.api.access import check_needs, guard_route
 from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
@@ -53,6 +56,7 @@ from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto import table
+from quadriga.proto.access import Gate, OpenGate, set_current_caller
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
@@ -89,6 +93,7 @@ class Application:
         run_directory: Folder through which workers coordinate; None for a single process.
         run_id: Id of the run of the server, in which the writer claims the numbers that are part of ids.
         host: What the worker gives to its models.
+        internal_key: Key with which the server's own jobs send requests.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -102,7 +107,10 @@ class Application:
         *,
         run_id: str = "",
         host: ModelHost | None = None,
+        internal_key: str = "",
     ) -> None:
+        self._keys = None if settings.insecure else KeyRing(settings, internal_key)
+        self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             isolation=settings.isolation,
@@ -176,11 +184,16 @@ class Application:
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
             )
         )
+        check_needs(handlers)
         app = Litestar(
             handlers,
+            guards=[guard_route],
             exception_handlers=EXCEPTION_HANDLERS,
             openapi_config=OpenAPIConfig(
-                "Quadriga", VERSION, render_plugins=[_OpenApiDocument(operations)]
+                "Quadriga",
+                VERSION,
+                render_plugins=[_OpenApiDocument(operations)],
+                openapi_router=Router("/schema", route_handlers=[], opt={"need": "key"}),
             ),
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
@@ -191,7 +204,7 @@ class Application:
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
         )
-        self.asgi = _AsgiFront(app, protocols, self.intake)
+        self.asgi = _AsgiFront(app, protocols, self.intake, self._gate)
 
     def _own_counters(self) -> dict[str, float]:
         """Return the counters of this worker."""
@@ -235,6 +248,8 @@ class Application:
             states.mark(name, "loading" if takes_requests else "starting", reason)
 
         def load() -> None:
+            if self._keys is not None:
+                self._keys.start()
             if self._ids is not None:
                 assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
                 retry_until_done("find the newest id", assign, wait)
@@ -263,6 +278,7 @@ class Application:
             stream_form=self._settings.grpc_stream,
             max_connection_age_s=self._settings.grpc_connection_age_s,
             request_timeout_s=self._settings.request_timeout_s,
+            gate=self._gate,
         )
         await server.start(address)
         return server
@@ -279,6 +295,8 @@ class Application:
     def close(self) -> None:
         """Finish running requests and close the journal."""
         self.pipeline.close()
+        if self._keys is not None:
+            self._keys.close()
 
 
 def _open_store(
@@ -337,10 +355,11 @@ def _open_store(
 
 
 class _AsgiFront:
-    """Dispatch in front of the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
+    """Dispatch in front of the routes: callers, Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
-    def __init__(self, routes: ASGIApp, protocols: Dispatcher, intake: Intake) -> None:
+    def __init__(self, routes: ASGIApp, protocols: Dispatcher, intake: Intake, gate: Gate) -> None:
         self._routes = routes
+        self._gate = gate
         self._intake = intake
         self._protocols = protocols
         self.closing = False
@@ -352,6 +371,8 @@ class _AsgiFront:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
             send = _close_after_response(send)
+        caller = self._gate.identify(partial(_header, scope))
+        set_current_caller(caller)  # each request has a task of its own
         method = str(scope.get("method"))
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
@@ -359,7 +380,7 @@ class _AsgiFront:
         if path != full_path:  # the prefix may name the model
             match = self._protocols.match(full_path, method) or match
         if match is not None:
-            await self._protocols.respond(match, scope, receive, send)
+            await self._protocols.respond(match, scope, receive, send, caller=caller)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
@@ -376,6 +397,11 @@ class _OpenApiDocument(JsonRenderPlugin):
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         """Write the document."""
         return super().render(request, add_operations(openapi_schema, self._operations))
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the first value of a header."""
+    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def _close_after_response(send: Send) -> Send:

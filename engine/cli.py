@@ -13,6 +13,7 @@ from quadriga.engine.commands.checks import conformance, inspect, validate
 from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.evaluate import evaluate_command
 from quadriga.engine.commands.inferences import export_command, import_command, query
+from quadriga.engine.commands.keys import keys_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
 from quadriga.engine.commands.store import migrate, store
@@ -94,7 +95,7 @@ def _announce(url: str, grpc_address: str) -> None:
 
 for _command in (
     inspect, validate, query, conformance, baseline_command, drift_command, evaluate_command,
-    export_command, import_command, migrate, models_command, store,
+    export_command, import_command, keys_command, migrate, models_command, store,
 ):  # fmt: skip
     main.add_command(_command)
 

@@ -29,12 +29,14 @@ BULK_INFERENCE = "bulk-inference"
 """Kind of the jobs that run a model over images: hours may pass, so a runner of its own does them."""
 
 
-def bulk_inference(url: str, folder: str, max_bytes: int) -> JobWork:
+def bulk_inference(url: str, folder: str, max_bytes: int, key: str) -> JobWork:
     """Return the work of bulk inference; arguments as of `quadriga.engine.commands.bulk_inference`."""
 
     def work(run: JobRun) -> str:
         module = import_module("quadriga.engine.commands.bulk_inference")
-        name: str = module.run_bulk_inference(run, url=url, folder=folder, max_bytes=max_bytes)
+        name: str = module.run_bulk_inference(
+            run, url=url, folder=folder, max_bytes=max_bytes, key=key
+        )
         return name
 
     return work

@@ -7,7 +7,7 @@ in `quadriga.engine.tensor_inference`. It is plain code in one thread per reques
 for each step); only `run`, which hands a request to `quadriga.engine.request_queue`, is async.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
 from quadriga.engine.settings import Settings
 from quadriga.engine.tensor_inference import count_rows, failed_tensor_results, infer_tensors
+from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.chariot import protocol_of_images
 from quadriga.proto.deadline import (
     PARAMETER_LIMIT,
@@ -50,7 +51,14 @@ from quadriga.proto.deadline import (
     read_timeout_parameter,
 )
 from quadriga.proto.errors import InvalidRequest, Unsupported
-from quadriga.proto.messages import InferChunk, InferRequest, InferResponse
+from quadriga.proto.messages import (
+    InferChunk,
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    ModelStatistics,
+    ModelStatus,
+)
 from quadriga.store.model_names import find_model_name
 from quadriga.tasks.budget import Budget
 from quadriga.tasks.predictions import OutputError
@@ -80,13 +88,11 @@ class Pipeline:
         self._repository = repository
         self._queue = queue or request_queue(settings)
         control = control or ModelControl(repository, queues=self._queue.statistics)
-        self.model_info, self.model_statuses = repository.info, repository.statuses
-        self.load_model, self.unload_model = control.load, control.unload
-        self.statistics, self.queue_statistics = control.statistics, control.queue_statistics
+        self._control = control
+        self.queue_statistics = control.queue_statistics
         self.health = ServerHealth(repository, recorder, settings)
         """Readiness of the server; the end of the server and its processes are noted in it."""
         self.unready_reason = self.health.unready_reason
-        self.model_unready_reason = self.health.model_unready_reason
         self.health_report = self.health.report
         self._recorder = recorder
         self._scores = scores
@@ -113,6 +119,53 @@ class Pipeline:
             is_begun=is_begun,
         )
 
+    def model_info(self, name: str, version: str | None) -> ModelInfo:
+        """Describe a model that is ready; this and what follows as `quadriga.proto.messages.Serving` has it."""
+        self._check_model(name)
+        return self._repository.info(name, version)
+
+    def model_statuses(self) -> list[ModelStatus]:
+        """Return the state of every version of every model that the caller may use."""
+        caller = current_caller()
+        return [status for status in self._repository.statuses() if caller.may_use(status.name)]
+
+    def model_unready_reason(self, name: str, version: str | None) -> str | None:
+        """Return why requests to a model are refused; None if they are answered."""
+        self._check_model(name)
+        return self.health.model_unready_reason(name, version)
+
+    def load_model(
+        self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
+    ) -> None:
+        """Load a model, or load it again."""
+        self._check_model(name)
+        self._control.load(name, config, files)
+
+    def unload_model(self, name: str) -> None:
+        """Unload all versions of a model."""
+        self._check_model(name)
+        self._control.unload(name)
+
+    def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
+        """Return the statistics of the models that the caller may use."""
+        if name is not None:
+            self._check_model(name)
+        caller = current_caller()
+        every = self._control.statistics(name, version)
+        return [statistics for statistics in every if caller.may_use(statistics.name)]
+
+    def _check_model(self, name: str) -> None:
+        """Raise `Forbidden` if the caller's key is for other models."""
+        caller = current_caller()
+        if caller.models:
+            folder_name = find_model_name(name, self._repository.names()) or name
+            admit_model(caller, name, folder_name)
+
+    def _admitted_model(self, name: str, version: str | None) -> Model:
+        """Return a model that is ready, and that the caller may use; raises as `ModelRepository.get`."""
+        self._check_model(name)
+        return self._repository.get(name, version)
+
     def _apply_timeout(self, request: InferRequest) -> None:
         """Shorten the time of the request that this thread answers, if the request says so, and check it."""
         deadline = current_deadline()
@@ -132,7 +185,7 @@ class Pipeline:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         self._apply_timeout(request)
-        model = self._repository.get(request.model, request.version)
+        model = self._admitted_model(request.model, request.version)
         images = self._image_model(model, request)
         classifier = row_classifier(model, request)
         is_tensors = images is None and classifier is None
@@ -181,7 +234,7 @@ class Pipeline:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         self._apply_timeout(request)
-        model = self._repository.get(request.model, request.version)
+        model = self._admitted_model(request.model, request.version)
         images = self._image_model(model, request)
         if images is None:
             raise InvalidRequest(
@@ -212,7 +265,7 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
-        model = self._repository.get(request.model, request.version)
+        model = self._admitted_model(request.model, request.version)
         images = self._image_model(model, request)
         explain: Callable[[], list[Any]]
         if (classifier := row_classifier(model, request)) is not None:

@@ -25,6 +25,12 @@ Durability = Literal["memory", "process", "power", "database"]
 FullPolicy = Literal["block", "shed", "fail"]
 """What happens to an inference when the journal is full."""
 
+API_KEY_VARIABLE = PREFIX + "API_KEY"
+"""Environment variable with the key that commands send to a server."""
+
+NO_SETTINGS = (PREFIX + "CONFIG", API_KEY_VARIABLE)
+"""Environment variables that are not those of a setting."""
+
 CHARIOT_VARIABLES = {
     "MODEL_DIR": "models",
     "MODEL_PATH": "models",
@@ -48,6 +54,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one server; each description is also the help text of its flag."""
 
     models: Annotated[str, Meta(description="Folder of model folders, or one model.")] = "models"
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Need no keys, also on an address that others reach, as behind a gateway that knows its users."
+        ),
+    ] = False
+    admin_key: Annotated[
+        str,
+        Meta(
+            pattern=r"^(quadriga-[A-Za-z0-9_]{1,64}\.[A-Za-z0-9_-]{32,256})?$",
+            description="Key of an administrator, beside those of `quadriga keys`: quadriga-NAME.SECRET with a random secret of 32 characters or more.",
+        ),
+    ] = ""
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, Meta(ge=0, le=65535, description="HTTP port; 0 takes a free one and prints it.")
@@ -510,7 +529,7 @@ def load(
         if environment.get(variable):
             take(name, environment[variable], f"environment variable {variable}")
     for variable, text in environment.items():
-        if variable.startswith(PREFIX) and variable != PREFIX + "CONFIG":
+        if variable.startswith(PREFIX) and variable not in NO_SETTINGS:
             take(variable.removeprefix(PREFIX).lower(), text, f"environment variable {variable}")
     for name, value in flags.items():
         take(name, value, f"flag --{name.replace('_', '-')}")

@@ -53,6 +53,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
             PATH,
             infer,
             "Predict on images, for Chariot",
+            need="infer",
             compress_response=True,
             request_type=ImageBody,
         )

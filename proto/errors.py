@@ -2,6 +2,8 @@
 
 ProtocolError
 ├── InvalidRequest        400  INVALID_ARGUMENT   something in the request is wrong
+├── Unauthenticated       401  UNAUTHENTICATED    no valid key
+├── Forbidden             403  PERMISSION_DENIED  a valid key without this right
 ├── NotFound              404  NOT_FOUND          no such model, version or path
 ├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
 ├── Unsupported           501  UNIMPLEMENTED      known, and not offered
@@ -38,6 +40,20 @@ class InvalidRequest(ProtocolError):
 
     status = 400
     grpc_code = "INVALID_ARGUMENT"
+
+
+class Unauthenticated(ProtocolError):
+    """The request presents no valid key, where one is needed."""
+
+    status = 401
+    grpc_code = "UNAUTHENTICATED"
+
+
+class Forbidden(ProtocolError):
+    """The key is valid, and has not the right that the request needs."""
+
+    status = 403
+    grpc_code = "PERMISSION_DENIED"
 
 
 class NotFound(ProtocolError):

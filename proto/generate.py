@@ -60,7 +60,7 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extension."""
     generate, generate_stream = partial(_generate, serving), partial(_generate_stream, serving)
     summary = "Answer a prompt about an image"
-    endpoint = partial(post_endpoint, request_type=GenerateBody)
+    endpoint = partial(post_endpoint, need="infer", request_type=GenerateBody)
     return [
         endpoint(f"{_MODEL}/generate", generate, summary, response_type=GenerateAnswer),
         endpoint(

@@ -14,13 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from quadriga.proto.errors import NotFound
+from quadriga.proto.access import Gate, OpenGate, admit, current_caller
+from quadriga.proto.errors import Forbidden, NotFound, Unauthenticated
+from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
-
-HEALTH_SERVICE = "grpc.health.v1.Health"
 
 WATCH_INTERVAL_S = 0.1
 """Seconds between two checks of a watched state."""
@@ -45,6 +45,7 @@ class GrpcServer:
         stream_form: StreamForm = "triton",
         request_timeout_s: float = math.inf,
         max_connection_age_s: float = 0.0,
+        gate: Gate | None = None,
     ) -> None:
         self._service = GrpcService(
             serving,
@@ -64,7 +65,9 @@ class GrpcServer:
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
         self._server: Any = grpc.aio.server(
-            options=list(options.items()), maximum_concurrent_rpcs=max_connections
+            interceptors=[AccessInterceptor(gate or OpenGate())],
+            options=list(options.items()),
+            maximum_concurrent_rpcs=max_connections,
         )
         self._server.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -133,9 +136,10 @@ class Health:
         if name in ("", SERVICE):
             ready = self._serving.unready_reason() is None
         else:
-            try:
+            try:  # whoever may not use a model does not learn whether it is there
+                admit(current_caller(), "infer")
                 ready = self._serving.model_unready_reason(name, None) is None
-            except NotFound:
+            except (NotFound, Unauthenticated, Forbidden):
                 return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
 

@@ -17,6 +17,7 @@ import grpc
 import msgspec
 from google.protobuf import json_format
 
+from quadriga.proto.access import Caller, current_caller, set_current_caller
 from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
@@ -107,7 +108,7 @@ class GrpcService:
         self._closing.set()
 
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
-        task = partial(self._answer, method, body)
+        task = partial(self._answer, method, body, current_caller())
         try:
             with self._intake.hold(len(body)):
                 if method.name == "ModelInfer":
@@ -134,8 +135,9 @@ class GrpcService:
             task, model=read_model_name(body), deadline=deadline, connection=context.peer()
         )
 
-    def _answer(self, method: Any, body: bytes) -> tuple[bytes, _Trailer]:
+    def _answer(self, method: Any, body: bytes, caller: Caller) -> tuple[bytes, _Trailer]:
         """Decode, run and encode a request; return the bytes, and the result of storing as trailing metadata."""
+        set_current_caller(caller)
         request = decode_message(message_class(method.input_type), body)
         trailer: _Trailer = ()
         if method.name == "ModelInfer":
@@ -166,7 +168,7 @@ class GrpcService:
                     return
                 try:
                     with self._intake.hold(len(body)):
-                        task = partial(self._stream_answer, body)
+                        task = partial(self._stream_answer, body, current_caller())
                         response = await self._run(task, body, context)
                 except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":
@@ -180,8 +182,9 @@ class GrpcService:
             reading.cancel()
             closing.cancel()
 
-    def _stream_answer(self, body: bytes) -> bytes:
+    def _stream_answer(self, body: bytes, caller: Caller) -> bytes:
         """Run one request of a stream; in Triton's form its error is a response, too."""
+        set_current_caller(caller)
         request = decode_message(message_class("ModelInferRequest"), body)
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response

@@ -106,6 +106,8 @@ def error_response(error: Exception) -> tuple[int, bytes, list[tuple[bytes, byte
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", 1)))
     if getattr(error, "closes", False):
         headers.append((b"connection", b"close"))
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     return status, error_body(str(error)), headers

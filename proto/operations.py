@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 from litestar.types import Receive, Scope, Send
 
+from quadriga.proto.access import Caller, Need, admit, set_current_caller
 from quadriga.proto.deadline import HEADER, HEADER_LIMIT, Deadline, read_timeout_header
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import Headers, compress, decompress, error_response, read_body, send_body
@@ -81,6 +82,8 @@ class Operation(msgspec.Struct, frozen=True):
     handler: Callable[[HttpRequest], HttpResponse]
     summary: str
     """One line for the OpenAPI document; empty to leave the operation out of it."""
+    need: Need
+    """What a caller must have, as `quadriga.proto.access.admit` decides."""
     in_thread: bool = True
     """Whether it waits for a thread of the pool; operations that only read state must not."""
     own_thread: bool = False
@@ -174,7 +177,9 @@ class Dispatcher:
                 fallback = verbs, path_match.groupdict()
         return fallback
 
-    async def respond(self, match: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond(
+        self, match: _Found, scope: Scope, receive: Receive, send: Send, *, caller: Caller
+    ) -> None:
         """Respond to a request whose path `match` resolved; errors become responses, too."""
         verbs, parameters = match
         method = str(scope.get("method"))
@@ -185,13 +190,14 @@ class Dispatcher:
             if operation is None:
                 allowed = ", ".join(verbs)
                 raise MethodNotAllowed(f"expected {allowed}, got {method}", allowed)
+            admit(caller, operation.need)
             headers = dict(scope["headers"])
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
             query = scope.get("query_string", b"")
             http_request = HttpRequest(parameters, headers, body, query=query)
-            task = partial(self._answer, operation, http_request)
+            task = partial(self._answer, operation, http_request, caller)
             deadline = self._deadline(headers)
             if operation.own_thread:
                 response = await asyncio.to_thread(task)
@@ -216,11 +222,20 @@ class Dispatcher:
                 media_type=response.media_type,
             )
         else:
-            chunks = _Chunks(self._serving, response.body, parameters.get("name"), deadline)
+            chunks = _Chunks(
+                serving=self._serving,
+                chunks=response.body,
+                model=parameters.get("name"),
+                deadline=deadline,
+                caller=caller,
+            )
             await _send_stream(response, chunks, receive, send)
 
-    def _answer(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
+    def _answer(
+        self, operation: Operation, http_request: HttpRequest, caller: Caller
+    ) -> HttpResponse:
         """Decompress, call the handler, compress; in a thread if the operation takes one."""
+        set_current_caller(caller)
         encoding = http_request.headers.get(b"content-encoding")
         if encoding is not None:
             body = decompress(http_request.body, encoding, self._max_body_bytes)
@@ -244,17 +259,22 @@ class Dispatcher:
         return deadline
 
 
-class _Chunks(msgspec.Struct, frozen=True):
+class _Chunks(msgspec.Struct, frozen=True, kw_only=True):
     """The chunks of a response that is sent as it is made, each made in the pool of threads."""
 
     serving: Serving
     chunks: Iterator[bytes]
     model: str | None
     deadline: Deadline
+    caller: Caller
 
     async def next(self) -> bytes | None:
         """Make the next chunk; None after the last one."""
-        step = partial(next, self.chunks, None)
+
+        def step() -> bytes | None:
+            set_current_caller(self.caller)
+            return next(self.chunks, None)
+
         return await self.serving.run(step, model=self.model, deadline=self.deadline, is_begun=True)
 
 

@@ -44,8 +44,8 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         for verb in ("predict", "explain")
     )
     examples = partial(_read_examples, serving, options)
-    post_v1 = partial(post_endpoint, ignore_case=True, compress_response=True)
-    state_v1 = partial(state_endpoint, ignore_case=True)
+    post_v1 = partial(post_endpoint, need="infer", ignore_case=True, compress_response=True)
+    state_v1 = partial(state_endpoint, need="infer", ignore_case=True)
 
     def models(_: HttpRequest) -> HttpResponse:
         return json_response({"models": model_names(serving)})
@@ -60,9 +60,12 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
             f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"
         ),
         state_v1(
-            "/", lambda _: json_response({"status": "alive"}), "Check whether the server runs"
+            "/",
+            lambda _: json_response({"status": "alive"}),
+            "Check whether the server runs",
+            need="nothing",
         ),
-        state_v1("/v1/models", models, "List the models"),
+        state_v1("/v1/models", models, "List the models", need="key"),
         state_v1(_MODEL, partial(_status, serving), "Check whether a model is ready"),
         state_v1(
             f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"

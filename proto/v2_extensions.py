@@ -74,8 +74,8 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     """Make the endpoints of the extensions, and those that refuse what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
     load, unload = partial(_load, serving), partial(_unload, serving)
-    post_own_thread = partial(post_endpoint, own_thread=True)
-    get_own_thread = partial(Operation, "GET", own_thread=True)
+    post_own_thread = partial(post_endpoint, need="operate", own_thread=True)
+    get_own_thread = partial(Operation, "GET", need="infer", own_thread=True)
     statistics = partial(_statistics, serving)
 
     def index(http_request: HttpRequest) -> HttpResponse:
@@ -87,7 +87,12 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
     index_summary = "List the models of the repository and their states"
     return [
         post_endpoint(
-            f"{_REPOSITORY}/index", index, index_summary, in_thread=False, request_type=IndexBody
+            f"{_REPOSITORY}/index",
+            index,
+            index_summary,
+            need="key",
+            in_thread=False,
+            request_type=IndexBody,
         ),
         post_own_thread(
             f"{model}/load", load, "Load a model, or load it again", request_type=LoadBody
@@ -96,7 +101,10 @@ def operations(serving: Serving, _: WireOptions) -> list[Operation]:
         get_own_thread("/v2/models/stats", statistics, "Count and time all models"),
         get_own_thread(f"{_MODEL}/stats", statistics, "Count and time a model"),
         state_endpoint(
-            f"{_MODEL}/config", config, "Describe a model as Triton's configuration does"
+            f"{_MODEL}/config",
+            config,
+            "Describe a model as Triton's configuration does",
+            need="infer",
         ),
         *_not_offered(),
     ]
@@ -118,7 +126,7 @@ def _not_offered() -> list[Operation]:
         rows.append(("POST", f"{memory}/region/{{region}}/register", tensors))
         rows.append(("POST", f"{memory}[/region/{{region}}]/unregister", tensors))
     return [
-        Operation(verb, path, partial(_refuse, reason), "", in_thread=False)
+        Operation(verb, path, partial(_refuse, reason), "", need="key", in_thread=False)
         for verb, path, reason in rows
     ]
 

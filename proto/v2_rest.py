@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.proto.access import Need, admit, current_caller
 from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.datatypes import Datatype
@@ -93,27 +94,30 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     def metadata(http_request: HttpRequest) -> HttpResponse:
         return json_response(model_metadata(named_model(serving, http_request)))
 
-    rows: list[tuple[str, Callable[[HttpRequest], HttpResponse], str, Any]] = [
-        ("/v2", lambda _: json_response(server), "Describe the server", ServerMetadata),
-        (
-            "/v2/health/live",
-            lambda _: json_response({"live": True}),
-            "Check whether the server runs",
-            ServerLive,
-        ),
-        ("/v2/health/ready", ready, "Check whether the server is ready", ServerReady),
-        ("/ready", ready, "Check whether the server is ready, for Chariot", ServerReady),
-        ("/v2/models", models, "List the models", ModelNames),
-        (_MODEL, metadata, "Describe a model", ModelMetadata),
-        (f"{_MODEL}/ready", model_ready, "Check whether a model is ready", ModelReady),
+    def live(_: HttpRequest) -> HttpResponse:
+        return json_response({"live": True})
+
+    rows: list[tuple[str, Need, Callable[[HttpRequest], HttpResponse], str, Any]] = [
+        ("/v2", "key", lambda _: json_response(server), "Describe the server", ServerMetadata),
+        ("/v2/health/live", "nothing", live, "Check whether the server runs", ServerLive),
+        ("/v2/health/ready", "nothing", ready, "Check whether the server is ready", ServerReady),
+        ("/ready", "nothing", ready, "Check whether the server is ready, for Chariot", ServerReady),
+        ("/v2/models", "key", models, "List the models", ModelNames),
+        (_MODEL, "infer", metadata, "Describe a model", ModelMetadata),
+        (f"{_MODEL}/ready", "infer", model_ready, "Check whether a model is ready", ModelReady),
     ]
     return [
         infer_endpoint(
-            f"{_MODEL}/infer", infer, "Infer", compress_response=True, allows_binary=True
+            f"{_MODEL}/infer",
+            infer,
+            "Infer",
+            need="infer",
+            compress_response=True,
+            allows_binary=True,
         ),
         *(
-            state_endpoint(path, handler, summary, response_type=response_type)
-            for path, handler, summary, response_type in rows
+            state_endpoint(path, handler, summary, need=need, response_type=response_type)
+            for path, need, handler, summary, response_type in rows
         ),
     ]
 
@@ -159,9 +163,12 @@ def _json_bytes(http_request: HttpRequest) -> int | None:
 
 def _server_ready(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     reason = serving.unready_reason()
+    if reason is not None and not current_caller().rights:
+        reason = "the server is not ready; with a key the answer says why"
     status = "ready" if reason is None else "not ready"
     ready = {"status": status, "live": True, "ready": True}
     if http_request.query and _is_verbose(http_request.query):
+        admit(current_caller(), "key")
         ready |= _health_json(serving.health_report())
     return _ready(reason, ready)
 

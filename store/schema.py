@@ -30,6 +30,10 @@ COLUMNS = {
     "retention": ("model", "inputs_days", "inferences_days"),
     "journal_offset": ("segment", '"offset"'),
     "worker_number": ("number", "owner", "place", "host", "seen_ms"),
+    "access_key": (
+        "id", "hash", "name", "roles", "team", "models", "created_ms", "expires_ms", "revoked_ms",
+        "used_ms",
+    ),
 }  # fmt: skip
 """Columns of the tables that rows are written to, in the order of their values; the key comes first."""
 

@@ -9,6 +9,7 @@ from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.engine.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.job_kinds import BULK_INFERENCE
+from quadriga.proto.access import admit_model, current_caller
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.model_names import ModelNames
 
@@ -29,12 +30,14 @@ def bulk_inference_route(jobs: Jobs, names: ModelNames, folder: str) -> HTTPRout
     @post(
         "/api/inferences/bulk",
         sync_to_thread=True,
+        need="infer",
         **json_body_options(_BODY, _UNREADABLE, status=202),
     )
     def submit_bulk_inference(body: RawBody) -> Job:
         """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body, folder)
         name = names.resolve(parameters.model)
+        admit_model(current_caller(), parameters.model, name)
         return jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
 
     return submit_bulk_inference

@@ -49,12 +49,12 @@ def change_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
 def _metadata_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
     route: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS}
 
-    @post(f"{_INFERENCE}/metadata", operation_class=_METADATA, **route)
+    @post(f"{_INFERENCE}/metadata", operation_class=_METADATA, need="annotate", **route)
     async def change_metadata(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
         return await threads.run(partial(changes.change_metadata, inference_id, body))
 
-    @get(f"{_INFERENCE}/metadata/history", **route)
+    @get(f"{_INFERENCE}/metadata/history", need="read", **route)
     async def get_metadata_history(inference_id: FromPath[str]) -> MetadataHistory:
         """Return how the metadata of an inference was changed, newest first."""
         return await threads.run(partial(changes.metadata_history, inference_id))
@@ -70,6 +70,7 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
         operation_class=_FEEDBACK,
         responses=CHANGE_ERRORS,
         status_code=200,
+        need="annotate",
     )
     async def give_feedback(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
@@ -78,18 +79,22 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     delete_errors = BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL}
 
     @post(
-        "/api/inferences/delete", operation_class=_DELETE, responses=delete_errors, status_code=200
+        "/api/inferences/delete",
+        operation_class=_DELETE,
+        responses=delete_errors,
+        status_code=200,
+        need="operate",
     )
     async def delete_inferences(body: RawBody) -> DeletionResult:
         """Delete inferences by a filter, newest first, or count which would be deleted."""
         return await threads.run(partial(changes.delete_inferences, body))
 
-    @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY})
+    @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     def get_retention(name: FromPath[str]) -> Retention:
         """Return how long a model's inferences and inputs are kept."""
         return changes.retention(name)
 
-    @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, status_code=200)
+    @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, status_code=200, need="operate")
     async def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Set how long a model's inferences and inputs are kept, past and future ones."""
         return await threads.run(partial(changes.put_retention, name, body))

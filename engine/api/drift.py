@@ -49,23 +49,33 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
     """Return the handlers that submit drift reports and read, replace and remove baselines."""
     path = "/api/models/{name:str}/baseline"
 
-    @post("/api/drift", sync_to_thread=True, **json_body_options(_DRIFT, _UNREADABLE, status=202))
+    @post(
+        "/api/drift",
+        sync_to_thread=True,
+        need="monitor",
+        **json_body_options(_DRIFT, _UNREADABLE, status=202),
+    )
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of stored inferences, as a job; the body is JSON whatever its content type."""
         return drift.submit(body)
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    @get(path, responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY})
+    @get(path, responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     async def list_baselines(name: FromPath[str]) -> BaselineList:
         """Return the baselines of a model."""
         return BaselineList(await to_thread(drift.list_baselines, name))
 
-    @put(path, **json_body_options(_BASELINE, _UNREADABLE))
+    @put(path, need="monitor", **json_body_options(_BASELINE, _UNREADABLE))
     async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
         """Save a baseline of a model; a job reads it. The body is JSON whatever its content type."""
         return await to_thread(drift.put_baseline, name, body)
 
-    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
+    @delete(
+        path,
+        status_code=200,
+        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED},
+        need="monitor",
+    )
     async def delete_baseline(
         name: FromPath[str], baseline: FromQuery[str] = DEFAULT_BASELINE
     ) -> Baseline:

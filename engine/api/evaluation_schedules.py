@@ -102,27 +102,37 @@ def evaluation_schedule_routes(
         schedules.remove(model)
         return last
 
-    @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY})
+    @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}, need="read")
     async def get_evaluation_schedule(name: FromPath[str]) -> EvaluationScheduleState:
         """Return how often a model is evaluated, and how alerts were delivered."""
         model = await to_thread(names.resolve, name)
         return await to_thread(_schedule_state, schedules, model)
 
-    @put(path, **json_body_options(_SCHEDULE, _UNREADABLE))
+    @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_evaluation_schedule(
         name: FromPath[str], body: RawBody
     ) -> EvaluationScheduleState:
         """Evaluate each window of a model from now on; the body is JSON whatever its content type."""
         return await to_thread(replace_schedule, name, body)
 
-    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
+    @delete(
+        path,
+        status_code=200,
+        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED},
+        need="monitor",
+    )
     async def delete_evaluation_schedule(name: FromPath[str]) -> EvaluationScheduleState:
         """Stop evaluating a model's windows; the history of earlier ones stays."""
         return await to_thread(remove_schedule, name)
 
     history_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}
 
-    @get("/api/models/{name:str}/evaluation", sync_to_thread=True, responses=history_errors)
+    @get(
+        "/api/models/{name:str}/evaluation",
+        sync_to_thread=True,
+        responses=history_errors,
+        need="read",
+    )
     def get_evaluation_history(
         name: FromPath[str],
         start: Annotated[str | None, QueryParameter(name="from")] = None,

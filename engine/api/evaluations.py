@@ -48,24 +48,25 @@ def evaluation_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     @post(
         "/api/evaluations",
         sync_to_thread=True,
+        need="monitor",
         **json_body_options(_EVALUATION, _UNREADABLE, status=202),
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
         return jobs.submit("evaluation", with_model_names(decode_parameters(body), names))
 
-    @get("/api/reports", sync_to_thread=True)
+    @get("/api/reports", sync_to_thread=True, need="read")
     def list_reports() -> ReportList:
         """Return all reports, newest first."""
         return ReportList(reports.all())
 
-    @get("/api/reports/{report_id:str}", **lookup)
+    @get("/api/reports/{report_id:str}", need="read", **lookup)
     def get_report(report_id: FromPath[str]) -> Response[Report]:
         """Return a report; its id is that of the job that wrote it."""
         encoded: Any = reports.read(report_id)
         return Response(encoded, media_type="application/json")
 
-    @get("/api/reports/{report_id:str}/page", media_type="text/html", **lookup)
+    @get("/api/reports/{report_id:str}/page", media_type="text/html", need="read", **lookup)
     def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
         """Return a report as a self-contained HTML page."""
         return Response(reports.page(report_id), media_type="text/html", headers=PAGE_HEADERS)

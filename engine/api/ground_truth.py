@@ -58,18 +58,18 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
     errors = {400: UNREADABLE_QUERY, 404: _NONE, 503: NOT_READY}
     changed: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS | {412: _OUTDATED}}
 
-    @get(_PATH, responses=errors)
+    @get(_PATH, responses=errors, need="read")
     async def get_ground_truth(inference_id: FromPath[str]) -> Response[GroundTruth]:
         """Return the ground truth of an inference, with its revision, which is the ETag too."""
         current = await threads.run(partial(changes.ground_truth.get, inference_id))
         return Response(current, headers={"ETag": f'"{current.revision}"'})
 
-    @get(f"{_PATH}/history", responses=errors)
+    @get(f"{_PATH}/history", responses=errors, need="read")
     async def get_ground_truth_history(inference_id: FromPath[str]) -> GroundTruthHistory:
         """Return who stated the ground truth of an inference when, newest first."""
         return await threads.run(partial(changes.ground_truth.history, inference_id))
 
-    @put(_PATH, operation_class=_GROUND_TRUTH, **changed)
+    @put(_PATH, operation_class=_GROUND_TRUTH, need="annotate", **changed)
     async def put_ground_truth(
         inference_id: FromPath[str],
         body: RawBody,
@@ -84,7 +84,7 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
         )
         return Response(inference, headers={"ETag": f'"{revision}"'})
 
-    @delete(_PATH, **changed)
+    @delete(_PATH, need="annotate", **changed)
     async def delete_ground_truth(
         inference_id: FromPath[str], if_match: _IfMatch = None
     ) -> StoredInference:
@@ -97,6 +97,7 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
         operation_class=_STATEMENTS,
         responses=BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL},
         status_code=200,
+        need="annotate",
     )
     async def state_ground_truth(body: RawBody) -> StatementResult:
         """State the ground truth of many inferences, stored already or later; lines that do not fit are refused."""

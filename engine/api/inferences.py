@@ -72,30 +72,35 @@ def inference_routes(inferences: InferenceReader, queries: StoreQueries) -> list
     """Return the handlers that read the store; `queries` runs its searches."""
     query: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
 
-    @post("/api/inferences/query", operation_class=_QUERY, **query)
+    @post("/api/inferences/query", operation_class=_QUERY, need="read", **query)
     async def query_inferences(request: Request[Any, Any, Any], body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
         return await queries.run(request, lambda store: store.query(decode_query(body)))
 
-    @post("/api/inferences/count", operation_class=_COUNT, **query)
+    @post("/api/inferences/count", operation_class=_COUNT, need="read", **query)
     async def count_inferences(request: Request[Any, Any, Any], body: RawBody) -> Count:
         """Count inferences; the body is JSON whatever its content type."""
         return await queries.run(request, lambda store: store.count(decode_count(body)))
 
-    @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **query)
+    @post("/api/inferences/aggregate", operation_class=_AGGREGATE, need="read", **query)
     async def aggregate_inferences(request: Request[Any, Any, Any], body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
         return await queries.run(request, lambda store: aggregate(store, decode_aggregate(body)))
 
     find_errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
 
-    @get("/api/inferences", operation_class=_UrlQuery, responses=find_errors)
+    @get("/api/inferences", operation_class=_UrlQuery, responses=find_errors, need="read")
     async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
         text = request.scope["query_string"].decode("latin-1")
         return await queries.run(request, lambda store: store.query(query_from_url(text)))
 
-    @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=_LOOKUP_ERRORS)
+    @get(
+        "/api/inferences/{inference_id:str}",
+        sync_to_thread=True,
+        responses=_LOOKUP_ERRORS,
+        need="read",
+    )
     def get_inference(
         inference_id: FromPath[str],
         request: Request[Any, Any, Any],
@@ -110,14 +115,16 @@ def inference_routes(inferences: InferenceReader, queries: StoreQueries) -> list
 
     content: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
 
-    @get("/api/inferences/{inference_id:str}/input", responses=_LOOKUP_ERRORS, **content)
+    @get(
+        "/api/inferences/{inference_id:str}/input", responses=_LOOKUP_ERRORS, need="read", **content
+    )
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
         """Return the input bytes of an inference; tensors as a V2 request with binary tensor data."""
         return _untrusted_content(*inferences.input_bytes(inference_id))
 
     blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
 
-    @get(BLOBS_PATH + "{digest:str}", responses=blob_errors, **content)
+    @get(BLOBS_PATH + "{digest:str}", responses=blob_errors, need="nothing", **content)
     def get_blob(
         digest: FromPath[str],
         expires: FromQuery[str] = "",

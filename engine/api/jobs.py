@@ -28,14 +28,16 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     """Return the handlers that submit exports and read, cancel and download jobs; `names` finds models of filters."""
     export_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_STORED}
 
-    @post("/api/exports", status_code=202, sync_to_thread=True, responses=export_errors)
+    @post(
+        "/api/exports", status_code=202, sync_to_thread=True, responses=export_errors, need="read"
+    )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body)
         names.check_where(parameters.where)
         return jobs.submit("export", parameters)
 
-    @get("/api/jobs", sync_to_thread=True)
+    @get("/api/jobs", sync_to_thread=True, need="read")
     def list_jobs() -> JobList:
         """Return all jobs, newest first."""
         return JobList(jobs.all())
@@ -43,17 +45,17 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
     cancel: dict[str, Any] = lookup | {"responses": {404: _UNKNOWN, 503: NOT_STORED}}
 
-    @get("/api/jobs/{job_id:str}", **lookup)
+    @get("/api/jobs/{job_id:str}", need="read", **lookup)
     def get_job(job_id: FromPath[str]) -> Job:
         """Return one job, with the end of its log."""
         return jobs.read(job_id, with_log=True)
 
-    @post("/api/jobs/{job_id:str}/cancel", status_code=200, **cancel)
+    @post("/api/jobs/{job_id:str}/cancel", status_code=200, need="monitor", **cancel)
     def cancel_job(job_id: FromPath[str]) -> Job:
         """Cancel a job at its next step."""
         return jobs.cancel(job_id)
 
-    @get("/api/jobs/{job_id:str}/result", media_type="*/*", **lookup)
+    @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
         path = jobs.result(job_id)

@@ -15,7 +15,7 @@ def metrics_route(*collectors: Collector) -> HTTPRouteHandler:
     for collector in collectors:
         registry.register(collector)
 
-    @get("/metrics", sync_to_thread=True, media_type="text/plain")
+    @get("/metrics", sync_to_thread=True, media_type="text/plain", need="monitor")
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Return all metrics, in the text format that Prometheus accepts."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))

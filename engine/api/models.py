@@ -129,7 +129,7 @@ def model_routes(
             if only in (None, name)
         ]
 
-    @get("/api/models", sync_to_thread=True)
+    @get("/api/models", sync_to_thread=True, need="read")
     def list_models() -> ModelList:
         """Return all models that are served or have stored inferences, by name."""
         return ModelList(entries())
@@ -138,6 +138,7 @@ def model_routes(
         "/api/models/{name:str}",
         sync_to_thread=True,
         responses={404: UNKNOWN_MODEL, 503: NOT_READY},
+        need="read",
     )
     def get_model(name: FromPath[str]) -> ModelEntry:
         """Return one model, as in the list."""

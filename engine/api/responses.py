@@ -54,7 +54,7 @@ def options_route(path: str, *methods: str) -> HTTPRouteHandler:
     The framework alone would name only the first of them. The handler must come before theirs.
     """
 
-    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False, need="nothing")
     async def answer_options() -> Response[None]:
         return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
 

@@ -58,7 +58,7 @@ class ImageOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the image is on its way: its outcome follows, unless the runner died."""
 
 
-def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int) -> str:
+def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int, key: str = "") -> str:
     """Run a model over the images of a job, and return the name of the result.
 
     Args:
@@ -66,6 +66,7 @@ def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int) ->
         url: URL of the server.
         folder: Folder that the operator allows.
         max_bytes: Maximum size of an image.
+        key: Key to send with the requests; empty for none.
 
     Raises:
         StoreError: There is no such source or model, no image was answered, or the server is away for too long.
@@ -73,7 +74,7 @@ def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int) ->
     parameters = msgspec.convert(run.job.parameters, BulkParameters)
     run.report_progress(0, None)
     source = BulkSource(folder, parameters.source, max_bytes)
-    server = ServerClient(url, busy_timeout_s=0)
+    server = ServerClient(url, busy_timeout_s=0, key=key)
     try:
         outcomes = _BulkRun(run, parameters, source, server).run()
     finally:

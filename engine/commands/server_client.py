@@ -1,6 +1,7 @@
 """A client of a running server, over persistent connections, and a server of a command's own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from quadriga.engine.commands.output import RenderPage
+from quadriga.engine.settings import API_KEY_VARIABLE
 from quadriga.monitor.report.schema import Report
 
 RESPONSE_TIMEOUT_S = 300.0
@@ -51,9 +53,14 @@ class ServerClient:
     Args:
         url: The URL.
         busy_timeout_s: Maximum time that a request is repeated while the server is busy; None for `BUSY_TIMEOUT_S`.
+        key: Key to send; default: that of the environment variable `API_KEY_VARIABLE`.
     """
 
-    def __init__(self, url: str, busy_timeout_s: float | None = None) -> None:
+    def __init__(
+        self, url: str, busy_timeout_s: float | None = None, key: str | None = None
+    ) -> None:
+        key = os.environ.get(API_KEY_VARIABLE, "") if key is None else key
+        self._credentials = {"Authorization": f"Bearer {key}"} if key else {}
         url_parts = urlsplit(url if "//" in url else f"http://{url}")
         if url_parts.scheme not in {"http", "https"} or not url_parts.hostname:
             raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")
@@ -120,7 +127,7 @@ class ServerClient:
         except IndexError:
             connection = self._connect(self._host, timeout=RESPONSE_TIMEOUT_S)
         try:
-            connection.request(method, self._prefix + path, body, headers)
+            connection.request(method, self._prefix + path, body, {**headers, **self._credentials})
             response = connection.getresponse()
             retry_after = response.getheader("Retry-After") or ""
             content = response.read()

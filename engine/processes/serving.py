@@ -54,7 +54,12 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         crashes=CrashRecord(task.crashes_fd),
     )
     application = Application(
-        task.settings, task.number, Path(task.run_directory), run_id=task.run_id, host=host
+        task.settings,
+        task.number,
+        Path(task.run_directory),
+        run_id=task.run_id,
+        host=host,
+        internal_key=task.internal_key,
     )
     config = uvicorn.Config(
         application.asgi,

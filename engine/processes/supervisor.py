@@ -29,6 +29,7 @@ from quadriga.engine.processes.listener import format_address, listen, reserve
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings, SettingsError
+from quadriga.store.access_keys import make_key
 from quadriga.store.journal_lag import count_waiting
 
 EXIT_WAITING = 75
@@ -69,6 +70,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """Folder through which workers coordinate loading and unloading models."""
     http_url: str = ""
     """URL of the server, for jobs that send requests."""
+    internal_key: str = ""
+    """Key with which these jobs send them: it is made for this run of the server, and is in no file."""
 
 
 class _Child:
@@ -211,7 +214,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopping.append(number))
     states, run = ProcessStates.create(settings.workers), _run_directory(Path(settings.data))
-    run_id = secrets.token_hex(8)
+    run_id, internal_key = secrets.token_hex(8), make_key("jobs")[1]
     native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
     answering = [
         _Child(
@@ -226,6 +229,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
                 grpc_address=grpc_address,
                 run_id=run_id,
                 run_directory=str(run),
+                internal_key=internal_key,
             ),
             states,
             partial(_note_exit, number, native_runs, crashes),
@@ -236,7 +240,13 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     storing = []
     if settings.store:
         url = f"http://{format_address(listener)}"
-        jobs = ChildTask("jobs", settings, processes_fd=states.descriptor, http_url=url)
+        jobs = ChildTask(
+            "jobs",
+            settings,
+            processes_fd=states.descriptor,
+            http_url=url,
+            internal_key=internal_key,
+        )
         writer = ChildTask("writer", settings, processes_fd=states.descriptor, run_id=run_id)
         answering.append(_Child(jobs, states))
         storing.append(_Child(writer, states))

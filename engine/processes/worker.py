@@ -53,7 +53,7 @@ def main() -> None:
     if task.role == "jobs":
         states = _show_life(task, JOBS)
         states.mark(JOBS, "ready")
-        _run_jobs(task.settings, task.http_url)
+        _run_jobs(task.settings, task.http_url, task.internal_key)
     elif task.role == "writer":
         states = _show_life(task, WRITER)
         try:
@@ -184,7 +184,7 @@ def _worker_numbers(settings: Settings, run_id: str) -> Any:
     )
 
 
-def _run_jobs(settings: Settings, url: str = "") -> None:
+def _run_jobs(settings: Settings, url: str = "", internal_key: str = "") -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
     watching = threading.Thread(
@@ -200,7 +200,11 @@ def _run_jobs(settings: Settings, url: str = "") -> None:
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
-    bulk = {BULK_INFERENCE: bulk_inference(url, settings.bulk_folder, settings.max_body_bytes)}
+    bulk = {
+        BULK_INFERENCE: bulk_inference(
+            url, settings.bulk_folder, settings.max_body_bytes, internal_key
+        )
+    }
     options: Any = {
         "keep_days": settings.job_days,
         "limits": JobLimits(settings.job_timeout_s, settings.max_job_bytes),

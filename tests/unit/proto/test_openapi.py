@@ -11,12 +11,13 @@ INFER = Operation(
     "/m/{name}[/v/{version}]",
     lambda _: HttpResponse(b""),
     "Infer",
+    need="infer",
     request_type=InferBody,
     response_type=InferAnswer,
     allows_binary=True,
 )
-LOOK = Operation("GET", "/m/{name}", lambda _: HttpResponse(b""), "Look")
-LOAD = Operation("POST", "/load", lambda _: HttpResponse(b""), "Load")
+LOOK = Operation("GET", "/m/{name}", lambda _: HttpResponse(b""), "Look", need="key")
+LOAD = Operation("POST", "/load", lambda _: HttpResponse(b""), "Load", need="operate")
 
 
 def test_each_optional_part_of_a_path_is_described_as_a_path():

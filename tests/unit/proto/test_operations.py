@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest, TooLarge
 from quadriga.proto.http import MAX_CODINGS
 from quadriga.proto.messages import InferRequest, InferResponse
@@ -127,11 +128,13 @@ def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
         sent.append(message)
 
     scope = {"type": "http", "method": method, "headers": list(headers)}
-    asyncio.run(operations.respond(operations.match("/x"), scope, receive, send))
+    asyncio.run(operations.respond(operations.match("/x"), scope, receive, send, caller=ANYBODY))
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m["body"] for m in sent[1:])
 
 
-ECHO = Operation("POST", "/x", lambda call: HttpResponse(call.body), "Echo", compress_response=True)
+ECHO = Operation(
+    "POST", "/x", lambda call: HttpResponse(call.body), "Echo", need="key", compress_response=True
+)
 
 
 def test_unsupported_verb_is_refused_with_the_supported_ones():
@@ -141,7 +144,10 @@ def test_unsupported_verb_is_refused_with_the_supported_ones():
 
 
 def test_head_is_answered_as_get():
-    assert ask(Operation("GET", "/x", lambda _: HttpResponse(b"{}"), "Look"), "HEAD")[0] == 200
+    assert (
+        ask(Operation("GET", "/x", lambda _: HttpResponse(b"{}"), "Look", need="key"), "HEAD")[0]
+        == 200
+    )
     assert ask(ECHO, "HEAD")[0] == 405
 
 
@@ -211,7 +217,9 @@ def test_short_responses_are_not_compressed():
 
 
 def test_iterator_is_sent_chunk_by_chunk():
-    operation = Operation("POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream")
+    operation = Operation(
+        "POST", "/x", lambda _: HttpResponse(iter([b"a", b"b"])), "Stream", need="key"
+    )
     status, headers, body = ask(operation)
     assert (status, body) == (200, b"ab")
     assert b"content-length" not in headers
@@ -221,7 +229,7 @@ def test_json_nested_too_deeply_for_its_handler_is_refused():
     def nest(_):
         raise RecursionError
 
-    status, _, body = ask(Operation("POST", "/x", nest, "Nest"))
+    status, _, body = ask(Operation("POST", "/x", nest, "Nest", need="key"))
     assert (status, body) == (400, b'{"error":"expected JSON that is nested less deeply"}')
 
 
@@ -229,13 +237,13 @@ def test_unexpected_error_is_500_without_details():
     def fail(_):
         raise RuntimeError("a secret")
 
-    status, _, body = ask(Operation("POST", "/x", fail, "Fail"))
+    status, _, body = ask(Operation("POST", "/x", fail, "Fail", need="key"))
     assert status == 500
     assert b"secret" not in body
 
 
 def row(method, path, summary="A line", **more):
-    return Operation(method, path, lambda _: HttpResponse(b""), summary, **more)
+    return Operation(method, path, lambda _: HttpResponse(b""), summary, need="key", **more)
 
 
 ROWS = [

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
 from quadriga.proto.operations import Dispatcher, WireOptions
@@ -107,7 +108,9 @@ def ask(method, path, body=b"", headers=(), echo=None, **options):
     path_match = table.match(path, method)
     assert path_match is not None
     raw = [(name.lower().encode(), value.encode()) for name, value in headers]
-    asyncio.run(table.respond(path_match, {"method": method, "headers": raw}, receive, send))
+    asyncio.run(
+        table.respond(path_match, {"method": method, "headers": raw}, receive, send, caller=ANYBODY)
+    )
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from quadriga.proto import grpc_service
+from quadriga.proto.access import ANYBODY
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
 from quadriga.proto.grpc_messages import (
@@ -280,7 +281,7 @@ def called(method, request, serving=None):
     service = grpc_service.GrpcService(serving or EchoGrpc(), "0")
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()
-    answer, _ = service._answer(row, body)
+    answer, _ = service._answer(row, body, ANYBODY)
     return decode_message(message_class(row.output_type), answer)
 
 

@@ -1,0 +1,1 @@
+"""Who may use the server: keys, and the gate that reads them from requests."""

@@ -1,0 +1,20 @@
+"""The gate in front of every protocol: reads the key of a request, and finds whose it is."""
+
+from collections.abc import Callable
+
+from quadriga.engine.access.key_ring import KeyRing
+from quadriga.proto.access import ANYBODY, STRANGER, Caller, presented_key
+
+
+class KeyGate:
+    """Gate of a server that accepts keys; open while it needs none."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self._keys = keys
+
+    def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
+        """Return the caller of a request, as `quadriga.proto.access.Gate`."""
+        if self._keys.is_open:
+            return ANYBODY
+        text = presented_key(read_header)
+        return STRANGER if text is None else self._keys.find(text)

@@ -1,0 +1,211 @@
+"""The keys that a worker accepts: a copy of the database's, which a thread keeps up to date.
+
+A copy in the data folder lets the server start while the database is away. Where keys are needed and there is none, the
+first key, of an administrator, is made as a file of the data folder; to remove the file revokes it.
+"""
+
+import ipaddress
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from hmac import compare_digest
+from pathlib import Path
+
+import msgspec
+
+from quadriga.engine.settings import Settings
+from quadriga.proto.access import ROLES, STRANGER, Caller
+from quadriga.store.access_keys import (
+    AccessKey,
+    hash_key,
+    id_of_key,
+    make_key,
+    note_uses,
+    read_keys,
+)
+from quadriga.store.database import ReaderPool, writer_engine
+from quadriga.store.disk import create_once, write_atomically
+from quadriga.store.errors import StoreError
+
+REFRESH_S = 2.0
+"""Time until a change of the keys counts in every worker."""
+
+FIRST_KEY_FILE = "admin.key"
+COPY_FILE = "keys.json"
+
+_NOTE_USES_S = 60.0
+_RETRY_S = 0.2
+_log = logging.getLogger(__name__)
+
+
+class KeyRing:
+    """The keys of one server; `callers` is safe to use from several threads.
+
+    Args:
+        settings: Settings of the server.
+        internal_key: Key of the server's own jobs, which send requests; empty for none.
+    """
+
+    def __init__(self, settings: Settings, internal_key: str = "") -> None:
+        self._settings = settings
+        self._folder = Path(settings.data)
+        self._is_local = is_loopback(settings.host)
+        self._fixed = [
+            AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=roles)
+            for name, text, roles in (
+                ("jobs", internal_key, ("infer",)),
+                ("admin_key", settings.admin_key, ("admin",)),
+            )
+            if text
+        ]
+        self._has_keys = False
+        self._valid: dict[str, AccessKey] = {}
+        self._callers: dict[str, Caller] = {}
+        self._uses_ms: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._database = (
+            ReaderPool(settings.database_url, connections=1) if settings.store else None
+        )
+        copy = self._read_copy()
+        self._is_known = copy is not None or not self._has_database()
+        self._take(copy or [])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests need no key: nobody else reaches the address, and no key was ever made."""
+        return self._is_local and self._is_known and not self._has_keys
+
+    def find(self, text: str) -> Caller:
+        """Return the caller whose key a request presents; one without rights if the key is not valid."""
+        if not self._is_known:
+            return _UNREAD
+        key = self._valid.get(id_of_key(text))
+        if key is None or not compare_digest(hash_key(text), key.hash):
+            return _UNKNOWN
+        now_ms = int(time.time() * 1000)
+        if not key.is_valid(now_ms):
+            return _ENDED
+        self._uses_ms[key.id] = now_ms
+        return self._callers[key.id]
+
+    def start(self) -> None:
+        """Read the keys, and keep them up to date in a thread."""
+        self._thread = threading.Thread(target=self._run, name="keys", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread, and note the last uses of keys."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._note_uses()
+        if self._database is not None:
+            self._database.close()
+
+    def refresh(self) -> None:
+        """Read the keys of the database; make the first key if there is none and one is needed.
+
+        Raises:
+            StoreError: The database does not answer.
+            OSError: A file of the data folder cannot be read or written.
+        """
+        stored: list[AccessKey] = []
+        if self._database is not None:
+            with self._database.snapshot() as connection:
+                stored = read_keys(connection)
+            unused = [msgspec.structs.replace(key, used_ms=None) for key in stored]
+            if unused != self._read_copy():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._folder / COPY_FILE, msgspec.json.encode(unused), 0o600)
+        if not (stored or self._is_local or any(key.name == "admin_key" for key in self._fixed)):
+            self._make_first_key()
+        self._take(stored)
+        self._is_known = True
+
+    def _has_database(self) -> bool:
+        return self._database is not None and self._database.has_database()
+
+    def _run(self) -> None:
+        note_at_s, failing = time.monotonic() + _NOTE_USES_S, ""
+        while not self._stop.is_set():
+            try:
+                self.refresh()
+                failing = ""
+            except (StoreError, OSError) as error:
+                if self._is_known and str(error) != failing:
+                    _log.warning("the keys are those that were read last: %s", error)
+                failing = str(error)
+            if time.monotonic() >= note_at_s:
+                self._note_uses()
+                note_at_s = time.monotonic() + _NOTE_USES_S
+            self._stop.wait(REFRESH_S if self._is_known else _RETRY_S)
+
+    def _take(self, stored: Iterable[AccessKey]) -> None:
+        keys = [*stored, *self._first_key(), *self._fixed]
+        valid = {key.id: key for key in keys if key.revoked_ms is None}
+        self._callers = {
+            key.id: Caller(
+                name=key.name or key.id,
+                key_id=key.id,
+                rights=frozenset(right for role in key.roles for right in ROLES.get(role, ())),  # type: ignore[call-overload]  # a role of a newer version has no rights here
+                models=key.models,
+            )
+            for key in valid.values()
+        }
+        self._valid = valid
+        self._has_keys = any(key.name != "jobs" for key in keys)
+
+    def _first_key(self) -> Iterable[AccessKey]:
+        with suppress(OSError):
+            text = (self._folder / FIRST_KEY_FILE).read_text().strip()
+            if key_id := id_of_key(text):
+                yield AccessKey(
+                    id=key_id, hash=hash_key(text), name=FIRST_KEY_FILE, roles=("admin",)
+                )
+
+    def _make_first_key(self) -> None:
+        path = self._folder / FIRST_KEY_FILE
+        if path.exists():
+            return
+        text = make_key("first")[1].encode() + b"\n"
+        if create_once(path, text, 0o600) == text:  # otherwise another worker was faster
+            _log.warning(
+                "requests need a key, as others reach %s: the first one, of an administrator, is in %s. "
+                "`quadriga keys create` makes more; --insecure needs none",
+                self._settings.host, path.absolute(),
+            )  # fmt: skip
+
+    def _read_copy(self) -> list[AccessKey] | None:
+        with suppress(OSError, msgspec.MsgspecError):
+            data = (self._folder / COPY_FILE).read_bytes()
+            return msgspec.json.decode(data, type=list[AccessKey])
+        return None
+
+    def _note_uses(self) -> None:
+        uses, self._uses_ms = self._uses_ms, {}
+        fixed = {key.id for key in (*self._fixed, *self._first_key())}
+        uses = {key_id: used_ms for key_id, used_ms in uses.items() if key_id not in fixed}
+        if self._database is None or not uses:
+            return
+        try:
+            with writer_engine(self._settings.database_url) as engine:
+                note_uses(engine, uses)
+        except Exception as error:  # noqa: BLE001 - the database may be away or full; uses are no more than a hint
+            _log.info("cannot note when keys were used: %s", error)
+
+
+_UNKNOWN = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got an unknown one")
+_UNREAD = msgspec.structs.replace(
+    STRANGER, refusal="expected the keys to be read from the database first: try again"
+)
+_ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
+
+
+def is_loopback(host: str) -> bool:
+    """Check whether only programs of this machine reach an address."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

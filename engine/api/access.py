@@ -1,0 +1,30 @@
+"""The guard of the HTTP routes: each declares what it needs, as `need="read"`."""
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+
+from quadriga.proto.access import Need, admit, current_caller
+
+
+def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Refuse a request whose caller has not what the route needs, before its body is read; raises as `admit`.
+
+    A route that declares nothing, which `check_needs` lets not be added, would need the rights of an administrator.
+    """
+    admit(current_caller(), handler.opt.get("need", "admin"))
+
+
+def check_needs(handlers: Iterable[HTTPRouteHandler]) -> None:
+    """Check that each route declares what it needs.
+
+    Raises:
+        ValueError: One does not.
+    """
+    for handler in handlers:
+        need = handler.opt.get("need")
+        if need not in get_args(Need):
+            paths = ", ".join(sorted(handler.paths))
+            raise ValueError(f"expected {paths} to declare a need among {Need}, got {need!r}")

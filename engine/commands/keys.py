@@ -1,0 +1,178 @@
+"""The command `quadriga keys`: makes and ends the keys with which people and programs use a server."""
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import rich_click as click
+from rich.console import Console
+from rich.table import Column, Table
+
+from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.proto.access import Role
+from quadriga.store.access_keys import AccessKey
+
+_UNITS_S = {"m": 60, "h": 3600, "d": 86400}
+_MAX_DAYS = 36500
+_json_option = option("--json as_json", "Print JSON, and nothing else.", is_flag=True)
+
+
+class _Duration(click.ParamType[int]):
+    """A time such as 90d, 12h or 30m, in milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        number, unit = str(value)[:-1], str(value)[-1:]
+        if not number.isdecimal() or unit not in _UNITS_S:
+            self.fail(f"expected a number with m, h or d, such as 90d, got {value}", param, ctx)
+        if not 0 <= int(number) * _UNITS_S[unit] <= _MAX_DAYS * _UNITS_S["d"]:
+            self.fail(f"expected at most {_MAX_DAYS}d, got {value}", param, ctx)
+        return int(number) * _UNITS_S[unit] * 1000
+
+
+@click.group("keys")
+def keys_command() -> None:
+    """Make, list, replace and revoke the keys of a server.
+
+    They are in its database, and servers that share it share them. A change counts within a few seconds.
+    """
+
+
+@keys_command.command()
+@option("--role", "What the key is for; may be repeated.", multiple=True, required=True,
+        type=click.Choice(get_args(Role)))  # fmt: skip
+@option("--name", "What people call it.", default="")
+@option("--models", "Pattern of the models that it is for, such as 'shapes-*'; may be repeated. For the role infer.",
+        multiple=True)  # fmt: skip
+@option(
+    "--expires", "When it ends, such as 90d or 12h from now. [default: never]", type=_Duration()
+)
+@_json_option
+@store_options
+def create(**options: Any) -> None:
+    """Make a key and print it. It is shown this once: the database has only a hash of it."""
+    from quadriga.store.access_keys import create_key
+
+    roles, models = options["role"], options["models"]
+    if models and set(roles) != {"infer"}:
+        raise click.UsageError(
+            "expected --models with the role infer alone: what is stored is searched across models"
+        )
+    for pattern in models:
+        if not pattern or "," in pattern:
+            raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
+    with _database(options) as engine:
+        key, text = create_key(
+            engine,
+            name=options["name"],
+            roles=roles,
+            models=models,
+            expires_in_ms=options["expires"],
+        )
+    _print_new(key, text, as_json=options["as_json"])
+
+
+@keys_command.command("list")
+@_json_option
+@store_options
+def list_keys(**options: Any) -> None:
+    """List all keys with their roles, end and last use; never their secrets."""
+    from quadriga.store.access_keys import read_keys
+
+    with _database(options) as engine, engine.connect() as connection:
+        keys = read_keys(connection)
+    if options["as_json"]:
+        click.echo(json.dumps([_public(key) for key in keys], indent=1))
+        return
+    table = Table(
+        Column("id", min_width=12), "name", "roles", "models", "state", "made", "last use"
+    )
+    for key in keys:
+        table.add_row(
+            key.id,
+            key.name,
+            ", ".join(key.roles),
+            ", ".join(key.models) or "all",
+            _state(key),
+            _day(key.created_ms),
+            _day(key.used_ms),
+        )
+    Console().print(table if keys else "no keys")
+
+
+@keys_command.command()
+@click.argument("key_id", metavar="ID")
+@store_options
+def revoke(key_id: str, **options: Any) -> None:
+    """Revoke the key ID: requests with it are refused within a few seconds."""
+    from quadriga.store.access_keys import revoke_key
+
+    with _database(options) as engine:
+        revoke_key(engine, key_id)
+    click.echo(f"revoked {key_id}")
+
+
+@keys_command.command()
+@click.argument("key_id", metavar="ID")
+@option(
+    "--overlap", "How long the present key goes on, such as 24h.", type=_Duration(), default="0m"
+)
+@_json_option
+@store_options
+def rotate(key_id: str, **options: Any) -> None:
+    """Make a key with the rights and the end of the key ID, and print it; the present one ends after --overlap."""
+    from quadriga.store.access_keys import rotate_key
+
+    with _database(options) as engine:
+        key, text = rotate_key(engine, key_id, options["overlap"])
+    _print_new(key, text, as_json=options["as_json"])
+
+
+def _database(options: dict[str, Any]) -> Any:
+    """Open the database of the store for writing, with its tables up to date."""
+    from quadriga.store.database import migrate, writer_engine
+
+    url = store_settings(options["data"], options["database"]).database_url
+    migrate(url)
+    return writer_engine(url)
+
+
+def _print_new(key: AccessKey, text: str, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"key": text, **_public(key)}))
+        return
+    click.echo(text)
+    roles = ", ".join(key.roles)
+    click.echo(f"key {key.id} ({roles}), {_state(key)}: it is not shown again", err=True)
+
+
+def _public(key: AccessKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "roles": key.roles,
+        "models": key.models,
+        "state": _state(key).partition(" ")[0],
+        "created_at": _time(key.created_ms),
+        "expires_at": _time(key.expires_ms),
+        "revoked_at": _time(key.revoked_ms),
+        "used_at": _time(key.used_ms),
+    }
+
+
+def _state(key: AccessKey) -> str:
+    if key.revoked_ms is not None:
+        return f"revoked {_day(key.revoked_ms)}"
+    if not key.is_valid(time.time() * 1000):
+        return f"expired {_day(key.expires_ms)}"
+    return "valid" if key.expires_ms is None else f"valid until {_day(key.expires_ms)}"
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+
+
+def _day(ms: int | None) -> str:
+    return "" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M}"

@@ -1,0 +1,135 @@
+"""Who sends a request, and whether the door that it knocks at opens: one decision for every protocol.
+
+Every operation, route and RPC declares what it needs; `admit` compares that with the rights of the caller. Who the
+caller is, a `Gate` reads from the request's key. What answers a request finds its caller by `current_caller`.
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from typing import Literal, Protocol
+
+import msgspec
+
+from quadriga.proto.errors import Forbidden, Unauthenticated
+
+Role = Literal["infer", "read", "annotate", "monitor", "operate", "admin"]
+"""What a key is for; `ROLES` has what each may do."""
+
+Need = Literal["nothing", "key", "infer", "read", "annotate", "monitor", "operate", "admin"]
+"""What a door needs: nothing, any key, or the right of a role."""
+
+ROLES: Mapping[Role, tuple[Role, ...]] = {
+    "infer": ("infer",),
+    "read": ("read",),
+    "annotate": ("annotate", "read"),
+    "monitor": ("monitor", "read"),
+    "operate": ("operate", "infer", "read", "annotate", "monitor"),
+    "admin": ("admin", "operate", "infer", "read", "annotate", "monitor"),
+}
+"""Rights of each role: to run models; to search what is stored; to correct it; to run and schedule reports; to load,
+unload and delete; to manage keys."""
+
+AUTHORIZATION = b"authorization"
+KEY_HEADER = b"x-api-key"
+
+NO_KEY = "expected a key in Authorization: Bearer or X-API-Key, got none"
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Sender of a request, as far as the server knows it."""
+
+    name: str
+    """Name for logs: that of the key, never its secret."""
+    key_id: str = ""
+    """Id of the key; empty without one."""
+    rights: frozenset[str] = frozenset()
+    models: tuple[str, ...] = ()
+    """Patterns of the models that the key is for, such as `shapes-*`; empty for all models."""
+    refusal: str = NO_KEY
+    """Why the caller has no rights: the text of the error, for a caller without rights."""
+
+    def may_use(self, model: str) -> bool:
+        """Check whether the key is for a model."""
+        return not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
+
+
+ANYBODY = Caller(name="anybody", rights=frozenset(ROLES["admin"]))
+"""Caller of a server that needs no keys."""
+
+STRANGER = Caller(name="nobody")
+"""Caller without a key, where keys are needed."""
+
+
+class Gate(Protocol):
+    """Tells who sends a request."""
+
+    def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
+        """Return the caller of a request, by its headers or metadata; names are in lower case. Raises nothing."""
+
+
+class OpenGate:
+    """Gate of a server that needs no keys."""
+
+    def identify(self, _: Callable[[bytes], bytes | None]) -> Caller:
+        """Return `ANYBODY`."""
+        return ANYBODY
+
+
+def admit(caller: Caller, need: Need) -> None:
+    """Return if a caller has what a door needs.
+
+    Raises:
+        Unauthenticated: The caller has no valid key.
+        Forbidden: The key has not this right.
+    """
+    if need == "nothing":
+        return
+    if not caller.rights:
+        raise Unauthenticated(caller.refusal)
+    if need not in caller.rights and need != "key":
+        roles = [role for role, rights in ROLES.items() if need in rights]
+        owned = ", ".join(role for role in ROLES if role in caller.rights)
+        raise Forbidden(f"expected a key with the role {' or '.join(roles)}, got one for {owned}")
+
+
+def admit_model(caller: Caller, name: str, folder_name: str) -> None:
+    """Return if the key of a caller is for a model.
+
+    Args:
+        caller: Sender of the request.
+        name: The model, as the request names it.
+        folder_name: The name that the server has for it; `name` for an unknown model.
+
+    Raises:
+        Forbidden: The key is for other models.
+    """
+    if not (caller.may_use(folder_name) or caller.may_use(name)):
+        patterns = ", ".join(caller.models)
+        raise Forbidden(f"expected a key for the model {name!r:.100}, got one for {patterns}")
+
+
+def presented_key(read_header: Callable[[bytes], bytes | None]) -> str | None:
+    """Return the key that a request presents; None if it presents none.
+
+    Source: RFC 6750, section 2.1, for the header `Authorization`.
+    """
+    key = read_header(KEY_HEADER)
+    if key is None:
+        scheme, _, key = (read_header(AUTHORIZATION) or b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+    return key.strip().decode("latin-1") or None
+
+
+_current: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+
+
+def current_caller() -> Caller:
+    """Return the caller of the request that this thread or task answers; `ANYBODY` outside of a request."""
+    return _current.get()
+
+
+def set_current_caller(caller: Caller) -> None:
+    """Set the caller for what this thread or task does from now on."""
+    _current.set(caller)

@@ -1,0 +1,180 @@
+"""Keys of people and programs, in the database, so that all servers on it share them.
+
+A key reads `quadriga-<id>.<secret>`. The secret has 256 random bits, so a plain SHA-256 of the key is enough to compare
+it by, and is all that is stored. A key that was revoked or has expired stays in the list.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.database import clock_ms, execute, fetch_all, insert
+from quadriga.store.errors import NotFoundError, StoreError
+from quadriga.store.schema import COLUMNS
+
+PREFIX = "quadriga-"
+
+_MAX_NAME = 200
+_SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
+
+
+class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key without its secret; times are in milliseconds since 1970."""
+
+    id: str
+    hash: str
+    """SHA-256 of the whole key, in hexadecimal digits."""
+    name: str = ""
+    roles: tuple[str, ...] = ()
+    team: str = ""
+    models: tuple[str, ...] = ()
+    """Patterns of the models that the key is for; empty for all."""
+    created_ms: int = 0
+    expires_ms: int | None = None
+    revoked_ms: int | None = None
+    used_ms: int | None = None
+    """Last use, to a minute."""
+
+    def is_valid(self, now_ms: float) -> bool:
+        """Check whether the key was not revoked and has not expired."""
+        return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)
+
+
+def make_key(key_id: str | None = None) -> tuple[str, str]:
+    """Return the id and the text of a new key."""
+    key_id = key_id or secrets.token_hex(6)
+    return key_id, f"{PREFIX}{key_id}.{secrets.token_urlsafe(32)}"
+
+
+def hash_key(key: str) -> str:
+    """Return the hash by which a key is stored and compared."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def id_of_key(key: str) -> str:
+    """Return the id that a key names; empty if the text is no key."""
+    prefix, _, rest = key.partition("-")
+    key_id, point, _ = rest.partition(".")
+    return key_id if point and f"{prefix}-" == PREFIX else ""
+
+
+def read_keys(connection: sa.Connection) -> list[AccessKey]:
+    """Return all keys, the oldest first."""
+    rows = fetch_all(connection, f"{_SELECT} ORDER BY created_ms, id")
+    return [_from_row(row) for row in rows]
+
+
+def create_key(
+    engine: sa.Engine,
+    *,
+    name: str,
+    roles: Sequence[str],
+    models: Sequence[str] = (),
+    expires_in_ms: int | None = None,
+) -> tuple[AccessKey, str]:
+    """Store a new key; return it, and its text, which is nowhere else.
+
+    Args:
+        engine: The database, open for writing.
+        name: What people call it.
+        roles: Its roles, at least one.
+        models: Patterns of the models that it is for; empty for all.
+        expires_in_ms: Milliseconds until it expires; None for never.
+
+    Raises:
+        StoreError: A text cannot be stored.
+    """
+    if len(name) > _MAX_NAME or not name.isprintable():
+        raise StoreError(f"expected a name of at most {_MAX_NAME} printable characters")
+    key_id, text = make_key()
+    with engine.begin() as connection:
+        created_ms = clock_ms(connection)
+        key = AccessKey(
+            id=key_id,
+            hash=hash_key(text),
+            name=name,
+            roles=tuple(roles),
+            models=tuple(models),
+            created_ms=created_ms,
+            expires_ms=None if expires_in_ms is None else created_ms + expires_in_ms,
+        )
+        _insert(connection, key)
+    return key, text
+
+
+def revoke_key(engine: sa.Engine, key_id: str) -> AccessKey:
+    """Revoke a key now; one that is revoked stays so since then. Raises NotFoundError for an unknown id."""
+    with engine.begin() as connection:
+        key = _find(connection, key_id)
+        if key.revoked_ms is None:
+            key = msgspec.structs.replace(key, revoked_ms=clock_ms(connection))
+            _update(connection, key)
+        return key
+
+
+def rotate_key(engine: sa.Engine, key_id: str, overlap_ms: int) -> tuple[AccessKey, str]:
+    """Store a new key with the rights and the end of another, which goes on for a while.
+
+    Args:
+        engine: The database, open for writing.
+        key_id: Id of the present key.
+        overlap_ms: Milliseconds after which the present key expires.
+
+    Raises:
+        NotFoundError: There is no such key.
+        StoreError: It was revoked or has expired.
+    """
+    new_id, text = make_key()
+    with engine.begin() as connection:
+        present, now_ms = _find(connection, key_id), clock_ms(connection)
+        if not present.is_valid(now_ms):
+            raise StoreError(
+                f"expected a valid key, got {key_id}, which was revoked or has expired"
+            )
+        new_key = msgspec.structs.replace(
+            present, id=new_id, hash=hash_key(text), created_ms=now_ms, used_ms=None
+        )
+        _insert(connection, new_key)
+        end_ms = min(now_ms + overlap_ms, present.expires_ms or now_ms + overlap_ms)
+        _update(connection, msgspec.structs.replace(present, expires_ms=end_ms))
+    return new_key, text
+
+
+def note_uses(engine: sa.Engine, uses_ms: Mapping[str, int]) -> None:
+    """Note the last use of keys by id; an earlier one than is known changes nothing."""
+    statement = "UPDATE access_key SET used_ms = ? WHERE id = ? AND coalesce(used_ms, 0) < ?"
+    with engine.begin() as connection:
+        for key_id, used_ms in sorted(uses_ms.items()):
+            execute(connection, statement, (used_ms, key_id, used_ms))
+
+
+def _find(connection: sa.Connection, key_id: str) -> AccessKey:
+    rows = execute(connection, f"{_SELECT} WHERE id = ?", (key_id,)).fetchall()
+    if not rows:
+        raise NotFoundError(f"key not found: {key_id!r:.100} (quadriga keys list)")
+    return _from_row(tuple(rows[0]))
+
+
+def _from_row(row: tuple[object, ...]) -> AccessKey:
+    values = dict(zip(COLUMNS["access_key"], row, strict=True))
+    for column in ("roles", "models"):
+        values[column] = tuple(part for part in str(values[column]).split(",") if part)
+    return msgspec.convert(values, AccessKey)
+
+
+def _to_row(key: AccessKey) -> tuple[object, ...]:
+    values = msgspec.structs.asdict(key)
+    values |= {"roles": ",".join(key.roles), "models": ",".join(key.models)}
+    return tuple(values[column] for column in COLUMNS["access_key"])
+
+
+def _insert(connection: sa.Connection, key: AccessKey) -> None:
+    insert(connection, "access_key", [_to_row(key)])
+
+
+def _update(connection: sa.Connection, key: AccessKey) -> None:
+    statement = "UPDATE access_key SET expires_ms = ?, revoked_ms = ? WHERE id = ?"
+    execute(connection, statement, (key.expires_ms, key.revoked_ms, key.id))

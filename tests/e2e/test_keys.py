@@ -1,0 +1,212 @@
+"""Keys on real servers: over HTTP and gRPC, made and ended by the command, for programs that know nothing of ours."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.grpc_client import Client
+from tests.onnx_models import doubling
+from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input, quadriga
+
+REACHED_BY_OTHERS = "127.1"
+"""This machine, in a form that the server does not know as such: it takes it for an address that others reach."""
+
+INFER = "/v2/models/shapes-classifier/infer"
+
+
+@pytest.fixture(scope="module")
+def bulk_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bulk")
+    image = next((SAMPLE_MODELS / "shapes-classifier").glob("samples/*.jpg"), None)
+    (folder / "a.jpg").write_bytes((image or next(SAMPLE_MODELS.rglob("*.jpg"))).read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, bulk_folder):
+    """Yield a server that Chariot's variable binds to an address that others reach."""
+    flags = ("--grpc-port", "0", "--bulk-folder", str(bulk_folder))
+    server = ServerProcess(tmp_path_factory.mktemp("keys") / "data", SAMPLE_MODELS, *flags)
+    os.environ["UVICORN_HOST"] = REACHED_BY_OTHERS
+    try:
+        server.start()
+    finally:
+        del os.environ["UVICORN_HOST"]
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def admin(server):
+    file = server.data / "admin.key"
+    server.wait_until(file.exists)
+    return file.read_text().strip()
+
+
+def send(server, method, path, key="", body=None, *, header="Authorization"):
+    headers = {header: f"Bearer {key}" if header == "Authorization" else key} if key else {}
+    text = None if body is None else json.dumps(body)
+    status, received, answer = server.request(method, path, text, headers)
+    return status, received, json.loads(answer) if answer.startswith(b"{") else answer
+
+
+def new_key(server, *options):
+    answer = quadriga("keys", "create", *options, "--json", "--data", server.data)
+    key = json.loads(answer.stdout)
+    server.wait_until(lambda: send(server, "GET", "/v2", key["key"])[0] != 401)
+    return key
+
+
+def test_the_first_key_lies_in_the_data_folder(server, admin):
+    assert (server.data / "admin.key").stat().st_mode & 0o777 == 0o600
+    log = server.log.read_text()
+    assert str(server.data / "admin.key") in log
+    assert admin not in log
+    assert admin.partition(".")[2] not in log
+    assert send(server, "GET", "/v2")[0] == 401
+    status, headers, answer = send(server, "POST", INFER, body={"inputs": []})
+    assert (status, headers["www-authenticate"]) == (401, "Bearer")
+    assert answer == {"error": "expected a key in Authorization: Bearer or X-API-Key, got none"}
+    assert send(server, "GET", "/v2", admin)[0] == 200
+    assert send(server, "GET", "/v2", admin, header="X-API-Key")[0] == 200
+    assert send(server, "GET", "/metrics", admin)[0] == 200
+    assert send(server, "GET", "/v2/health/ready")[0] == 200
+    assert send(server, "GET", "/v2/health/ready?verbose")[0] == 401
+    assert "processes" in send(server, "GET", "/v2/health/ready?verbose", admin)[2]["process"]
+
+
+def test_a_key_for_some_models_sees_no_others(server, admin, bulk_folder):
+    key = new_key(server, "--role", "infer", "--models", "shapes-c*")["key"]
+    image = (bulk_folder / "a.jpg").read_bytes()
+    body = {"inputs": [image_input(image)]}
+    assert send(server, "POST", INFER, key, body)[0] == 200
+    assert send(server, "POST", INFER.replace("shapes-", "m-shapes-"), key, body)[0] == 200
+    for path, request in (
+        ("/v2/models/shapes-detector/infer", body),
+        ("/v2/models/m-shapes-detector/infer", body),
+        ("/v1/models/shapes-detector:predict", {"instances": [[1]]}),
+        ("/v2/models/no-such-model/infer", body),
+        (
+            "/v2/models/shapes-image-text/generate",
+            {"text_input": "?", "image": body["inputs"][0]["data"][0]},
+        ),
+        ("/api/inferences/bulk", {"model": "shapes-detector", "source": "."}),
+        ("/v2/repository/models/shapes-classifier/load", {}),
+        ("/api/inferences/query", {}),
+    ):
+        status, _, answer = send(server, "POST", path, key, request)
+        assert status == 403, (path, status, answer)
+        assert "is it" not in answer["error"]
+    assert send(server, "GET", "/v2/models", key)[2] == {"models": ["shapes-classifier"]}
+    index = send(server, "POST", "/v2/repository/index", key, {})[2]
+    assert b"detector" not in index
+    statistics = send(server, "GET", "/v2/models/stats", key)[2]["model_stats"]
+    assert {row["name"] for row in statistics} == {"shapes-classifier"}
+
+
+def test_a_job_of_bulk_inference_needs_no_key_of_its_own(server, admin):
+    body = {"model": "shapes-classifier", "source": "."}
+    status, _, job = send(server, "POST", "/api/inferences/bulk", admin, body)
+    assert status == 202
+    path = f"/api/jobs/{job['id']}"
+    server.wait_until(lambda: send(server, "GET", path, admin)[2]["ended_at"])
+    job = send(server, "GET", path, admin)[2]
+    assert job["state"] == "succeeded", job
+    assert send(server, "GET", path)[0] == 401
+
+
+def test_a_revoked_key_is_refused_soon(server, admin):
+    key = new_key(server, "--role", "read", "--name", "analyst", "--expires", "30d")
+    assert send(server, "POST", "/api/inferences/query", key["key"], {})[0] == 200
+    listed = quadriga("keys", "list", "--data", server.data).stdout
+    assert key["id"] in listed
+    assert key["key"].partition(".")[2] not in listed
+    replaced = quadriga("keys", "rotate", key["id"], "--overlap", "1h", "--data", server.data)
+    replacement = replaced.stdout.strip()
+    server.wait_until(lambda: send(server, "GET", "/v2", replacement)[0] == 200)
+    assert send(server, "GET", "/v2", key["key"])[0] == 200
+    quadriga("keys", "revoke", key["id"], "--data", server.data)
+    started_s = time.monotonic()
+    server.wait_until(lambda: send(server, "GET", "/v2", key["key"])[0] == 401)
+    assert time.monotonic() - started_s < 30
+    assert send(server, "GET", "/v2", replacement)[0] == 200
+
+
+def test_rpcs_have_the_same_keys(server, admin, bulk_folder):
+    key = new_key(server, "--role", "infer", "--models", "shapes-c*")["key"]
+    with Client(server.grpc) as client:
+        assert client.call("ServerLive").live
+        assert client.call("ServerReady").ready
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        assert stub.Check(health_pb2.HealthCheckRequest(), timeout=60).status == 1
+        for call in (
+            lambda: client.call("ServerMetadata"),
+            lambda: client.call("ModelMetadata", name="shapes-classifier"),
+            lambda: client.call("RepositoryModelUnload", model_name="shapes-classifier"),
+            lambda: list(client.stream(iter([]))),
+            lambda: stub.List(health_pb2.HealthListRequest(), timeout=60),
+        ):
+            with pytest.raises(grpc.RpcError) as refusal:
+                call()
+            assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        service = health_pb2.HealthCheckRequest(service="shapes-classifier")
+        with pytest.raises(grpc.RpcError) as refusal:
+            stub.Check(service, timeout=60)
+        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        metadata = (("authorization", f"Bearer {key}"),)
+        assert stub.Check(service, metadata=metadata, timeout=60).status == 1
+        rpc = client.channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")
+        assert rpc(b"\n\x11shapes-classifier", metadata=metadata, timeout=60)
+        for name, code in ((b"\n\x0fshapes-detector", "PERMISSION_DENIED"),):
+            with pytest.raises(grpc.RpcError) as refusal:
+                rpc(name, metadata=metadata, timeout=60)
+            assert refusal.value.code() is grpc.StatusCode[code]
+        unload = client.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelUnload")
+        with pytest.raises(grpc.RpcError) as refusal:
+            unload(b"", metadata=(("x-api-key", key),), timeout=60)
+        assert refusal.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_commands_send_the_key_of_the_environment(server, admin):
+    url = f"http://{server.host}"
+    assert "got none (401)" in quadriga("models", "--server", url, code=2).stderr
+    answer = subprocess.run(
+        [sys.executable, "-m", "quadriga.engine.cli", "models", "--server", url],
+        env={**os.environ, "QUADRIGA_API_KEY": admin},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "shapes-classifier" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--role", "boss"], "boss"),
+        ([], "--role"),
+        (["--role", "read", "--models", "a*"], "with the role infer alone"),
+        (["--role", "infer", "--models", "a,b"], "to be a pattern"),
+        (["--role", "infer", "--expires", "soon"], "such as 90d"),
+        (["--role", "infer", "--expires", "99999999999d"], "at most"),
+        (["--role", "infer", "--name", "a\nb"], "printable"),
+    ],
+)
+def test_wrong_options_are_explained(tmp_path, options, text):
+    answer = quadriga("keys", "create", *options, "--data", tmp_path, code=2)
+    assert text in " ".join(answer.stderr.replace("│", "").split())
+
+
+def test_whoever_says_insecure_needs_no_key(tmp_path):
+    doubling(tmp_path / "models" / "doubling" / "model.onnx")
+    flags = ("--host", REACHED_BY_OTHERS, "--insecure", "--no-store")
+    with ServerProcess(tmp_path / "data", tmp_path / "models", *flags) as server:
+        assert server.call("GET", "/v2")[0] == 200
+        assert not (tmp_path / "data" / "admin.key").exists()

@@ -1,0 +1,245 @@
+"""The keys that a worker accepts: when it needs them, which are valid, and what happens while the database is away."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, is_loopback
+from quadriga.engine.settings import Settings
+from quadriga.store.access_keys import (
+    create_key,
+    make_key,
+    read_keys,
+    revoke_key,
+    rotate_key,
+)
+from quadriga.store.database import migrate, writer_engine
+from quadriga.store.errors import NotFoundError, StoreError
+
+OTHERS_REACH_IT = "192.0.2.1"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def settings_of(data: Path, host: str = "127.0.0.1", **more: object) -> Settings:
+    return Settings(data=str(data), host=host, **more)
+
+
+def opened(settings: Settings, internal_key: str = "") -> KeyRing:
+    """Return a ring that has read the keys."""
+    migrate(settings.database_url)
+    ring = KeyRing(settings, internal_key)
+    ring.refresh()
+    return ring
+
+
+def changed(settings: Settings, change: Callable[..., object], *arguments: object, **options):
+    with writer_engine(settings.database_url) as engine:
+        return change(engine, *arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.7", False),
+        ("127.1", False),  # a form that is not known is taken for an address that others reach
+        ("example.org", False),
+        ("", False),
+    ],
+)
+def test_only_addresses_of_this_machine_are_loopback(host, expected):
+    assert is_loopback(host) is expected
+
+
+def test_on_loopback_no_key_is_needed_until_there_is_one(data):
+    settings = settings_of(data)
+    ring = KeyRing(settings)  # no database yet
+    assert ring.is_open
+    with pytest.raises(StoreError):
+        ring.refresh()
+    assert ring.is_open
+    ring = opened(settings)
+    assert ring.is_open
+    assert not (data / FIRST_KEY_FILE).exists()
+    key, text = changed(settings, create_key, name="line 4", roles=["infer"])
+    ring.refresh()
+    assert not ring.is_open
+    caller = ring.find(text)
+    assert (caller.name, caller.key_id, caller.rights) == ("line 4", key.id, {"infer"})
+    changed(settings, revoke_key, key.id)
+    ring.refresh()
+    assert not ring.is_open  # whoever made a key wants them, the last one revoked or not
+    assert "unknown" in ring.find(text).refusal
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_elsewhere_a_first_key_is_made_once(data, store):
+    settings = settings_of(data, OTHERS_REACH_IT, store=store)
+    migrate(settings.database_url)
+    rings = [KeyRing(settings) for _ in range(4)]
+    assert not any(ring.is_open for ring in rings)
+    threads = [threading.Thread(target=ring.refresh) for ring in rings]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    file = data / FIRST_KEY_FILE
+    text = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert all("admin" in ring.find(text).rights for ring in rings)
+    rings[0].refresh()
+    assert file.read_text().strip() == text
+    file.unlink()  # revokes it
+    rings[0].refresh()
+    assert not rings[0].find(text).rights
+    assert file.read_text().strip() != text
+
+
+def test_no_first_key_is_made_where_there_is_another(data):
+    settings = settings_of(data, OTHERS_REACH_IT)
+    migrate(settings.database_url)
+    changed(settings, create_key, name="", roles=["read"])
+    opened(settings)
+    assert not (data / FIRST_KEY_FILE).exists()
+    given = make_key("ops")[1]
+    ring = opened(settings_of(data.with_name("other"), OTHERS_REACH_IT, admin_key=given))
+    assert not (data.with_name("other") / FIRST_KEY_FILE).exists()
+    assert "admin" in ring.find(given).rights
+
+
+def test_no_first_key_is_made_before_the_database_was_read(data):
+    ring = KeyRing(settings_of(data, OTHERS_REACH_IT))
+    with pytest.raises(StoreError):
+        ring.refresh()
+    assert not (data / FIRST_KEY_FILE).exists()
+
+
+def test_a_server_on_loopback_is_closed_until_it_has_read_the_keys(data):
+    settings = settings_of(data)
+    migrate(settings.database_url)
+    _, text = changed(settings, create_key, name="", roles=["infer"])
+    ring = KeyRing(settings)
+    assert not ring.is_open
+    assert "to be read from the database first" in ring.find(text).refusal
+    ring.refresh()
+    assert ring.find(text).rights
+
+
+def test_keys_outlast_the_database(data):
+    settings = settings_of(data, OTHERS_REACH_IT)
+    migrate(settings.database_url)
+    key, text = changed(settings, create_key, name="", roles=["infer"])
+    opened(settings)
+    assert (data / COPY_FILE).stat().st_mode & 0o777 == 0o600
+    assert text.partition(".")[2] not in (data / COPY_FILE).read_text()
+    for path in data.glob("store.db*"):
+        path.unlink()
+    ring = KeyRing(settings)
+    with pytest.raises(StoreError):
+        ring.refresh()
+    assert ring.find(text).key_id == key.id
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "quadriga", "quadriga-", "quadriga-.", "quadriga-x.y", ".", "a.b", "é.ü", "\udcff.", "x" * 70_000],
+)  # fmt: skip
+def test_texts_that_are_no_key_are_unknown(data, text):
+    ring = opened(settings_of(data, OTHERS_REACH_IT))
+    assert "unknown" in ring.find(text).refusal
+
+
+def test_the_secret_counts_to_its_last_character(data):
+    settings = settings_of(data)
+    migrate(settings.database_url)
+    _, text = changed(settings, create_key, name="", roles=["infer"])
+    ring = opened(settings)
+    last = "A" if text[-1] != "A" else "B"
+    for wrong in (text[:-1], text[:-1] + last, text + "A", text.upper()):
+        assert not ring.find(wrong).rights
+
+
+def test_a_key_ends_at_its_time(data, monkeypatch):
+    settings = settings_of(data)
+    migrate(settings.database_url)
+    key, text = changed(settings, create_key, name="", roles=["infer"], expires_in_ms=60_000)
+    ring = opened(settings)
+    assert ring.find(text).rights
+    monkeypatch.setattr(time, "time", lambda: (key.expires_ms + 1) / 1000)
+    assert "has expired" in ring.find(text).refusal
+
+
+def test_a_key_is_replaced_while_the_old_one_goes_on(data):
+    settings = settings_of(data)
+    migrate(settings.database_url)
+    old, old_text = changed(
+        settings, create_key, name="line", roles=["infer", "read"], models=[], expires_in_ms=10**9
+    )
+    new, new_text = changed(settings, rotate_key, old.id, 60_000)
+    assert (new.name, new.roles, new.expires_ms) == (old.name, old.roles, old.expires_ms)
+    ring = opened(settings)
+    assert ring.find(old_text).rights == ring.find(new_text).rights
+    _, third_text = changed(settings, rotate_key, new.id, 0)
+    ring.refresh()
+    assert "has expired" in ring.find(new_text).refusal
+    assert ring.find(third_text).rights
+    changed(settings, revoke_key, old.id)
+    with pytest.raises(StoreError, match="revoked or has expired"):
+        changed(settings, rotate_key, old.id, 0)
+    for change in (revoke_key, lambda engine, key_id: rotate_key(engine, key_id, 0)):
+        with pytest.raises(NotFoundError, match="quadriga keys list"):
+            changed(settings, change, "nobody's")
+
+
+def test_the_last_use_is_noted(data):
+    settings = settings_of(data)
+    migrate(settings.database_url)
+    key, text = changed(settings, create_key, name="", roles=["infer"])
+    ring = opened(settings)
+    before_ms = time.time() * 1000
+    ring.find(text)
+    ring.find(text[:-3])
+    ring.close()
+    with writer_engine(settings.database_url) as engine, closing(engine.connect()) as connection:
+        (stored,) = read_keys(connection)
+    assert before_ms - 1 <= stored.used_ms <= time.time() * 1000
+    assert stored.id == key.id
+
+
+def test_the_key_of_jobs_runs_models_and_closes_nothing(data):
+    internal_key = make_key("jobs")[1]
+    ring = opened(settings_of(data), internal_key)
+    assert ring.is_open
+    assert ring.find(internal_key).rights == {"infer"}
+
+
+def test_a_role_of_a_newer_version_has_no_rights(data):
+    settings = settings_of(data)
+    migrate(settings.database_url)
+    _, text = changed(settings, create_key, name="", roles=["infer", "teleport"])
+    assert opened(settings).find(text).rights == {"infer"}
+
+
+def test_a_data_folder_that_is_gone_ends_no_server(data):
+    settings = settings_of(data, OTHERS_REACH_IT)
+    ring = opened(settings)
+    shutil.rmtree(data)
+    with pytest.raises(StoreError):
+        ring.refresh()
+    migrate(settings.database_url)
+    ring.refresh()
+    assert (data / FIRST_KEY_FILE).exists()

@@ -1,0 +1,111 @@
+"""What a key may do, and how a request presents it."""
+
+from typing import get_args
+
+import pytest
+
+from quadriga.proto.access import (
+    ANYBODY,
+    ROLES,
+    STRANGER,
+    Caller,
+    Need,
+    Role,
+    admit,
+    admit_model,
+    presented_key,
+)
+from quadriga.proto.errors import Forbidden, Unauthenticated
+
+ALLOWED = {
+    "nothing": {*get_args(Role)},
+    "key": {*get_args(Role)},
+    "infer": {"infer", "operate", "admin"},
+    "read": {"read", "annotate", "monitor", "operate", "admin"},
+    "annotate": {"annotate", "operate", "admin"},
+    "monitor": {"monitor", "operate", "admin"},
+    "operate": {"operate", "admin"},
+    "admin": {"admin"},
+}
+
+
+def caller_with(*roles: Role, models: tuple[str, ...] = ()) -> Caller:
+    rights = frozenset(right for role in roles for right in ROLES[role])
+    return Caller(name="test", rights=rights, models=models)
+
+
+def test_every_need_is_in_the_table():
+    assert set(ALLOWED) == set(get_args(Need))
+    assert set(ROLES) == set(get_args(Role))
+
+
+@pytest.mark.parametrize("need", get_args(Need))
+@pytest.mark.parametrize("role", get_args(Role))
+def test_a_role_opens_these_doors(role: Role, need: Need):
+    if role in ALLOWED[need]:
+        admit(caller_with(role), need)
+    else:
+        with pytest.raises(Forbidden, match=f"role .*{need}.*got one for .*{role}"):
+            admit(caller_with(role), need)
+
+
+@pytest.mark.parametrize("need", get_args(Need))
+def test_without_a_key_only_open_doors_open(need: Need):
+    admit(ANYBODY, need)
+    if need == "nothing":
+        admit(STRANGER, need)
+    else:
+        with pytest.raises(Unauthenticated, match="got none"):
+            admit(STRANGER, need)
+
+
+def test_roles_add_up():
+    admit(caller_with("infer", "read"), "infer")
+    admit(caller_with("infer", "read"), "read")
+    with pytest.raises(Forbidden, match="got one for infer, read"):
+        admit(caller_with("infer", "read"), "annotate")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name", "folder_name", "admitted"),
+    [
+        ((), "ships", "ships", True),
+        (("shapes-*",), "shapes-detector", "shapes-detector", True),
+        (("shapes-*",), "m-shapes-detector", "shapes-detector", True),
+        (("shapes-*",), "SHAPES-DETECTOR", "shapes-detector", True),
+        (("shapes-*",), "ships", "ships", False),
+        (("shapes-*", "ships"), "ships", "ships", True),
+        (("m-4f*",), "m-4f2", "detector", True),
+        (("*",), "", "", True),
+        (("shapes",), "shapes-detector", "shapes-detector", False),
+        (("sh[ai]pes",), "sh[ai]pes", "shapes", True),
+    ],
+)
+def test_a_key_is_for_the_models_of_its_patterns(patterns, name, folder_name, admitted):
+    caller = caller_with("infer", models=patterns)
+    if admitted:
+        admit_model(caller, name, folder_name)
+    else:
+        with pytest.raises(Forbidden, match="expected a key for the model"):
+            admit_model(caller, name, folder_name)
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({}, None),
+        ({b"authorization": b"Bearer abc"}, "abc"),
+        ({b"authorization": b"bearer   abc "}, "abc"),
+        ({b"authorization": b"BEARER abc"}, "abc"),
+        ({b"authorization": b"Basic abc"}, None),
+        ({b"authorization": b"Bearer"}, None),
+        ({b"authorization": b"Bearer "}, None),
+        ({b"authorization": b"abc"}, None),
+        ({b"x-api-key": b"abc"}, "abc"),
+        ({b"x-api-key": b""}, None),
+        ({b"x-api-key": b"abc", b"authorization": b"Bearer def"}, "abc"),
+        ({b"x-api-key": b"\xff\x00"}, "\xff\x00"),
+    ],
+)
+def test_keys_are_read_from_both_headers(headers, key):
+    assert presented_key(headers.get) == key

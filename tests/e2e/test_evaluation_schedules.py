@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quadriga.store.ids import smallest_id_at
-from tests.server_process import ServerProcess, quadriga
+from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 from tests.unit.monitor.drift.window_reports import receiver
 
 MODEL = "shapes-classifier"
@@ -62,8 +62,13 @@ def test_late_truth_alerts_once_over_restarts(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, good + bad)))
     data = tmp_path / "data"
     quadriga("import", tmp_path / "in.jsonl", "--data", data)
-    server = ServerProcess(data).start()
+    server = ServerProcess(data, SAMPLE_MODELS, "--webhook-hosts", "127.0.0.1").start()
     with receiver() as hook:
+        for host in ("169.254.169.254", "2130706434", "example.org"):
+            other = {"every": "1h", "webhooks": [{"url": f"http://{host}/"}]}
+            status, refusal = server.call("PUT", PATH, other)
+            assert status == 400
+            assert "the setting webhook_hosts allows" in refusal["error"]
         parameters = {"every": "1h", "late_windows": 6, "webhooks": [{"url": hook.url}]}
         assert server.call("PUT", PATH, parameters | {"delay": "4h"})[0] == 200
         state(server, good, "circle")

@@ -60,7 +60,10 @@ def test_a_schedule_is_saved_returned_and_removed(client, schedules):
     path = "/api/models/a%20model/drift-schedule"
     assert client.get(path).status_code == 404
     assert client.delete(path).status_code == 404
-    hooks = [{"url": "https://example.org/a", "secret": "hush"}, {"url": "http://[::1]:8000"}]
+    hooks = [
+        {"url": "https://example.org/a", "secret": "hush"},
+        {"url": "http://[2606:4700::1111]:8000"},
+    ]
     parameters = {
         "every": "1h",
         "where": "meta.camera_id=north",
@@ -74,7 +77,7 @@ def test_a_schedule_is_saved_returned_and_removed(client, schedules):
     assert client.get(path).json() == body
     assert [(hook["url"], hook["signed"]) for hook in body["webhooks"]] == [
         ("https://example.org/a", True),
-        ("http://[::1]:8000", False),
+        ("http://[2606:4700::1111]:8000", False),
     ]
     assert body["model"] == "a model"
     assert (body["baseline"], body["delay"], body["alpha"]) == ("default", "1m", 0.05)

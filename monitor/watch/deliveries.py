@@ -14,8 +14,10 @@ from quadriga.monitor.watch.webhook_messages import Delivery, message_of
 
 POLL_INTERVAL_S = 1.0
 MAX_THREADS = 16
-MAX_FAILING_THREADS = 8
-"""Threads for destinations that failed last time, so that however many are slow, others find a thread."""
+MAX_SLOW_THREADS = 8
+"""Threads for destinations that were slow last time, so that however many are, others find a thread."""
+SLOW_S = 2.0
+"""Time of a delivery from which a destination is slow."""
 _log = logging.getLogger(__name__)
 
 
@@ -37,8 +39,10 @@ class DeliveryQueues:
         self._client = client
         self._threads: dict[str, threading.Thread] = {}
         """The threads that deliver, by destination."""
-        self._failing: dict[str, str] = {}
-        """The error of each destination whose last delivery failed."""
+        self._slow: set[str] = set()
+        """The destinations whose last delivery took long, mostly until it failed."""
+        self._failing = ""
+        """The latest error that was none of a receiver."""
 
     def start_due(self, now_s: float | None = None) -> None:
         """Start to deliver what is due at `now_s`, seconds since 1970, without waiting for any receiver."""
@@ -74,19 +78,19 @@ class DeliveryQueues:
             thread.join()
 
     def _has_thread_for(self, destination: str) -> bool:
-        failing_count = sum(busy in self._failing for busy in self._threads)
+        slow_count = sum(busy in self._slow for busy in self._threads)
         return len(self._threads) < MAX_THREADS and (
-            destination not in self._failing or failing_count < MAX_FAILING_THREADS
+            destination not in self._slow or slow_count < MAX_SLOW_THREADS
         )
 
     def _run(self, destination: str, queue: Sequence[_Waiting], now_s: float | None) -> None:
         try:
             self._deliver_queue(destination, queue, now_s)
         except Exception as error:  # noqa: BLE001 - as on a full disk; later alerts must still be delivered
-            if self._failing.get(destination) != str(error):
+            if self._failing != str(error):
                 is_expected = isinstance(error, OSError)
                 _log.warning("the alerts wait: %s", error, exc_info=not is_expected)
-            self._failing[destination] = str(error)
+            self._failing = str(error)
             time.sleep(MIN_PAUSE_S)  # what could not be saved as tried is tried again
 
     def _deliver_queue(
@@ -102,17 +106,23 @@ class DeliveryQueues:
             if webhook is None:
                 outbox.drop(delivery)
                 continue
-            message = message_of(webhook, delivery, time_s)
+            message, begin_s = message_of(webhook, delivery, time_s), time.monotonic()
             try:
                 self._client.post(delivery.url, message.headers, message.body)
             except DeliveryError as error:
                 failed.add(delivery.url)
-                self._failing[destination] = str(error)
+                self._note_speed(destination, time.monotonic() - begin_s)
                 is_given_up = outbox.mark_failed(delivery, error.reason, time_s)
                 _log_failure(delivery, error, is_given_up=is_given_up)
             else:
-                self._failing.pop(destination, None)
+                self._note_speed(destination, time.monotonic() - begin_s)
                 outbox.mark_delivered(delivery, time_s)
+
+    def _note_speed(self, destination: str, took_s: float) -> None:
+        if took_s < SLOW_S:
+            self._slow.discard(destination)
+        else:
+            self._slow.add(destination)
 
 
 def run_deliveries(

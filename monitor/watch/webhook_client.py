@@ -141,9 +141,11 @@ class WebhookClient:
     def _endpoints(self, host: str, port: int, deadline: Deadline) -> list[Endpoint]:
         """Look up a host, and return those of its addresses that messages may be sent to."""
         literal = literal_address(host)
-        name = host if literal is None else str(literal)
         try:
-            entries = self._look_up(name, port, deadline)
+            if literal is None:
+                entries = self._look_up(host, port, deadline)
+            else:  # this asks nobody, and so ends at once
+                entries = self._lookup(str(literal), port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -172,7 +174,11 @@ class WebhookClient:
             finally:
                 self._lookups.release()
 
-        threading.Thread(target=run, name="webhook-lookup", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="webhook-lookup", daemon=True).start()
+        except RuntimeError:  # there are too many threads
+            self._lookups.release()
+            raise
         try:
             answer = answers.get(timeout=deadline.remaining_s())
         except Empty as error:

@@ -77,7 +77,8 @@ def test_a_receiver_that_trickles_delays_no_other(directory, monkeypatch):
 
 def test_many_slow_receivers_take_few_threads_and_leave_some_to_others(directory, monkeypatch):
     monkeypatch.setattr(deliveries, "MAX_THREADS", 4)
-    monkeypatch.setattr(deliveries, "MAX_FAILING_THREADS", 2)
+    monkeypatch.setattr(deliveries, "MAX_SLOW_THREADS", 2)
+    monkeypatch.setattr(deliveries, "SLOW_S", 0.2)
     most = 0
 
     def hold(connection, over):
@@ -94,7 +95,7 @@ def test_many_slow_receivers_take_few_threads_and_leave_some_to_others(directory
             slow = window_reports.DriftParameters(f"slow-{at}", start=parameters(1).start, end=parameters(1).end)  # fmt: skip
             record_window(directory, report(1, alarms="a"), slow)
         queues, now_s = queues_of(directory), 0.0
-        for _ in range(3):  # all have failed once
+        for _ in range(3):  # all were slow once
             queues.deliver(now_s)
         assert all(outbox_of(directory).delivery_status(f"slow-{at}") for at in (0, 1))
         put(directory, {"url": good.url})

@@ -14,8 +14,10 @@ from quadriga.monitor.watch.webhook_messages import Delivery, message_of
 
 POLL_INTERVAL_S = 1.0
 MAX_THREADS = 16
+MAX_UNPROVEN_THREADS = 12
+"""Threads for destinations that were slow last time, or are new: however many are, proven ones find a thread."""
 MAX_SLOW_THREADS = 8
-"""Threads for destinations that were slow last time, so that however many are, others find a thread."""
+"""Threads for destinations that were slow last time: however many are, new ones find a thread."""
 SLOW_S = 2.0
 """Time of a delivery from which a destination is slow."""
 _log = logging.getLogger(__name__)
@@ -39,8 +41,8 @@ class DeliveryQueues:
         self._client = client
         self._threads: dict[str, threading.Thread] = {}
         """The threads that deliver, by destination."""
-        self._slow: set[str] = set()
-        """The destinations whose last delivery took long, mostly until it failed."""
+        self._is_slow: dict[str, bool] = {}
+        """Whether the last delivery to a destination took long, mostly until it failed."""
         self._failing = ""
         """The latest error that was none of a receiver."""
 
@@ -78,9 +80,15 @@ class DeliveryQueues:
             thread.join()
 
     def _has_thread_for(self, destination: str) -> bool:
-        slow_count = sum(busy in self._slow for busy in self._threads)
-        return len(self._threads) < MAX_THREADS and (
-            destination not in self._slow or slow_count < MAX_SLOW_THREADS
+        if len(self._threads) >= MAX_THREADS:
+            return False
+        is_slow = self._is_slow.get(destination)
+        if is_slow is False:
+            return True
+        unproven_count = sum(self._is_slow.get(busy, True) for busy in self._threads)
+        slow_count = sum(self._is_slow.get(busy, False) for busy in self._threads)
+        return unproven_count < MAX_UNPROVEN_THREADS and (
+            not is_slow or slow_count < MAX_SLOW_THREADS
         )
 
     def _run(self, destination: str, queue: Sequence[_Waiting], now_s: float | None) -> None:
@@ -111,18 +119,12 @@ class DeliveryQueues:
                 self._client.post(delivery.url, message.headers, message.body)
             except DeliveryError as error:
                 failed.add(delivery.url)
-                self._note_speed(destination, time.monotonic() - begin_s)
+                self._is_slow[destination] = time.monotonic() - begin_s >= SLOW_S
                 is_given_up = outbox.mark_failed(delivery, error.reason, time_s)
                 _log_failure(delivery, error, is_given_up=is_given_up)
             else:
-                self._note_speed(destination, time.monotonic() - begin_s)
+                self._is_slow[destination] = time.monotonic() - begin_s >= SLOW_S
                 outbox.mark_delivered(delivery, time_s)
-
-    def _note_speed(self, destination: str, took_s: float) -> None:
-        if took_s < SLOW_S:
-            self._slow.discard(destination)
-        else:
-            self._slow.add(destination)
 
 
 def run_deliveries(

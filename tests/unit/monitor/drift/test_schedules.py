@@ -150,7 +150,9 @@ def test_requests_cannot_claim_to_be_scheduled():
 
 
 def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
-    schedules.put("one", schedule(where="label=b", signals=["score"], alpha=0.1), NOON_S + 600)
+    hooks = [{"url": "https://example.org/", "secret": "hush"}]
+    changes = {"where": "label=b", "signals": ["score"], "alpha": 0.1, "webhooks": hooks}
+    schedules.put("one", schedule(**changes), NOON_S + 600)
     scheduler = Scheduler(schedules, jobs)
     for later in (0, HOUR_S - 600, HOUR_S - 541):
         scheduler.step(NOON_S + 600 + later)
@@ -169,6 +171,7 @@ def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
     assert job.parameters["from"] == text(NOON_S)
     assert job.parameters["to"] == text(NOON_S + HOUR_S)
     assert job.parameters["schedule"] == "1h"
+    assert not any("hush" in path.read_text() for path in jobs.directory.rglob("*.json"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.webhook_states import NOT_DELIVERED
+from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.watch import alerts, deliveries
@@ -75,37 +76,52 @@ def test_a_receiver_that_trickles_delays_no_other(directory, monkeypatch):
         assert status.error == "expected an answer in time, got none"
 
 
-def test_many_slow_receivers_take_few_threads_and_leave_some_to_others(directory, monkeypatch):
+def alert(directory, hour, *, model=MODEL):
+    ends = parameters(hour)
+    window = DriftParameters(model, start=ends.start, end=ends.end)
+    record_window(directory, report(hour, alarms="abcd"[hour % 4]), window)
+
+
+def test_slow_receivers_leave_threads_to_new_ones_and_both_to_proven_ones(directory, monkeypatch):
     monkeypatch.setattr(deliveries, "MAX_THREADS", 4)
+    monkeypatch.setattr(deliveries, "MAX_UNPROVEN_THREADS", 3)
     monkeypatch.setattr(deliveries, "MAX_SLOW_THREADS", 2)
     monkeypatch.setattr(deliveries, "SLOW_S", 0.2)
-    most = 0
+    thread_counts = [0]
 
-    def hold(connection, over):
-        nonlocal most
-        most = max(most, sum(thread.name == "alerts" for thread in threading.enumerate()))
+    def hold(_, over):
+        thread_counts.append(sum(thread.name == "alerts" for thread in threading.enumerate()))
         over.wait(20)
 
     with ExitStack() as stack:
-        good = stack.enter_context(window_reports.receiver())
+        proven, new = (stack.enter_context(window_reports.receiver()) for _ in range(2))
         ports = [stack.enter_context(raw_server(hold)) for _ in range(9)]
-        for at, start in enumerate((0, 5)):
-            hooks = [{"url": f"http://127.0.0.1:{port}/"} for port in ports[start : start + 5]]
-            put(directory, *hooks, model=f"slow-{at}")
-            slow = window_reports.DriftParameters(f"slow-{at}", start=parameters(1).start, end=parameters(1).end)  # fmt: skip
-            record_window(directory, report(1, alarms="a"), slow)
-        queues, now_s = queues_of(directory), 0.0
-        for _ in range(3):  # all were slow once
-            queues.deliver(now_s)
-        assert all(outbox_of(directory).delivery_status(f"slow-{at}") for at in (0, 1))
-        put(directory, {"url": good.url})
-        record_window(directory, report(2, alarms="a"), parameters(2))
-        begin = time.monotonic()
-        queues.start_due(now_s + 3600)
-        until(lambda: good.taken)
-        assert time.monotonic() - begin < 0.25
+        poster = WebhookClient(LOCAL, 1.5)
+        outbox = outbox_of(directory)
+        queues = DeliveryQueues([outbox], poster)
+
+        put(directory, {"url": proven.url})
+        alert(directory, 0)
+        queues.deliver(0)
+        put(directory, *({"url": f"http://127.0.0.1:{port}/"} for port in ports), model="slow")
+        alert(directory, 1, model="slow")
+        alert(directory, 1)
+        queues.start_due(0)
+        until(lambda: len(proven.taken) == 2)
+        assert outbox.delivery_status("slow") == {}  # the first of them are still waited for
         queues.join()
-    assert most == 4
+
+        poster.timeout_s = 0.25
+        while len(outbox.delivery_status("slow")) < len(ports):
+            queues.deliver(0)
+        poster.timeout_s = 1.5
+        put(directory, {"url": new.url}, model="new")
+        alert(directory, 2, model="new")
+        queues.start_due(3600)
+        until(lambda: new.taken)
+        assert sum(thread.is_alive() for thread in threading.enumerate() if thread.name == "alerts") >= 2  # fmt: skip
+        queues.join()
+    assert 2 <= max(thread_counts) <= 4
 
 
 def test_errors_of_hosts_that_the_settings_do_not_name_read_the_same(directory):

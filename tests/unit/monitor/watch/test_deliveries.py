@@ -3,7 +3,6 @@
 import json
 import stat
 import threading
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -53,27 +52,19 @@ def client(directory, hosts=ANY_PUBLIC):
 
 def test_a_receiver_that_trickles_delays_no_other(directory, monkeypatch):
     monkeypatch.setattr(deliveries, "POLL_INTERVAL_S", 0.01)
-    with ExitStack() as stack:
-        good = stack.enter_context(window_reports.receiver())
-        slow_port = stack.enter_context(
-            raw_server(
-                lambda connection, over: trickle(connection, over, b"HTTP/1.1 200 OK\r\nX: ")
-            )
-        )
-        slow = f"http://127.0.0.1:{slow_port}/"
-        put(directory, {"url": slow}, {"url": good.url})
-        poster = WebhookClient(LOCAL, timeout_s=2)
-        with in_background(run_deliveries, [outbox_of(directory)], poster):
-            begin = time.monotonic()
+    poster = WebhookClient(LOCAL, timeout_s=30)
+    outbox = outbox_of(directory)
+    with window_reports.receiver() as good, in_background(run_deliveries, [outbox], poster):
+        with raw_server(lambda connection, over: trickle(connection, over, b"HTTP/1.1 200 OK\r\nX: ")) as port:  # fmt: skip
+            slow = f"http://127.0.0.1:{port}/"
+            put(directory, {"url": slow}, {"url": good.url})
             for hour, alarms in enumerate("abc"):
                 record_window(directory, report(hour, alarms=alarms), parameters(hour))
             until(lambda: len(good.taken) == 3)
-            assert time.monotonic() - begin < 1.5
-            assert outbox_of(directory).waiting(MODEL) == {slow: 3}
-            until(lambda: slow in outbox_of(directory).delivery_status(MODEL))
-        assert [alert["signals"][0]["name"] for alert in good.taken] == ["a", "b", "c"]
-        status = outbox_of(directory).delivery_status(MODEL)[slow]
-        assert status.error == "expected an answer in time, got none"
+            assert outbox.waiting(MODEL)[slow] == 3
+            assert slow not in outbox.delivery_status(MODEL)  # it still sends
+        until(lambda: slow in outbox.delivery_status(MODEL))
+    assert [body["signals"][0]["name"] for body in good.taken] == ["a", "b", "c"]
 
 
 def alert(directory, hour, *, model=MODEL):

@@ -24,6 +24,8 @@ from quadriga.monitor.watch.webhook_client import (
 from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
 
 SHORT_S = 0.4
+LONGER_S = 1.0
+"""Enough to connect, also on a busy machine."""
 
 
 class Recorder:
@@ -214,9 +216,9 @@ def trickle(connection: socket.socket, over: threading.Event, text: bytes) -> No
 )
 def test_a_receiver_that_sends_byte_after_byte_ends(text):
     with raw_server(lambda connection, over: trickle(connection, over, text)) as port:
-        reason, _, took_s = failure(client(timeout_s=SHORT_S), f"http://127.0.0.1:{port}/")
+        reason, _, took_s = failure(client(timeout_s=LONGER_S), f"http://127.0.0.1:{port}/")
     assert reason == NO_ANSWER
-    assert SHORT_S <= took_s < SHORT_S + 2
+    assert LONGER_S <= took_s < LONGER_S + 4
 
 
 def test_a_body_that_never_ends_is_not_awaited():
@@ -228,23 +230,23 @@ def test_a_receiver_that_reads_nothing_ends():
     with raw_server(lambda _, over: over.wait(20)) as port:
         begin = time.monotonic()
         with pytest.raises(DeliveryError, match=NO_ANSWER):
-            client(timeout_s=SHORT_S).post(f"http://127.0.0.1:{port}/", {}, bytes(32 << 20))
-        assert time.monotonic() - begin < SHORT_S + 2
+            client(timeout_s=LONGER_S).post(f"http://127.0.0.1:{port}/", {}, bytes(32 << 20))
+        assert time.monotonic() - begin < LONGER_S + 4
 
 
 def test_a_handshake_that_is_not_answered_ends():
     with raw_server(lambda connection, over: trickle(connection, over, b"")) as port:
-        reason, _, took_s = failure(client(timeout_s=SHORT_S), f"https://127.0.0.1:{port}/")
+        reason, _, took_s = failure(client(timeout_s=LONGER_S), f"https://127.0.0.1:{port}/")
     assert reason in {NO_ANSWER, NO_CONNECTION}
-    assert took_s < SHORT_S + 2
+    assert took_s < LONGER_S + 4
 
 
 def test_a_slow_look_up_ends_and_so_do_the_ones_after_it():
-    sender = client("", SHORT_S, lookup=Resolver(["8.8.8.8"], delay_s=1.5))
+    sender = client("", SHORT_S, lookup=Resolver(["8.8.8.8"], delay_s=4))
     for _ in range(2):
         reason, _, took_s = failure(sender, "http://example.org/")
         assert reason == NO_CONNECTION
-        assert took_s < SHORT_S + 1
+        assert took_s < SHORT_S + 3
 
 
 @pytest.mark.parametrize(

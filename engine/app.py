@@ -55,6 +55,7 @@ from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate, set_current_caller
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
@@ -336,6 +337,7 @@ def _open_store(
     change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
+    hosts = parse_webhook_hosts(settings.webhook_hosts)
     return (
         recorder,
         ids,
@@ -348,8 +350,10 @@ def _open_store(
             *evaluation_routes(jobs, inferences.names),
             *drift_routes(drift),
             *model_routes(repository.served_versions, inferences, reports, drift),
-            *schedule_routes(settings.drift_directory, inferences.names),
-            *evaluation_schedule_routes(settings.evaluation_directory, inferences.names, reports),
+            *schedule_routes(settings.drift_directory, inferences.names, hosts),
+            *evaluation_schedule_routes(
+                settings.evaluation_directory, inferences.names, reports, hosts=hosts
+            ),
         ],
     )
 

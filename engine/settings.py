@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from quadriga.engine.schema import explain_validation_error
+from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.ids import WORKERS
 
 PREFIX = "QUADRIGA_"
@@ -362,6 +363,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job_days: Annotated[
         float, Meta(ge=0, le=36500, description="Days after which a finished job is removed.")
     ] = 7.0
+    webhook_hosts: Annotated[
+        str,
+        Meta(
+            description="Hosts that alerts may be sent to: names, *.example.org, addresses, networks such as 10.0.0.0/8, and public for every public address, separated by commas; default: public."
+        ),
+    ] = ""
     semantic_score_header: Annotated[
         str,
         Meta(
@@ -557,4 +564,8 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
             f"{settings.first_worker} and {settings.workers}"
         )
+    try:
+        parse_webhook_hosts(settings.webhook_hosts)
+    except ValueError as error:
+        raise SettingsError(f"{origins['webhook_hosts']}: {error}") from error
     return settings

@@ -33,6 +33,8 @@ from quadriga.monitor.evaluation.schedules import (
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
+from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import check_webhook_hosts
 from quadriga.store.errors import NotFoundError
 from quadriga.store.model_names import ModelNames
 from quadriga.store.records import timestamp_text
@@ -46,6 +48,7 @@ _SCHEDULE = json_body(
     window="Length of a window, at least every and at most 366d",
     reference="first, or the id of a report",
     secret="Key that signs deliveries",  # noqa: S106 - a description
+    format="Form of the messages: quadriga, standard (Standard Webhooks) or alertmanager",
 )
 
 
@@ -74,7 +77,11 @@ class EvaluationScheduleState(msgspec.Struct, frozen=True):
 
 
 def evaluation_schedule_routes(
-    directory: Path, names: ModelNames, reports: ReportStore
+    directory: Path,
+    names: ModelNames,
+    reports: ReportStore,
+    *,
+    hosts: WebhookHosts = ANY_PUBLIC,
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that read, replace and remove schedules, and read the history of windows.
 
@@ -82,6 +89,7 @@ def evaluation_schedule_routes(
         directory: The folder of schedules, beside the store.
         names: Finds the model that a name means.
         reports: The reports that a schedule may name as its reference.
+        hosts: The hosts that alerts may be sent to.
     """
     schedules = evaluation_schedules(directory)
     path = "/api/models/{name:str}/evaluation-schedule"
@@ -91,14 +99,15 @@ def evaluation_schedule_routes(
         model = names.resolve(name)
         schedule, previous = decode_schedule(body), None
         names.check_where(schedule.where)
+        check_webhook_hosts(schedule.webhooks, hosts)
         with suppress(NotFoundError):
             previous = schedules.get(model).schedule
         schedules.put(model, with_reference(schedule, reports, previous))
-        return _schedule_state(schedules, model)
+        return _schedule_state(schedules, model, hosts)
 
     def remove_schedule(name: str) -> EvaluationScheduleState:
         model = names.resolve(name)
-        last = _schedule_state(schedules, model)
+        last = _schedule_state(schedules, model, hosts)
         schedules.remove(model)
         return last
 
@@ -106,7 +115,7 @@ def evaluation_schedule_routes(
     async def get_evaluation_schedule(name: FromPath[str]) -> EvaluationScheduleState:
         """Return how often a model is evaluated, and how alerts were delivered."""
         model = await to_thread(names.resolve, name)
-        return await to_thread(_schedule_state, schedules, model)
+        return await to_thread(_schedule_state, schedules, model, hosts)
 
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_evaluation_schedule(
@@ -153,14 +162,14 @@ def evaluation_schedule_routes(
 
 
 def _schedule_state(
-    schedules: ScheduleStore[EvaluationSchedule], model: str
+    schedules: ScheduleStore[EvaluationSchedule], model: str, hosts: WebhookHosts
 ) -> EvaluationScheduleState:
     """Describe a model's schedule, its next window and the deliveries to its webhooks."""
     saved = schedules.get(model)
     next_s = schedules.next_s(model, saved)
     fields = asdict(saved.schedule) | {
         "window": saved.schedule.window or saved.schedule.every,
-        "webhooks": webhook_states(schedules, model),
+        "webhooks": webhook_states(schedules, model, hosts),
     }
     del fields["reference_metric"]
     return EvaluationScheduleState(

@@ -29,6 +29,8 @@ from quadriga.monitor.drift.watch.schedules import (
 )
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
+from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import check_webhook_hosts
 from quadriga.store.model_names import ModelNames
 from quadriga.store.records import timestamp_text
 
@@ -38,6 +40,7 @@ _SCHEDULE = json_body(
     DriftSchedule,
     every="5m to 1d, an even division of a day, or 1w",
     secret="Key that signs deliveries",  # noqa: S106 - a description
+    format="Form of the messages: quadriga, standard (Standard Webhooks) or alertmanager",
 )
 
 
@@ -62,12 +65,15 @@ class ScheduleState(msgspec.Struct, frozen=True):
     """Time at which that window is compared."""
 
 
-def schedule_routes(directory: Path, names: ModelNames) -> list[HTTPRouteHandler]:
+def schedule_routes(
+    directory: Path, names: ModelNames, hosts: WebhookHosts = ANY_PUBLIC
+) -> list[HTTPRouteHandler]:
     """Return the handlers that read, replace and remove schedules, and read the history of windows.
 
     Args:
         directory: The folder of schedules, beside the store.
         names: Finds the model that a name means.
+        hosts: The hosts that alerts may be sent to.
     """
     schedules = drift_schedules(directory)
     path = "/api/models/{name:str}/drift-schedule"
@@ -77,12 +83,13 @@ def schedule_routes(directory: Path, names: ModelNames) -> list[HTTPRouteHandler
         model = names.resolve(name)
         schedule = decode_schedule(model, body)
         names.check_where(schedule.where)
+        check_webhook_hosts(schedule.webhooks, hosts)
         schedules.put(model, schedule)
-        return _schedule_state(schedules, model)
+        return _schedule_state(schedules, model, hosts)
 
     def remove_schedule(name: str) -> ScheduleState:
         model = names.resolve(name)
-        last = _schedule_state(schedules, model)
+        last = _schedule_state(schedules, model, hosts)
         schedules.remove(model)
         return last
 
@@ -90,7 +97,7 @@ def schedule_routes(directory: Path, names: ModelNames) -> list[HTTPRouteHandler
     async def get_drift_schedule(name: FromPath[str]) -> ScheduleState:
         """Return how often a model's drift is compared, and how alerts were delivered."""
         model = await to_thread(names.resolve, name)
-        return await to_thread(_schedule_state, schedules, model)
+        return await to_thread(_schedule_state, schedules, model, hosts)
 
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
@@ -131,11 +138,13 @@ def schedule_routes(directory: Path, names: ModelNames) -> list[HTTPRouteHandler
     ]
 
 
-def _schedule_state(schedules: ScheduleStore[DriftSchedule], model: str) -> ScheduleState:
+def _schedule_state(
+    schedules: ScheduleStore[DriftSchedule], model: str, hosts: WebhookHosts
+) -> ScheduleState:
     """Describe a model's schedule, its next window and the deliveries to its webhooks."""
     saved = schedules.get(model)
     start_s = schedules.next_s(model, saved)
-    fields = asdict(saved.schedule) | {"webhooks": webhook_states(schedules, model)}
+    fields = asdict(saved.schedule) | {"webhooks": webhook_states(schedules, model, hosts)}
     return ScheduleState(
         model=model,
         **fields,

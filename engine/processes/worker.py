@@ -227,16 +227,19 @@ def _run_schedules(settings: Settings, stop: threading.Event) -> None:
             return
     from quadriga.monitor.drift.watch.schedules import drift_schedules
     from quadriga.monitor.evaluation.schedules import evaluation_schedules
-    from quadriga.monitor.watch.alerts import Outbox, run_deliveries
+    from quadriga.monitor.watch.alerts import Outbox
+    from quadriga.monitor.watch.deliveries import run_deliveries
     from quadriga.monitor.watch.scheduler import run_scheduler
+    from quadriga.monitor.watch.webhook_client import WebhookClient
+    from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
     from quadriga.store.jobs import Jobs
 
     drift = drift_schedules(settings.drift_directory)
     evaluations = evaluation_schedules(settings.evaluation_directory)
     jobs = Jobs(settings.jobs_directory)
+    client = WebhookClient(parse_webhook_hosts(settings.webhook_hosts))
     for work, arguments in (
-        (run_deliveries, (Outbox(drift), stop)),  # a receiver may take long to answer
-        (run_deliveries, (Outbox(evaluations), stop)),
+        (run_deliveries, ((Outbox(drift), Outbox(evaluations)), client, stop)),
         (run_scheduler, (evaluations, jobs, stop)),
     ):
         threading.Thread(target=work, args=arguments, daemon=True).start()  # ends with the process

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.spans import DAY_S, parse_span_s
+from quadriga.monitor.watch.webhooks import Webhook, check_webhooks
 from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
 
 SCHEDULE_SUFFIX = "schedule.json"
@@ -24,14 +25,6 @@ MONDAY_OFFSET_S = 4 * DAY_S
 """Seconds from 1970, which began on a Thursday, to the first Monday."""
 MAX_DELAY_S = DAY_S
 MAX_WEBHOOKS = 10
-
-
-class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An HTTP endpoint that receives alerts."""
-
-    url: Annotated[str, msgspec.Meta(max_length=2000)]
-    secret: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)] | None = None
-    """Key that deliveries are signed with; None: they are not signed. No response contains it."""
 
 
 class Schedule(Protocol):
@@ -205,19 +198,4 @@ def check_schedule(schedule: Schedule, min_every: str) -> None:
         )
     if parse_span_s(schedule.delay, "delay") > MAX_DELAY_S:
         raise QueryError(f"expected delay to be at most 1d, got {schedule.delay!r}")
-    urls = [hook.url for hook in schedule.webhooks]
-    for position, url in enumerate(urls):
-        _check_url(url, f"webhooks[{position}].url")
-    if len(set(urls)) < len(urls):
-        raise QueryError("webhooks lists a URL twice")
-
-
-def _check_url(text: str, name: str) -> None:
-    try:
-        url = urlsplit(text)
-        is_plain = text.isascii() and text.isprintable() and " " not in text
-        _ = url.port  # raises where it is none
-    except ValueError:
-        is_plain = False
-    if not is_plain or url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
-        raise QueryError(f"expected {name} to be http or https with a host and no user")
+    check_webhooks(schedule.webhooks)

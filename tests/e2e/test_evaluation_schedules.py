@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from quadriga.store.ids import smallest_id_at
-from tests.server_process import ServerProcess, quadriga
+from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 from tests.unit.monitor.drift.window_reports import receiver
+from tests.unit.monitor.watch.test_webhook_client import raw_server, trickle
 
 MODEL = "shapes-classifier"
 PATH = f"/api/models/{MODEL}/evaluation-schedule"
@@ -62,9 +63,16 @@ def test_late_truth_alerts_once_over_restarts(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, good + bad)))
     data = tmp_path / "data"
     quadriga("import", tmp_path / "in.jsonl", "--data", data)
-    server = ServerProcess(data).start()
-    with receiver() as hook:
-        parameters = {"every": "1h", "late_windows": 6, "webhooks": [{"url": hook.url}]}
+    server = ServerProcess(data, SAMPLE_MODELS, "--webhook-hosts", "127.0.0.1").start()
+    slow = raw_server(lambda connection, over: trickle(connection, over, b"HTTP/1.1 200 OK\r\nX: "))
+    with receiver() as hook, slow as slow_port:
+        for host in ("169.254.169.254", "2130706434", "[::ffff:10.0.0.1]"):
+            other = {"every": "1h", "webhooks": [{"url": f"http://{host}/"}]}
+            status, refusal = server.call("PUT", PATH, other)
+            assert status == 400
+            assert "the setting webhook_hosts allows" in refusal["error"]
+        hooks = [{"url": f"http://127.0.0.1:{slow_port}/"}, {"url": hook.url}]
+        parameters = {"every": "1h", "late_windows": 6, "webhooks": hooks}
         assert server.call("PUT", PATH, parameters | {"delay": "4h"})[0] == 200
         state(server, good, "circle")
         state(server, bad[:5], "square")
@@ -82,8 +90,10 @@ def test_late_truth_alerts_once_over_restarts(tmp_path: Path) -> None:
         assert statuses(server)[:3] == ["ok", "fall", "insufficient"]
 
         def webhook() -> dict[str, Any]:
-            (entry,) = server.call("GET", PATH)[1]["webhooks"]
-            return entry
+            entries = server.call("GET", PATH)[1]["webhooks"]
+            assert (entries[0]["waiting"], entries[0]["delivered_at"]) == (1, None)
+            assert entries[0]["url"] == hooks[0]["url"]
+            return entries[1]
 
         server.wait_until(lambda: webhook()["delivered_at"])
         assert server.stop() == 0

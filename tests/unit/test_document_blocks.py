@@ -39,6 +39,7 @@ MOVE = "tests/e2e/test_scaling_page.py::test_a_store_in_use_moves_to_postgresql"
 CLICKHOUSE = "tests/e2e/test_scaling_page.py::test_what_is_stored_is_sent_to_clickhouse_too"
 STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_page_do_what_it_says"
 PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
+MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 RUN_BY = {
     "README.md": [
@@ -66,6 +67,8 @@ RUN_BY = {
         *[f"sh {PAGES}"] * 3,
         "json tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
         "python tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
+        f"json {MESSAGES}test_the_body_of_standard_webhooks_has_type_timestamp_and_data",
+        f"json {MESSAGES}test_the_page_shows_the_body_of_alertmanager",
     ],
     "docs/evaluation.md": [
         "sh tests/e2e/test_evaluate_command.py::test_the_command_of_the_page_is_answered",

@@ -18,9 +18,9 @@ from quadriga.monitor.watch.schedules import (
     SavedSchedule,
     ScheduleKind,
     ScheduleStore,
-    Webhook,
     check_schedule,
 )
+from quadriga.monitor.watch.webhooks import Webhook
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 

@@ -71,6 +71,12 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
         ({}, {"QUADRIGA_PORT": "70000"}, "", "QUADRIGA_PORT"),
         ({}, {"WEB_CONCURRENCY": "0"}, "", "WEB_CONCURRENCY"),
         ({}, {"CHARIOT_INFERENCE_PROTOCOL": "other"}, "", "chariot-v2-kserve"),
+        (
+            {"webhook_hosts": "10.0.0.0/99"},
+            {},
+            "",
+            "flag --webhook-hosts: expected webhook_hosts to be",
+        ),
         ({}, {}, "port = ", "TOML"),
         ({}, {}, "drain_s = -1", "drain_s"),
         ({}, {"QUADRIGA_CONFIG": "missing.toml"}, "", "missing.toml"),

@@ -60,7 +60,10 @@ def test_a_schedule_is_saved_returned_and_removed(client, schedules):
     path = "/api/models/a%20model/drift-schedule"
     assert client.get(path).status_code == 404
     assert client.delete(path).status_code == 404
-    hooks = [{"url": "https://example.org/a", "secret": "hush"}, {"url": "http://[::1]:8000"}]
+    hooks = [
+        {"url": "https://example.org/a", "secret": "hush"},
+        {"url": "http://[2606:4700::1111]:8000"},
+    ]
     parameters = {
         "every": "1h",
         "where": "meta.camera_id=north",
@@ -74,7 +77,7 @@ def test_a_schedule_is_saved_returned_and_removed(client, schedules):
     assert client.get(path).json() == body
     assert [(hook["url"], hook["signed"]) for hook in body["webhooks"]] == [
         ("https://example.org/a", True),
-        ("http://[::1]:8000", False),
+        ("http://[2606:4700::1111]:8000", False),
     ]
     assert body["model"] == "a model"
     assert (body["baseline"], body["delay"], body["alpha"]) == ("default", "1m", 0.05)
@@ -147,7 +150,9 @@ def test_requests_cannot_claim_to_be_scheduled():
 
 
 def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
-    schedules.put("one", schedule(where="label=b", signals=["score"], alpha=0.1), NOON_S + 600)
+    hooks = [{"url": "https://example.org/", "secret": "hush"}]
+    changes = {"where": "label=b", "signals": ["score"], "alpha": 0.1, "webhooks": hooks}
+    schedules.put("one", schedule(**changes), NOON_S + 600)
     scheduler = Scheduler(schedules, jobs)
     for later in (0, HOUR_S - 600, HOUR_S - 541):
         scheduler.step(NOON_S + 600 + later)
@@ -166,6 +171,7 @@ def test_each_window_is_submitted_once_it_has_ended(schedules, jobs):
     assert job.parameters["from"] == text(NOON_S)
     assert job.parameters["to"] == text(NOON_S + HOUR_S)
     assert job.parameters["schedule"] == "1h"
+    assert not any("hush" in path.read_text() for path in jobs.directory.rglob("*.json"))
 
 
 @pytest.mark.parametrize(

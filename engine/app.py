@@ -17,6 +17,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.api.access import check_needs, guard_route
@@ -59,7 +60,9 @@ from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate, set_current_caller
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
+from quadriga.proto.errors import Forbidden
 from quadriga.proto.grpc_server import GrpcServer
+from quadriga.proto.http import error_response, send_body
 from quadriga.proto.intake import Intake
 from quadriga.proto.openapi import add_operations
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
@@ -183,6 +186,7 @@ class Application:
             metrics_route(
                 PrometheusMetrics(self.pipeline, VERSION, self._counters),
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
+                need="nothing" if settings.open_metrics else "monitor",
             )
         )
         check_needs(handlers)
@@ -205,7 +209,9 @@ class Application:
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
         )
-        self.asgi = _AsgiFront(app, protocols, self.intake, self._gate)
+        self.asgi = _AsgiFront(
+            app, protocols, self.intake, gate=self._gate, rules=BrowserRules(settings)
+        )
 
     def _own_counters(self) -> dict[str, float]:
         """Return the counters of this worker."""
@@ -342,7 +348,9 @@ def _open_store(
         recorder,
         ids,
         [
-            *inference_routes(inferences, StoreQueries(inferences, query_threads)),
+            *inference_routes(
+                inferences, StoreQueries(inferences, query_threads), settings.public_url
+            ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),
             *job_routes(jobs, inferences.names),
@@ -359,11 +367,20 @@ def _open_store(
 
 
 class _AsgiFront:
-    """Dispatch in front of the routes: callers, Chariot's prefix, trailing slashes, HEAD, closing connections."""
+    """Dispatch in front of the routes: who asks, Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
-    def __init__(self, routes: ASGIApp, protocols: Dispatcher, intake: Intake, gate: Gate) -> None:
+    def __init__(
+        self,
+        routes: ASGIApp,
+        protocols: Dispatcher,
+        intake: Intake,
+        *,
+        gate: Gate,
+        rules: BrowserRules,
+    ) -> None:
         self._routes = routes
         self._gate = gate
+        self._rules = rules
         self._intake = intake
         self._protocols = protocols
         self.closing = False
@@ -374,12 +391,22 @@ class _AsgiFront:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
-            send = _close_after_response(send)
-        caller = self._gate.identify(partial(_header, scope))
-        set_current_caller(caller)  # each request has a task of its own
-        method = str(scope.get("method"))
+            send = _with_headers(send, [(b"connection", b"close")])
+        method, headers = str(scope.get("method")), dict(scope["headers"])
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
+        try:
+            self._rules.check(method, path, headers)
+        except Forbidden as error:
+            await send_body(send, *error_response(error))
+            return
+        if shared_headers := self._rules.shared_with(headers):
+            send = _with_headers(send, shared_headers)
+            if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
+                await send_body(send, 204, b"", answer)
+                return
+        caller = self._gate.identify(headers.get)
+        set_current_caller(caller)  # each request has a task of its own
         match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model
             match = self._protocols.match(full_path, method) or match
@@ -403,15 +430,10 @@ class _OpenApiDocument(JsonRenderPlugin):
         return super().render(request, add_operations(openapi_schema, self._operations))
 
 
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first value of a header."""
-    return next((value for key, value in scope["headers"] if key == name), None)
-
-
-def _close_after_response(send: Send) -> Send:
-    async def send_and_close(message: Message) -> None:
+def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    async def send_more(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+            message["headers"] = [*message.get("headers", []), *headers]
         await send(message)
 
-    return send_and_close
+    return send_more

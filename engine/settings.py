@@ -80,6 +80,32 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="gRPC port; 0 takes a free one and prints it, -1 switches gRPC off.",
         ),
     ] = 8081
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="Names that requests may have in Host, separated by commas, such as models.example.org or *.example.org. Default: on a loopback address localhost, elsewhere any."
+        ),
+    ] = ""
+    cors_origins: Annotated[
+        str,
+        Meta(
+            description="Origins of other people's pages that may use this server, separated by commas, such as https://label.example.org. Default: none."
+        ),
+    ] = ""
+    public_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^/?#\s]+(/[^?#\s]*)?)?$",
+            description="URL at which people reach this server, for signed URLs of images; default: the one in the request.",
+        ),
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="Addresses or networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto count, separated by commas. Default: none."
+        ),
+    ] = ""
+    open_metrics: Annotated[bool, Meta(description="Answer /metrics without a key.")] = False
     data: Annotated[
         str,
         Meta(description="Folder of journal, database and images; removing it resets everything."),

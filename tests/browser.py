@@ -60,21 +60,23 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def open(self, path, *, scheme="light", medium="screen", width=1200):
-        """Load a file and wait until it is there."""
+    def open(self, url, *, scheme="light", medium="screen", width=1200):
+        """Load a page, or a file, and wait until it is there."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=900, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", media=medium, features=features)
-        self.send("Page.navigate", url=path.as_uri())
+        self.send("Page.navigate", url=url if isinstance(url, str) else url.as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
 
     def run(self, script):
-        """Return what an expression gives on the page."""
-        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True)
+        """Return what an expression, or its promise, gives on the page."""
+        answer = self.send(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

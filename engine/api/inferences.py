@@ -68,8 +68,10 @@ class _UrlQuery(Operation):
         ]
 
 
-def inference_routes(inferences: InferenceReader, queries: StoreQueries) -> list[HTTPRouteHandler]:
-    """Return the handlers that read the store; `queries` runs its searches."""
+def inference_routes(
+    inferences: InferenceReader, queries: StoreQueries, public_url: str = ""
+) -> list[HTTPRouteHandler]:
+    """Return the handlers that read the store; `queries` runs its searches, `public_url` begins signed URLs."""
     query: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
 
     @post("/api/inferences/query", operation_class=_QUERY, need="read", **query)
@@ -109,7 +111,7 @@ def inference_routes(inferences: InferenceReader, queries: StoreQueries) -> list
     ) -> StoredInference:
         """Return one inference; with `presign`, `input.url` is a signed URL of its input."""
         if presign:
-            blobs_url = str(request.base_url).rstrip("/") + BLOBS_PATH
+            blobs_url = (public_url or str(request.base_url)).rstrip("/") + BLOBS_PATH
             return inferences.get_with_input_url(inference_id, blobs_url)
         return inferences.get(inference_id)
 

@@ -8,14 +8,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from quadriga.proto.access import Need
 
-def metrics_route(*collectors: Collector) -> HTTPRouteHandler:
-    """Return the handler of `/metrics`, which has the metrics of all collectors."""
+
+def metrics_route(*collectors: Collector, need: Need) -> HTTPRouteHandler:
+    """Return the handler of `/metrics`, which has the metrics of all collectors, for callers with what it needs."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)
 
-    @get("/metrics", sync_to_thread=True, media_type="text/plain", need="monitor")
+    @get("/metrics", sync_to_thread=True, media_type="text/plain", need=need)
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Return all metrics, in the text format that Prometheus accepts."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))

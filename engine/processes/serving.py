@@ -73,6 +73,8 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(task.settings.trusted_proxies),
+        forwarded_allow_ips=task.settings.trusted_proxies,
         timeout_keep_alive=75,
         # a client that never sends the rest of its body ends before the supervisor kills us all
         timeout_graceful_shutdown=max(1, int(task.settings.exit_timeout_s * 0.8)),

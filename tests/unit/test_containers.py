@@ -141,6 +141,6 @@ def test_no_password_stands_in_a_file_but_one_for_development() -> None:
 def test_prometheus_asks_what_is_there() -> None:
     jobs = {job["job_name"]: job for job in PROMETHEUS["scrape_configs"]}
     assert jobs["quadriga"]["static_configs"] == [{"targets": ["engine:8080"]}]
-    assert jobs["quadriga"]["metrics_path"] in metrics_route(None).paths
+    assert jobs["quadriga"]["metrics_path"] in metrics_route(None, need="key").paths
     mounted = [volume.split(":")[0] for volume in SERVICES["prometheus"]["volumes"]]
     assert "./deploy/prometheus.yml" in mounted

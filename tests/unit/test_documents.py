@@ -156,7 +156,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *drift_routes(None),
             *schedule_routes(ROOT, None),
             *evaluation_schedule_routes(ROOT, None, None),
-            metrics_route(PrometheusMetrics(None, "", dict)),
+            metrics_route(PrometheusMetrics(None, "", dict), need="key"),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths

@@ -54,7 +54,7 @@ class Counted:
 
 def test_prometheus_reads_what_the_workers_counted() -> None:
     metrics = PrometheusMetrics(Counted(), "1.2", lambda: {"journal_bytes": 7, "shed_total": 2})
-    with create_test_client([metrics_route(metrics)]) as client:
+    with create_test_client([metrics_route(metrics, need="key")]) as client:
         response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
     samples = {
@@ -99,7 +99,7 @@ def children() -> Iterator[list[int]]:
 
 
 def process_samples(metrics: ProcessMetrics) -> dict[tuple[str, str], float]:
-    with create_test_client([metrics_route(metrics)]) as client:
+    with create_test_client([metrics_route(metrics, need="key")]) as client:
         text = client.get("/metrics").text
     return {
         (sample.name, sample.labels["process"]): sample.value

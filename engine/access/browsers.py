@@ -1,0 +1,136 @@
+"""What keeps pages of other people out, who may visit them in a browser that reaches this server.
+
+A browser sends requests of any page to any address, with its user's place in the network. It marks them: by `Origin`
+and `Sec-Fetch-Site`, and by the `Host` that the page knows, which an attacker may point at a loopback address
+(DNS rebinding). Programs mark nothing, and are not asked for anything.
+
+Source: Fetch, sections 3.1 (Origin) and 3.2 (CORS protocol); Fetch Metadata Request Headers.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
+
+from quadriga.engine.access.key_ring import is_loopback
+from quadriga.engine.settings import Settings
+from quadriga.proto.errors import Forbidden
+
+ANY_HOST_PATHS = frozenset({"/ready", "/v2/health/live", "/v2/health/ready", "/metrics"})
+"""Paths that probes and scrapers call by the address of a machine, whatever its name."""
+
+_PREFLIGHT_S = 600
+_METHODS = b"GET, HEAD, POST, PUT, DELETE"
+_SITES_OF_OURS = (None, b"same-origin", b"none")
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class BrowserRules:
+    """The rules of one server.
+
+    Args:
+        settings: Settings of the server.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._hosts = _split(settings.allowed_hosts)
+        self._origins = {
+            origin.rstrip("/").lower().encode() for origin in _split(settings.cors_origins)
+        }
+        self._is_local = is_loopback(settings.host)
+
+    def check(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
+        """Check where a request comes from.
+
+        Args:
+            method: Verb of the request.
+            path: Path of the request.
+            headers: Values by name in lower case.
+
+        Raises:
+            Forbidden: It names a host that is not ours, or comes from a page of another origin.
+        """
+        host = headers.get(b"host", b"")
+        if path not in ANY_HOST_PATHS and not self._is_our_host(host):
+            raise Forbidden(
+                f"expected the name of this server in Host, got {host.decode('latin-1')!r:.140} "
+                "(setting allowed_hosts)"
+            )
+        origin = headers.get(b"origin")
+        site = headers.get(b"sec-fetch-site")
+        if origin is None and site in _SITES_OF_OURS:
+            return
+        if origin is not None:
+            if (
+                origin.partition(b"://")[2].lower() == host.lower()
+                or origin.lower() in self._origins
+            ):
+                return
+            text = origin.decode("latin-1")
+            raise Forbidden(
+                f"expected a page of this server or of the setting cors_origins, got one of {text!r:.140}"
+            )
+        is_visit = (
+            method in ("GET", "HEAD")
+            and headers.get(b"sec-fetch-mode") == b"navigate"
+            and headers.get(b"sec-fetch-dest") == b"document"
+        )
+        if (
+            not is_visit
+        ):  # a link on another page may lead here; what it shows, that page cannot read
+            raise Forbidden("expected a request of a page of this server, got one of another site")
+
+    def shared_with(self, headers: Mapping[bytes, bytes]) -> Headers:
+        """Return the headers that let a page of another origin read the response; none for others."""
+        origin = headers.get(b"origin")
+        if origin is None or origin.lower() not in self._origins:
+            return []
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"*"),
+            (b"vary", b"origin"),
+        ]
+
+    def preflight(self, headers: Mapping[bytes, bytes]) -> Headers | None:
+        """Return further headers of the answer to a CORS preflight, of an allowed origin; None for other requests."""
+        if b"access-control-request-method" not in headers:
+            return None
+        return [
+            (b"access-control-allow-methods", _METHODS),
+            (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"")),
+            (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
+        ]
+
+    def _is_our_host(self, host: bytes) -> bool:
+        """Whether a request names this server.
+
+        Without a list, a server on a loopback address has the names of such addresses, as others may be pointed at it.
+        One that others reach has any name: who reaches it needs a key, which browsers do not send by themselves.
+        """
+        name = host_name(host)
+        if not name or _is_address(name):
+            return True
+        if self._hosts:
+            return any(fnmatchcase(name, pattern) for pattern in self._hosts)
+        return not self._is_local or name == "localhost" or name.endswith(".localhost")
+
+
+def host_name(host: bytes) -> str:
+    """Return the name or address in a `Host`, in lower case, without its port."""
+    text = host.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    """Whether a name is an address, which nobody can point elsewhere."""
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return False
+
+
+def _split(setting: str) -> list[str]:
+    return [part.strip().lower() for part in setting.split(",") if part.strip()]

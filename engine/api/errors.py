@@ -47,6 +47,7 @@ def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         error_body(message or error.detail),
         status_code=error.status_code,
         media_type="application/json",
+        headers={"X-Request-ID": error_request_id(request.headers.get("x-request-id"))},
     )
 
 

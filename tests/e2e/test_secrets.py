@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.postgres_server import PostgresServer
 from tests.server_process import SAMPLE_MODELS, ServerProcess, free_port, quadriga
 
 PASSWORD, TOKEN = "canary-7f3a-password", "canary-7f3a-token"
@@ -134,6 +137,49 @@ def test_no_secret_is_printed_logged_answered_or_written(
     assert modes(data) == {}
 
 
+def test_a_server_that_works_writes_its_password_nowhere(data, tmp_path, monkeypatch, shape):
+    postgres = PostgresServer()
+    url = postgres.create(migrated=False).replace("postgres@", f"postgres:{PASSWORD}@")
+    (tmp_path / "url").write_text(url)
+    monkeypatch.setenv("QUADRIGA_DATABASE_FILE", str(tmp_path / "url"))
+    models = tmp_path / "models"
+    shutil.copytree(SAMPLE_MODELS / "shapes-classifier", models / "shapes-classifier")
+    try:
+        with ServerProcess(data, models) as server:
+            for _ in range(3):
+                server.store("shapes-classifier", shape[0])
+            server.wait_until(lambda: len(server.query({})) == 3)
+            window = {"from": "-1h", "to": "now"}
+            answers = []
+            for path, body in (
+                ("/api/exports", {"format": "jsonl"}),
+                ("/api/evaluations", {"model": "shapes-classifier"}),
+                (
+                    "/api/drift",
+                    {"model": "shapes-classifier", "current": window, "baseline": window},
+                ),
+            ):
+                answers.append(server.call("POST", path, body))
+                if answers[-1][0] == 202:
+                    answers.append(server.ended(answers[-1][1]["id"]))
+            answers.append(server.request("GET", "/metrics"))
+            answers.append(server.call("GET", "/v2/health/ready?verbose"))
+            postgres.stop()
+            answers.append(server.call("GET", "/api/inferences"))
+            assert answers[-1] == (503, {"error": "the database does not answer"})
+            for pid in server.child_pids():
+                assert CANARY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            postgres.start()
+            server.wait_until(lambda: server.call("GET", "/api/inferences")[0] == 200)
+        assert [answer for answer in answers if CANARY in str(answer)] == []
+        assert any(answer[0] == 202 for answer in answers if isinstance(answer, tuple))
+    finally:
+        postgres.close()
+    assert files_with(data, CANARY) == []
+    assert CANARY not in server.log.read_text()
+    assert modes(data) == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -158,6 +204,10 @@ def test_files_are_private_and_answers_name_no_folder(data, tmp_path, shape):
     shutil.copytree(SAMPLE_MODELS / "shapes-classifier", models / "shapes-classifier")
     (models / "broken").mkdir()
     (models / "broken" / "model.onnx").write_bytes(b"no model")
+    shutil.copytree(models / "shapes-classifier", models / "outsider")
+    written = (models / "outsider" / "model.toml").read_text()
+    written = re.sub("^task = .*", 'task = "json:nothing"', written, flags=re.MULTILINE)
+    (models / "outsider" / "model.toml").write_text(written)
     data.mkdir(mode=0o755)
     (data / "journal").mkdir(mode=0o755)
     data.chmod(0o755)
@@ -181,6 +231,8 @@ def test_files_are_private_and_answers_name_no_folder(data, tmp_path, shape):
             ("POST", "/v2/models/broken/infer", TENSORS, 503),
             ("POST", "/v1/models/broken:predict", '{"instances": [1]}', 503),
             ("POST", "/v2/repository/models/broken/load", "{}", 400),
+            ("POST", "/v2/models/outsider/infer", TENSORS, 503),
+            ("POST", "/v2/repository/models/outsider/load", "{}", 400),
             ("POST", "/v2/repository/index", "{}", 200),
             ("GET", "/v2/health/ready?verbose", None, 200),
             ("POST", "/v2/models/shapes-classifier/infer", "x" * 300_000, 413),
@@ -193,12 +245,16 @@ def test_files_are_private_and_answers_name_no_folder(data, tmp_path, shape):
             status, headers, answer = server.request(method, path, body)
             assert status == expected, (path, answer)
             assert str(tmp_path) not in answer.decode(), path
-            assert "/usr/" not in answer.decode(), path
+            assert sys.base_prefix not in answer.decode(), path
             assert "site-packages" not in answer.decode(), path
             if expected >= 500:
                 assert (
                     headers["x-request-id"] in server.log.read_text() or path != "/api/inferences"
                 )
+        assert "<module 'json' from '__init__.py'>" in str(
+            server.call("POST", "/v2/repository/index", {})
+        )
+        assert f"<module 'json' from '{json.__file__}'>" in server.log.read_text()
         (tmp_path / "aside.db").rename(data / "store.db")
     finally:
         os.umask(here)

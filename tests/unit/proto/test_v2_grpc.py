@@ -494,3 +494,20 @@ def test_a_client_that_declares_the_same_messages_can_be_imported_too(order):
     environment = {**os.environ, "PYTHONPATH": str(PROTO.parent / "src")}
     command = [sys.executable, "-c", OTHER_CLIENT, *order]
     subprocess.run(command, check=True, cwd=PROTO.parent, env=environment)
+
+
+def test_an_error_of_a_call_has_its_request_id(caplog):
+    class Named(Context):
+        trailer = ()
+
+        def set_trailing_metadata(self, trailer):
+            self.trailer = trailer
+
+        def invocation_metadata(self):
+            return (("x-request-id", "trace-1"),)
+
+    context = Named()
+    with pytest.raises(Aborted):
+        asyncio.run(grpc_service._abort(context, ValueError("a secret")))
+    assert context.trailer == (("x-request-id", "trace-1"),)
+    assert "request trace-1 failed" in caplog.text

@@ -14,7 +14,8 @@ COPY src src
 RUN /opt/quadriga/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.13-slim-bookworm
-RUN useradd --uid 10001 --home-dir /data --no-create-home quadriga && install --directory --owner=10001 --group=10001 /data
+# A platform may choose the user: then it is of the group 0, to which the folder belongs, too.
+RUN useradd --uid 10001 --home-dir /data --no-create-home quadriga && install --directory --owner=10001 --group=0 --mode=0770 /data
 COPY --from=build /opt/quadriga /opt/quadriga
 ENV PATH=/opt/quadriga/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

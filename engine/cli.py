@@ -76,13 +76,15 @@ def _setting_options(command: Any) -> Any:
 @_setting_options
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder, or one ONNX file."""
+    from quadriga.engine.processes.logs import configure_logging
     from quadriga.engine.processes.supervisor import supervise
-    from quadriga.engine.processes.worker import configure_logging
+    from quadriga.store.disk import create_privately
 
     supplied = {name: value for name, value in flags.items() if value is not None}
     settings = settings_module.load(supplied, os.environ, config)
     settings_module.add_extensions(settings)
-    configure_logging("supervisor")
+    configure_logging("supervisor", settings.secrets)
+    create_privately()
     sys.exit(supervise(settings, _announce))
 
 

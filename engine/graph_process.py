@@ -33,6 +33,7 @@ from quadriga.engine.graph_messages import (
 from quadriga.engine.graph_server import ServerOptions
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.session import GraphOptions, LoadError, RunError
+from quadriga.engine.settings import PREFIX
 from quadriga.engine.tensor_block import BlockFullError, TensorBlock
 from quadriga.proto.errors import ModelNotReady
 
@@ -130,7 +131,7 @@ class _RunningProcess:
                 command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[lifeline_fd, other_end.fileno()],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                env=_environment(),
             )
         finally:
             os.close(lifeline_fd)
@@ -183,6 +184,12 @@ def _close(slot: _Slot) -> None:
     if slot.running is not None:
         slot.running.killed_for = slot.running.killed_for or "the model is no longer served"
         slot.running.end()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a model's process: it has no use for settings, some of which are secrets."""
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+    return {**inherited, "OPENBLAS_NUM_THREADS": "1"}
 
 
 class ProcessGraphs:

@@ -241,7 +241,7 @@ class ModelControl:
                     errors[name] = str(error)
                 except Exception as error:  # noqa: BLE001 - the loop must go on
                     _log.exception("%s: a change failed", name)
-                    errors[name] = f"a fault of the server: {error!r}"
+                    errors[name] = f"a fault of the server: {type(error).__name__}"
             self._report = _WorkerReport(max(state.generation, self._report.generation), errors)
 
     def _follow_others(self) -> None:

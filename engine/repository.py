@@ -26,6 +26,7 @@ from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.store.model_names import find_model_name, unknown_model_text
+from quadriga.store.redaction import without_folders
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk or a share of it that is full, which may have room again."""
@@ -195,10 +196,16 @@ class ModelRepository:
         try:
             entry.load(self._score_threshold, self._host)
         except LoadError as error:
-            entry.state, entry.reason = "FAILED", str(error)
+            entry.state, entry.reason = "FAILED", self._text(error, entry)
         except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
-            entry.state, entry.reason = "FAILED", f"internal error: {error!r}"
+            kind = type(error).__name__
+            entry.state = "FAILED"
+            entry.reason = f"internal error: {kind}: the log of the server has the reason"
             _log.exception("%s %s: failed to load", entry.name, entry.version)
+
+    def _text(self, error: LoadError, entry: _VersionEntry) -> str:
+        """Return the message of an error for clients, to whom paths below the folder of models are relative."""
+        return without_folders(str(error), self._root, entry.path.parent, entry.path)
 
     def _unpack_entry(self, entry: _VersionEntry) -> list[_VersionEntry]:
         """Replace the entry of an archive by those of the versions in it; it has failed if there are none."""
@@ -207,7 +214,7 @@ class ModelRepository:
         except LoadError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM:
                 raise error.__cause__ from error
-            entry.state, entry.reason = "FAILED", str(error)
+            entry.state, entry.reason = "FAILED", self._text(error, entry)
             _log.error("%s: failed to load: %s", entry.name, error)
             return [entry]
         if paths == {entry.version: entry.path}:
@@ -269,7 +276,8 @@ class ModelRepository:
                     entry.load(self._score_threshold, host)
                 except LoadError as error:
                     raise LoadError(
-                        f"model {entry.name!r} version {entry.version} failed to load: {error}"
+                        f"model {entry.name!r} version {entry.version} failed to load: "
+                        f"{self._text(error, entry)}"
                     ) from error
             model_name = self._put(entries)
             if by_client:
@@ -280,7 +288,10 @@ class ModelRepository:
     def _read(self, name: str, override: Override) -> list[_VersionEntry]:
         overrides, policy = read_config(override.config)
         if override.folder is None:
-            models = find_models(self._root)
+            try:
+                models = find_models(self._root)
+            except LoadError as error:
+                raise LoadError("the folder of the models is not there any more") from error
             model_name = find_model_name(name, models)
             if model_name is None:
                 raise NotFound(unknown_model_text(name, models))

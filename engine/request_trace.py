@@ -19,6 +19,7 @@ from quadriga.proto.errors import (
 )
 from quadriga.proto.messages import InferRequest
 from quadriga.store.errors import JournalError
+from quadriga.store.redaction import without_folders
 from quadriga.tasks.predictions import OutputError
 
 Step = TypeVar("Step")
@@ -129,7 +130,7 @@ class RequestTrace:
         is_known = isinstance(fault, ProtocolError)
         if self._recorder is None or (is_known and not isinstance(fault, InternalError)):
             return
-        text = str(fault) if is_known else f"{type(fault).__name__}: {fault}"
+        text = without_folders(str(fault) if is_known else f"{type(fault).__name__}: {fault}")
         text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
         with suppress(ProtocolError, JournalError):
             self._recorder.record(self.summary(text), self._failed_results())
@@ -140,5 +141,5 @@ def to_protocol_error(model_name: str, error: Exception) -> Exception:
     if isinstance(error, JournalError):
         return Overloaded(str(error))
     if isinstance(error, RunError | OutputError):
-        return InternalError(f"model {model_name!r} failed: {error}")
+        return InternalError(f"model {model_name!r} failed: {without_folders(str(error))}")
     return translate_recursion_error(error)

@@ -1,13 +1,15 @@
 """Every setting of the server, and the one reader of flags, environment and `quadriga.toml`.
 
 The first of these that names a setting decides it: command-line flag, `QUADRIGA_*`, one of Chariot's
-engine variables, `quadriga.toml`, default.
+engine variables, `quadriga.toml`, default. A setting that may hold a secret may also be in a file that
+`QUADRIGA_<NAME>_FILE` names, instead of `QUADRIGA_<NAME>`.
 """
 
 import os
 import sys
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -17,8 +19,14 @@ from msgspec import Meta
 from quadriga.engine.schema import explain_validation_error
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.ids import WORKERS
+from quadriga.store.redaction import HIDDEN, without_secrets
 
 PREFIX = "QUADRIGA_"
+FILE_SUFFIX = "_FILE"
+"""Ending of the variables that name a file with the value of a secret setting, as secrets of containers are given."""
+
+SECRET = {"secret": True}
+"""Mark of a setting that may hold a secret: `Meta(extra=SECRET)`. It may be in a file, and is never shown."""
 
 Durability = Literal["memory", "process", "power", "database"]
 """What an acknowledged inference survives: nothing, a crash of the process, a power cut, or it is committed."""
@@ -66,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             pattern=r"^(quadriga-[A-Za-z0-9_]{1,64}\.[A-Za-z0-9_-]{32,256})?$",
             description="Key of an administrator, beside those of `quadriga keys`: quadriga-NAME.SECRET with a random secret of 32 characters or more.",
+            extra=SECRET,
         ),
     ] = ""
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
@@ -114,6 +123,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern=r"^((sqlite(\+pysqlite)?:///|postgresql(\+psycopg)?://).+)?$",
+            extra=SECRET,
             description="SQLAlchemy URL of the store; default: store.db in the data folder.",
         ),
     ] = ""
@@ -121,6 +131,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern=r"^(https?://.+)?$",
+            extra=SECRET,
             description="URL of a ClickHouse database that also receives every stored record.",
         ),
     ] = ""
@@ -128,6 +139,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern=r"^((s3|gs|az)://.+|(?!.*://).*)$",
+            extra=SECRET,
             description="Folder of input images, or s3://, gs:// or az:// with a bucket; default: blobs in the data folder.",
         ),
     ] = ""
@@ -459,6 +471,23 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=1, le=3600, description="Seconds after SIGTERM until child processes are killed."),
     ] = 30.0
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return the settings for representations, secrets without what is secret."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return [
+            (name, _shown(value) if name in secret_names() else value)
+            for name, value in values.items()
+        ]
+
+    def __repr__(self) -> str:
+        """Return all settings, secrets without what is secret."""
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Values of the secret settings, for texts that have to do without them."""
+        return frozenset(filter(None, (getattr(self, name) for name in secret_names())))
+
     @property
     def database_url(self) -> str:
         """SQLAlchemy URL of the store."""
@@ -516,6 +545,22 @@ def descriptions() -> dict[str, str]:
     return {name: field.__metadata__[0].description for name, field in fields.items()}
 
 
+@cache
+def secret_names() -> frozenset[str]:
+    """Return the names of the settings that may hold a secret."""
+    fields = get_type_hints(Settings, include_extras=True)
+    return frozenset(
+        name for name, field in fields.items() if (field.__metadata__[0].extra or {}).get("secret")
+    )
+
+
+def _shown(value: Any) -> str:
+    """Return a secret as it may be shown: the place of a URL, and nothing of any other value."""
+    if not value:
+        return ""
+    return without_secrets(value) if isinstance(value, str) else HIDDEN
+
+
 def add_extensions(settings: Settings) -> None:
     """Let model.toml name the modules of the folder `extensions`; it is searched last.
 
@@ -561,12 +606,55 @@ def load(
     for variable, name in CHARIOT_VARIABLES.items():
         if environment.get(variable):
             take(name, environment[variable], f"environment variable {variable}")
+    in_files = _secret_files(environment)
+    for name, variable in in_files.items():
+        take(name, _read_secret(variable, environment), f"environment variable {variable}")
     for variable, text in environment.items():
-        if variable.startswith(PREFIX) and variable not in NO_SETTINGS:
-            take(variable.removeprefix(PREFIX).lower(), text, f"environment variable {variable}")
+        name = variable.removeprefix(PREFIX).lower()
+        is_file = name.removesuffix(FILE_SUFFIX.lower()) in secret_names() - {name}
+        if not variable.startswith(PREFIX) or variable in NO_SETTINGS:
+            continue
+        if not is_file and name not in in_files:
+            take(name, text, f"environment variable {variable}")
     for name, value in flags.items():
         take(name, value, f"flag --{name.replace('_', '-')}")
     return _convert(values, origins)
+
+
+def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name a file with the value of a secret setting, by setting.
+
+    Raises:
+        SettingsError: The value itself is in the environment, too.
+    """
+    files = {}
+    for name in sorted(secret_names()):
+        variable = PREFIX + name.upper()
+        if not environment.get(variable + FILE_SUFFIX):
+            continue
+        if environment.get(variable):
+            raise SettingsError(f"expected {variable} or {variable}{FILE_SUFFIX}, got both")
+        files[name] = variable + FILE_SUFFIX
+    return files
+
+
+def _read_secret(variable: str, environment: Mapping[str, str]) -> str:
+    """Read the file that a variable names; one newline at its end does not count.
+
+    Raises:
+        SettingsError: It cannot be read, or is empty.
+    """
+    path = Path(environment[variable])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{variable}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError:  # its message has what it could not decode
+        raise SettingsError(f"{variable}: expected text in UTF-8 in {path}, got none") from None
+    value = text.removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise SettingsError(f"{variable}: expected a value in {path}, got an empty file")
+    return value
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -584,7 +672,10 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     except msgspec.ValidationError as error:
         text = explain_validation_error(error, Settings)
         name = text.partition(":")[0]
-        raise SettingsError(f"{origins[name]}: {text} (from {values[name]!r})") from error
+        value = values[name]
+        if name in secret_names():
+            raise SettingsError(f"{origins[name]}: {text} (from {_shown(value)!r})") from None
+        raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
     if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
         raise SettingsError(
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "

@@ -7,7 +7,6 @@ they differ.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -38,6 +37,7 @@ from quadriga.proto.grpc_messages import (
     read_model_name,
     response_class,
 )
+from quadriga.proto.http import error_request_id, log_fault
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving
 from quadriga.proto.operations import store_headers
@@ -63,7 +63,6 @@ MAX_PROPERTY_BYTES = 128
 
 SHUTTING_DOWN = "the server is shutting down"
 
-_log = logging.getLogger("quadriga.grpc")
 
 _Trailer = tuple[tuple[str, str], ...]
 
@@ -174,7 +173,7 @@ class GrpcService:
                     if self._stream_form == "mlserver":
                         await _abort(context, error)
                     error_message = message_class("ModelStreamInferResponse")(
-                        error_message=_status(error)[1]
+                        error_message=_status(error, _request_id(context))[1]
                     )
                     response = error_message.SerializeToString()
                 await context.write(response)
@@ -194,7 +193,7 @@ class GrpcService:
         except ProtocolError as error:
             if self._stream_form == "mlserver":
                 raise
-            stream_response.error_message = _status(error)[1]
+            stream_response.error_message = _status(error, error_request_id(request.id))[1]
             infer_response.Clear()
             infer_response.id = request.id
         if request.parameters["triton_enable_empty_final_response"].bool_param:
@@ -207,11 +206,11 @@ async def _not_offered(name: str, _: object, context: Any) -> None:
     await _abort(context, Unsupported(f"expected an RPC that this server offers, got {name!r:.80}"))
 
 
-def _status(error: Exception) -> tuple[Any, str]:
+def _status(error: Exception, request_id: str) -> tuple[Any, str]:
     """Return status code and details of an error; faults of the server are logged and not described."""
     error = translate_recursion_error(error)
+    log_fault(error, request_id)
     if not isinstance(error, ProtocolError):
-        _log.error("a request failed by a fault of the server", exc_info=error)
         return grpc.StatusCode.INTERNAL, "the server's log has the reason"
     text = str(error).encode(errors="replace")
     if len(text) > MAX_DETAILS_BYTES:
@@ -220,10 +219,20 @@ def _status(error: Exception) -> tuple[Any, str]:
 
 
 async def _abort(context: Any, error: Exception) -> NoReturn:
+    request_id = _request_id(context)
+    trailer: _Trailer = (("x-request-id", request_id),)
     if isinstance(error, Overloaded):
-        context.set_trailing_metadata((("retry-after", str(error.retry_after_s)),))
-    await context.abort(*_status(error))
+        trailer = (("retry-after", str(error.retry_after_s)), *trailer)
+    context.set_trailing_metadata(trailer)
+    await context.abort(*_status(error, request_id))
     raise AssertionError from error  # abort has raised
+
+
+def _request_id(context: Any) -> str:
+    """Return the id of a call, from its metadata `x-request-id` or a new one."""
+    metadata = dict(context.invocation_metadata() or ())
+    value = metadata.get("x-request-id")
+    return error_request_id(value if isinstance(value, str) else None)
 
 
 def _infer(serving: Serving, request: Any, message: Any) -> InferResponse:

@@ -4,6 +4,8 @@ Source: RFC 9110, sections 8.4.1 and 12.5.3: gzip, and deflate, which is zlib.
 """
 
 import logging
+import re
+import uuid
 import zlib
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -14,6 +16,7 @@ from litestar.types import Receive, Scope, Send
 from quadriga.proto.errors import (
     InvalidRequest,
     MethodNotAllowed,
+    ProtocolError,
     TooLarge,
     translate_recursion_error,
 )
@@ -30,6 +33,8 @@ MIN_BYTES = 1024
 
 _LEVEL = 1
 """Fastest level of zlib: clients that accept compression by default would pay for each further level."""
+
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 MAX_CODINGS = 32
 """Maximum codings of an `Accept-Encoding` that are read: browsers and libraries send at most six."""
@@ -89,19 +94,46 @@ def error_body(message: str) -> bytes:
     return msgspec.json.encode({"error": message})
 
 
-def error_response(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
-    """Return status, body and headers of the response to an exception.
+def error_request_id(header: bytes | str | None) -> str:
+    """Return the id under which an error is logged and answered: the header `X-Request-ID` if it is sound, or a new one."""
+    text = header.decode("latin-1") if isinstance(header, bytes) else header or ""
+    return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
 
-    Errors other than `ProtocolError` count if they have a `status`, as those of the store do; anything else is a fault
-    of the server, which is logged and not described to the client.
+
+def log_fault(error: Exception, request_id: str) -> bool:
+    """Log an error of which the client does not get all; return whether it gets nothing of it.
+
+    Errors other than `ProtocolError` count if they have a `status`, as those of the store do; anything else, and the
+    status 500, is a fault of the server, which is not described to the client. Of the others the client does not get
+    the `detail`.
+    """
+    status = getattr(error, "status", None)
+    if status is None or (status == 500 and not isinstance(error, ProtocolError)):
+        _log.error("request %s failed by a fault of the server", request_id, exc_info=error)
+        return True
+    if detail := getattr(error, "detail", ""):
+        _log.warning("request %s was answered %d: %s (%s)", request_id, status, error, detail)
+    elif status == 500:
+        _log.warning("request %s was answered 500: %s", request_id, error)
+    return False
+
+
+def error_response(
+    error: Exception, request_id: str = ""
+) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    """Return status, body and headers of the response to an exception, and log it as `log_fault` does.
+
+    Args:
+        error: Any exception.
+        request_id: The id under which it is logged, which the client gets in `X-Request-ID`; empty for a new one.
     """
     error = translate_recursion_error(error)
-    status = getattr(error, "status", None)
-    if not isinstance(status, int):
-        _log.error("a request failed by a fault of the server", exc_info=error)
+    request_id = request_id or error_request_id(None)
+    headers = [(b"x-request-id", request_id.encode())]
+    if log_fault(error, request_id):
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
-        return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), []
-    headers: list[tuple[bytes, bytes]] = []
+        return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), headers
+    status: int = getattr(error, "status", 500)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", 1)))
     if getattr(error, "closes", False):

@@ -17,7 +17,15 @@ from litestar.types import Receive, Scope, Send
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
 from quadriga.proto.deadline import HEADER, HEADER_LIMIT, Deadline, read_timeout_header
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed
-from quadriga.proto.http import Headers, compress, decompress, error_response, read_body, send_body
+from quadriga.proto.http import (
+    Headers,
+    compress,
+    decompress,
+    error_request_id,
+    error_response,
+    read_body,
+    send_body,
+)
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -210,7 +218,8 @@ class Dispatcher:
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-            status, body, error_headers = error_response(error)
+            request_id = error_request_id(dict(scope["headers"]).get(b"x-request-id"))
+            status, body, error_headers = error_response(error, request_id)
             await send_body(send, status, body, error_headers)
             return
         if isinstance(response.body, bytes):

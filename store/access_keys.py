@@ -1,11 +1,8 @@
 """Keys of people and programs, in the database, so that all servers on it share them.
 
-A key reads `quadriga-<id>.<secret>`. The secret has 256 random bits, so a plain SHA-256 of the key is enough to compare
-it by, and is all that is stored. A key that was revoked or has expired stays in the list.
+Only a hash of a key is stored. A key that was revoked or has expired stays in the list.
 """
 
-import hashlib
-import secrets
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -13,9 +10,8 @@ import sqlalchemy as sa
 
 from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
+from quadriga.store.key_texts import hash_key, make_key
 from quadriga.store.schema import COLUMNS
-
-PREFIX = "quadriga-"
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
@@ -41,24 +37,6 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
     def is_valid(self, now_ms: float) -> bool:
         """Check whether the key was not revoked and has not expired."""
         return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)
-
-
-def make_key(key_id: str | None = None) -> tuple[str, str]:
-    """Return the id and the text of a new key."""
-    key_id = key_id or secrets.token_hex(6)
-    return key_id, f"{PREFIX}{key_id}.{secrets.token_urlsafe(32)}"
-
-
-def hash_key(key: str) -> str:
-    """Return the hash by which a key is stored and compared."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def id_of_key(key: str) -> str:
-    """Return the id that a key names; empty if the text is no key."""
-    prefix, _, rest = key.partition("-")
-    key_id, point, _ = rest.partition(".")
-    return key_id if point and f"{prefix}-" == PREFIX else ""
 
 
 def read_keys(connection: sa.Connection) -> list[AccessKey]:

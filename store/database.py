@@ -24,6 +24,7 @@ from quadriga.store.errors import (
     StoreError,
 )
 from quadriga.store.postgresql import PostgresqlSource
+from quadriga.store.redaction import without_secrets
 from quadriga.store.schema import COLUMNS, key_columns
 from quadriga.store.schema_check import check_schema
 from quadriga.store.sqlite import SqliteSource
@@ -271,7 +272,8 @@ class ReaderPool:
         """
         if not self.has_database():
             raise NotReadyError(
-                f"database not found: {self._location}; a server creates it, by default in its --data folder"
+                "database not found: a server creates it, by default in its --data folder",
+                detail=str(self._location),
             )
         try:
             with self._source.engine.connect() as connection:
@@ -322,7 +324,7 @@ class ReaderPool:
                 f"the query took longer than {self._timeout_s:g} s; narrow it, "
                 'for example by {"ts": {"ge": "-24h"}}'
             )
-        return NotReadyError(f"the database does not answer: {error.orig}")
+        return _unanswered(error)
 
 
 @contextmanager
@@ -331,7 +333,12 @@ def translate_database_errors() -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise NotReadyError(f"the database does not answer: {error.orig}") from error
+        raise _unanswered(error) from error
+
+
+def _unanswered(error: sa.exc.DBAPIError) -> NotReadyError:
+    """Return the error of a database that does not answer; the driver's text names its host or file."""
+    return NotReadyError("the database does not answer", detail=str(error.orig))
 
 
 def placeholders(values: Collection[Any]) -> str:
@@ -373,9 +380,12 @@ def _revision(connection: sa.Connection) -> str | None:
 def _parsed(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
-        raise StoreError(f"expected a sqlite or postgresql URL, got {url!r}") from error
+    except (sa.exc.ArgumentError, ValueError):  # their texts have parts of the URL
+        shown = repr(without_secrets(url)) if "://" in url else "a text without ://"
+        raise StoreError(f"expected a sqlite or postgresql URL, got {shown}") from None
     allowed = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
     if parsed.drivername not in allowed:
         raise StoreError(f"expected a sqlite or postgresql URL, got one of {parsed.drivername!r}")
+    if parsed.host is not None and "@" in parsed.host:  # errors about the host would show the rest
+        raise StoreError("expected @ in the password of the database URL to be written %40")
     return parsed

@@ -1,4 +1,4 @@
-"""Atomic writes, one-time creation, locking and syncing of files."""
+"""Atomic writes, one-time creation, permissions, locking and syncing of files."""
 
 import fcntl
 import os
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+
+def create_privately() -> None:
+    """Let only the user of this process, and of those that it starts, read what they create from now on."""
+    os.umask(0o077)
 
 
 def write_atomically(

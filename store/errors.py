@@ -26,9 +26,24 @@ PYARROW_MISSING = "Parquet requires pyarrow: pip install 'quadriga[parquet]'"
 
 
 class StoreError(Exception):
-    """Base class of all errors that the store raises on purpose."""
+    """Base class of all errors that the store raises on purpose.
+
+    Args:
+        message: The text for clients, without anything of this machine.
+        detail: Paths, hosts or the text of a library, for the log and for who runs a command.
+    """
 
     status = 500
+
+    def __init__(self, message: str = "", *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def full_text(error: Exception) -> str:
+    """Return the message of an error with its detail, for the log and for who runs a command."""
+    detail = getattr(error, "detail", "")
+    return f"{error} ({detail})" if detail else str(error)
 
 
 class QueryError(StoreError):

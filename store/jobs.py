@@ -13,7 +13,6 @@ import secrets
 import shutil
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from quadriga.store.errors import (
     NotFoundError,
     StoreError,
     TooManyJobsError,
+    full_text,
     translate_disk_errors,
 )
 from quadriga.store.inferences import InferenceReader
@@ -435,12 +435,14 @@ class JobRunner:
             run.remove_files()
             run.end("failed", str(error))
         except StoreError as error:
+            if error.detail:
+                _log.error("job %s failed: %s", run.job.id, full_text(error))
             run.end("failed", str(error))
         except Exception as error:  # noqa: BLE001 - no job may stop the others, whatever it raises
             _log.exception("job %s failed", run.job.id)
-            with suppress(OSError):
-                run.log(traceback.format_exc())
-            run.end("failed", f"{type(error).__name__}: {error}")
+            reason = error.strerror if isinstance(error, OSError) else None
+            log_text = "the log of the server has the reason"
+            run.end("failed", f"{type(error).__name__}: {reason or log_text}")
         else:
             run.end("succeeded", result=result)
         return True

@@ -90,7 +90,7 @@ class Journal:
                 if held_descriptor is not None:
                     os.close(held_descriptor)
                 raise JournalError(
-                    f"cannot append {len(data)} bytes to the journal: {error}"
+                    f"cannot append {len(data)} bytes to the journal: {error.strerror}"
                 ) from error
             self._size += written
             self.appended_bytes += written

@@ -23,7 +23,7 @@ from quadriga.store.changes.applying import apply_changes
 from quadriga.store.changes.ground_truth import link_new
 from quadriga.store.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.disk import try_lock
-from quadriga.store.errors import NotReadyError, StoreError
+from quadriga.store.errors import NotReadyError, StoreError, full_text
 from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.journal_lag import write_offsets
 from quadriga.store.maintenance.retention import RetentionCleaner
@@ -126,7 +126,7 @@ class Writer:
                 if not _may_pass(error):
                     raise
                 if not failing:
-                    _log.warning("the journal waits for the database: %s", error)
+                    _log.warning("the journal waits for the database: %s", full_text(error))
                 failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
                 self._remember_numbers()
             else:
@@ -198,7 +198,7 @@ class Writer:
             except NotReadyError as error:
                 if self._offsets is None:  # the tables are not right yet
                     raise
-                _log.warning("the journal is moved again from where it is: %s", error)
+                _log.warning("the journal is moved again from where it is: %s", full_text(error))
                 self._reset()
                 self._commit_journal()
         except Exception:

@@ -7,12 +7,13 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http import error_body, error_response
+from quadriga.proto.http import error_body, error_request_id, error_response
 
 
-def answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Return the response to an exception with its status; without a status it is a server error."""
-    status, body, headers = error_response(error)
+    request_id = error_request_id(request.headers.get("x-request-id"))
+    status, body, headers = error_response(error, request_id)
     return Response(
         body,
         status_code=status,
@@ -46,6 +47,7 @@ def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         error_body(message or error.detail),
         status_code=error.status_code,
         media_type="application/json",
+        headers={"X-Request-ID": error_request_id(request.headers.get("x-request-id"))},
     )
 
 

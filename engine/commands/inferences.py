@@ -149,7 +149,7 @@ def import_command(
             f"expected one of {', '.join(SHORT_NAMES)}, with --as ground-truth, got {task}",
             param_hint="--task",
         )
-    settings = store_settings(**store)
+    settings = store_settings(**store, is_written=True)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     importer = Importer(
         settings.journal_directory,

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from quadriga.engine import settings
 from quadriga.engine.settings import Settings
+from quadriga.store.disk import create_privately
 
 Decorator = Callable[[Any], Any]
 
@@ -92,8 +93,13 @@ dataset_options = _combine(
 """Options of the commands that run a model over a dataset."""
 
 
-def store_settings(data: str | None, database: str | None) -> Settings:
-    """Return the settings with these values; None leaves a value to the environment or default."""
+def store_settings(data: str | None, database: str | None, *, is_written: bool = False) -> Settings:
+    """Return the settings with these values; None leaves a value to the environment or default.
+
+    A command that writes the store makes its files for its user alone from then on, as the server does.
+    """
+    if is_written:
+        create_privately()
     return _load_settings({"data": data, "database": database})
 
 

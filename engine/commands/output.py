@@ -1,5 +1,6 @@
 """Output of commands: progress, errors, and reports as tables, JSON or pages."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.store.blobs.interface import Blobs
+from quadriga.store.errors import full_text
+from quadriga.store.redaction import redact
 
 _MAX_LABELS = 10
 _MAX_MOVED = 5
@@ -41,7 +44,9 @@ def print_progress(text: str) -> None:
 def fail(error: Exception) -> NoReturn:
     """Print an error and end the command with status 2."""
     print_progress("")
-    click.echo(f"quadriga: {error}", err=True)
+    secrets = {word.rpartition("=")[2] for word in sys.argv if "://" in word}
+    secrets |= {text for text in os.environ.values() if "://" in text}
+    click.echo(f"quadriga: {redact(full_text(error), secrets)}", err=True)
     sys.exit(2)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import rich_click as click
 
 from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.store.disk import create_privately
 
 
 def _progress_printer() -> Callable[[str], None]:
@@ -32,7 +33,9 @@ def migrate(**store: Any) -> None:
     """
     from quadriga.store.database import migrate as bring_up_to_date
 
-    old_revision, new_revision = bring_up_to_date(store_settings(**store).database_url)
+    old_revision, new_revision = bring_up_to_date(
+        store_settings(**store, is_written=True).database_url
+    )
     if old_revision == new_revision:
         click.echo(f"at revision {new_revision} already")
     else:
@@ -54,7 +57,7 @@ def rebuild(**store: Any) -> None:
     """
     from quadriga.store.maintenance.rebuild import rebuild as derive_again
 
-    show, settings = _progress_printer(), store_settings(**store)
+    show, settings = _progress_printer(), store_settings(**store, is_written=True)
     derive_again(
         settings.database_url,
         settings.rebuild_file,
@@ -76,6 +79,7 @@ def copy(source: str, target: str, delete: bool) -> None:
     from quadriga.store.errors import StoreError
     from quadriga.store.replication.copying import CopyProgress, copy_store
 
+    create_privately()
     show = _progress_printer()
 
     def report(progress: CopyProgress) -> None:

@@ -2,13 +2,15 @@
 
 Errors of the parser are answered in JSON like every other; an offer to speak HTTP/2 (`Upgrade: h2c`, which
 Java's client and `curl --http2` send with each request) is ignored instead of swallowing the body;
-headers have a maximum size and must be complete within a time limit; a client that gets a response while it
+headers have a maximum size and must be complete within a time limit; a request names its host once, and HTTP/1.0 has no
+transfer codings; a client that gets a response while it
 still sends its body can read it, instead of finding its connection reset; trailers and the framing of chunks have a
 maximum size, and trailers are dropped; connections have a maximum number.
 """
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,6 +25,11 @@ DISCARD_TIMEOUT_S = 2.0
 """Time to discard what a client sends after a refusal in the middle of its body."""
 FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
+
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Fa-fvV.:]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?", re.ASCII
+)
+"""Source: RFC 3986, section 3.2.2: an address in brackets, or a name, which may be empty; and a port."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -44,6 +51,29 @@ class _Lingering(asyncio.Transport):
         self._protocol.close_when_read()
 
 
+class FramingError(ValueError):
+    """Headers that two servers might read differently."""
+
+
+def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> None:
+    """Check that the headers of a request name its host, and frame its body, in one way.
+
+    Health checkers that speak HTTP/1.0 send no Host.
+
+    Source: RFC 9112, sections 3.2 and 6.1.
+
+    Raises:
+        FramingError: They do not.
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
+        raise FramingError(f"expected one header Host, got {len(hosts)}")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise FramingError(f"expected Host to be a name or an address, got {hosts[0]!r:.80}")
+    if http_version != "1.1" and any(name == b"transfer-encoding" for name, _ in headers):
+        raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection; the attributes of the class are set by `with_limits`."""
 
@@ -62,6 +92,7 @@ class HttpProtocol(HttpToolsProtocol):
     _body_bytes = 0
     _quiet_bytes = 0
     """Bytes since the last ones that belong to the body."""
+    _framing_problem = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start waiting for the first header, unless there are too many connections."""
@@ -110,7 +141,12 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the request."""
+        """Begin the request; raises `FramingError`, which the parser turns into an error of its own."""
+        try:
+            check_headers(self.headers, self.parser.get_http_version())
+        except FramingError as error:
+            self._framing_problem = str(error)
+            raise
         self._forget_deadline()
         self._header_bytes = self._received_bytes = self._body_bytes = self._quiet_bytes = 0
         self._body_open = True
@@ -155,7 +191,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._closing:
             self.transport.close()
             return
-        self._refuse(b"400 Bad Request", f"expected an HTTP/1.1 request: {msg}")
+        problem = self._framing_problem or f"expected an HTTP/1.1 request: {msg}"
+        self._refuse(b"400 Bad Request", problem)
 
     def _in_request(self) -> bool:
         if self._body_open:

@@ -29,8 +29,8 @@ from quadriga.engine.processes.listener import format_address, listen, reserve
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings, SettingsError
-from quadriga.store.access_keys import make_key
 from quadriga.store.journal_lag import count_waiting
+from quadriga.store.key_texts import make_key
 
 EXIT_WAITING = 75
 """Exit status of a server that ended in order while records wait in the journal for the database (EX_TEMPFAIL)."""

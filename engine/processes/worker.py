@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRITER, ProcessStates
 from quadriga.engine.retrying import retry_until_done
@@ -28,28 +29,14 @@ _POLL_INTERVAL_S = 0.2
 _log = logging.getLogger("quadriga")
 
 
-def configure_logging(role: str) -> None:
-    """Send log lines to standard error, with the process that wrote them."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s",
-        force=True,
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("clickhouse_connect").setLevel(
-        logging.CRITICAL
-    )  # the sender logs an error once
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
-
-
 def main() -> None:
     """Run as a child of the supervisor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor decides the order of the end
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
-    configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
+    role = f"{task.role}-{task.number}" if task.role == "worker" else task.role
+    configure_logging(role, task.settings.secrets)
     if task.role == "jobs":
         states = _show_life(task, JOBS)
         states.mark(JOBS, "ready")

@@ -126,10 +126,12 @@ class References:
                 embeddings, ids, distances = saved["embeddings"], saved["ids"], saved["apart"]
                 space = str(saved["space"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise DriftError(f"{path}: expected references of a baseline, got: {error}") from error
+            raise DriftError(
+                f"{path.name}: expected references of a baseline, got: {error}"
+            ) from error
         if embeddings.ndim != 2 or distances.shape != (len(embeddings), NEIGHBOURS):
             raise DriftError(
-                f"{path}: expected the {NEIGHBOURS} nearest of each embedding, got the shapes "
+                f"{path.name}: expected the {NEIGHBOURS} nearest of each embedding, got the shapes "
                 f"{embeddings.shape} and {distances.shape}"
             )
         return cls(embeddings, ids, space, distances)

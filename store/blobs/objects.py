@@ -25,6 +25,7 @@ from quadriga.store.blobs.interface import (
     verify_content,
 )
 from quadriga.store.errors import JournalError, NotReadyError, StoreError
+from quadriga.store.redaction import redact, without_secrets
 
 CONNECT_S = 2.0
 REQUEST_S = 20.0
@@ -69,8 +70,9 @@ class ObjectBlobs:
             self._store: Any = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
         except (BaseError, ValueError) as error:
             raise StoreError(
-                f"expected a URL such as s3://bucket/folder, got {url!r}: {_line(error)}"
-            ) from error
+                f"expected a URL such as s3://bucket/folder, got {without_secrets(url)!r}: "
+                f"{redact(_line(error), [url])}"
+            ) from None
         self.grace_s = grace_s
         self._young_until: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()

@@ -20,6 +20,7 @@ from quadriga.store.database import execute, execute_in
 from quadriga.store.disk import write_atomically
 from quadriga.store.ids import LARGEST_ID, smallest_id_at
 from quadriga.store.maintenance.retention import limits_of
+from quadriga.store.redaction import redact
 from quadriga.store.rollups import MINUTE_MS, Tally
 from quadriga.store.rows import NameIds, derived_rows
 from quadriga.store.schema import INDEX_TABLES, key_columns
@@ -56,7 +57,7 @@ def rebuild(url: str, state_path: Path, on_progress: Callable[[RebuildProgress],
     with closing(database.ReaderPool(url, connections=1)) as readers, readers.snapshot():
         pass  # checks that it exists and is up to date
     state_path.parent.mkdir(parents=True, exist_ok=True)
-    name = sa.make_url(url).render_as_string(hide_password=True)
+    name = redact(sa.make_url(url).render_as_string(hide_password=True))
     tables = list(_FIRST)
     progress = _read(state_path, name) or RebuildProgress(name, tables[0], _FIRST[tables[0]])
     with database.writer_engine(url) as engine:

@@ -26,6 +26,7 @@ from quadriga.store import journal
 from quadriga.store.database import ReaderPool
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import StoreError
+from quadriga.store.redaction import redact, without_secrets
 from quadriga.store.replication.clickhouse_rows import (
     Row,
     create_table_statements,
@@ -91,7 +92,8 @@ class ClickHouseSender:
                 self.drain()
             except Exception as error:  # noqa: BLE001 - whatever it is, the database's writer goes on
                 lag = journal.lag_bytes(self._directory, self._position.offsets)
-                _log.warning("%d bytes of the journal wait for ClickHouse: %.300s", lag, error)
+                reason = redact(str(error), [self._url])
+                _log.warning("%d bytes of the journal wait for ClickHouse: %.300s", lag, reason)
                 failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
             else:
                 if failing:
@@ -151,13 +153,16 @@ class ClickHouseSender:
 
 def _connect(url: str) -> Any:
     """Connect to a ClickHouse, and make tables where missing; `Error` if it does not answer."""
-    client = clickhouse_connect.get_client(
-        dsn=url,
-        interface=urlsplit(url).scheme,
-        connect_timeout=5,
-        send_receive_timeout=20,
-        autogenerate_session_id=False,
-    )
+    try:
+        client = clickhouse_connect.get_client(
+            dsn=url,
+            interface=urlsplit(url).scheme,
+            connect_timeout=5,
+            send_receive_timeout=20,
+            autogenerate_session_id=False,
+        )
+    except ValueError:  # its text has parts of the URL
+        raise StoreError(f"expected a URL of ClickHouse, got {without_secrets(url)!r}") from None
     for statement in create_table_statements():
         client.command(statement)
     return client

@@ -31,6 +31,38 @@ def speak(server: ServerProcess, raw: bytes) -> bytes:
     return received
 
 
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"GET /ready HTTP/1.1\r\n\r\n", "one header Host, got 0"),
+        (b"GET /ready HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", "one header Host, got 2"),
+        (b"GET /ready HTTP/1.1\r\nHost: a b\r\n\r\n", "a name or an address"),
+        (
+            b"POST /ready HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "no Transfer-Encoding",
+        ),
+    ],
+    ids=["no host", "two hosts", "no name", "chunks in 1.0"],
+)
+def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
+    server: ServerProcess, raw, message
+):
+    host, port = server.host.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(raw + b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert received.startswith(b"HTTP/1.1 400")
+    assert received.count(b"HTTP/1.1") == 1
+    assert message in json.loads(received.partition(b"\r\n\r\n")[2])["error"]
+
+
+def test_a_health_check_in_http_1_0_needs_no_host(server: ServerProcess):
+    received = speak(server, b"GET /v2/health/live HTTP/1.0\r\n\r\n")
+    assert b" 200 " in received.partition(b"\r\n")[0]
+
+
 def test_an_offer_of_http_2_is_passed_over(server: ServerProcess, photo):
     body = json.dumps({"inputs": [image_input(photo)]}).encode()
     head = (

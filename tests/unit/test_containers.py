@@ -1,8 +1,11 @@
 """The image and the services are built from what is locked, run as nobody special, and name what exists."""
 
 import json
+import os
 import re
 import shlex
+import stat
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -98,17 +101,25 @@ def test_the_image_is_healthy_while_its_server_lives() -> None:
     assert path in offered
 
 
-@pytest.mark.parametrize("password", [None, "a-B_9"])
-def test_every_setting_of_the_containers_exists_and_fits(password, tmp_path, monkeypatch) -> None:
+def make_secrets(folder: Path, code: int = 0) -> None:
+    """Run the script that makes the secrets, which must end with a code."""
+    done = subprocess.run(
+        ["sh", ROOT / "deploy" / "make-secrets.sh"],
+        env={**os.environ, "SECRETS": str(folder)}, check=False, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+
+
+def test_every_setting_of_the_containers_exists_and_fits(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    make_secrets(tmp_path / "secrets")
     environment = dict(re.findall(r"(QUADRIGA_\w+)=(\S+)", given("ENV")[0]))
     assert len(environment) >= 3
-    chosen = {} if password is None else {"POSTGRES_PASSWORD": password}
     for name, value in SERVICES["engine"]["environment"].items():
-        environment[name] = substituted(value, **chosen)
+        environment[name] = value.replace("/run/secrets", str(tmp_path / "secrets"))
     found = settings.load({}, environment)
-    assert found.database.startswith("postgresql://quadriga:")
-    assert (password or "only-for-development") in found.database
+    password = (tmp_path / "secrets" / "postgres_password").read_text()
+    assert found.database == f"postgresql://quadriga:{password}@postgres:5432/quadriga"
     assert (found.host, found.data, found.models) == ("0.0.0.0", "/data", "/models")
     exposed = {int(port) for port in given("EXPOSE")[0].split()}
     assert {found.port, found.grpc_port} == exposed
@@ -124,6 +135,8 @@ def test_services_may_do_no_more_than_they_must(name) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in service["security_opt"]
     assert not service.get("privileged")
+    assert re.fullmatch(r"\d+g", substituted(service["mem_limit"]))
+    assert service["pids_limit"] <= 2048
     assert "healthcheck" in service or "build" in service
     for port in service.get("ports", []):
         assert port.startswith("127.0.0.1:")
@@ -132,10 +145,27 @@ def test_services_may_do_no_more_than_they_must(name) -> None:
         assert source in COMPOSE["volumes"] or (ROOT / source).exists()
 
 
-def test_no_password_stands_in_a_file_but_one_for_development() -> None:
+def test_secrets_are_made_once_and_only_the_services_that_need_them_read_them(tmp_path) -> None:
+    folder = tmp_path / "secrets"
+    make_secrets(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    password = (folder / "postgres_password").read_text()
+    assert re.fullmatch(r"[0-9a-f]{48}", password)
+    make_secrets(folder, code=1)
+    make_secrets(tmp_path / "others")
+    assert (tmp_path / "others" / "postgres_password").read_text() != password
+    assert {file.name for file in folder.iterdir()} == set(COMPOSE["secrets"])
+    for name, secret in COMPOSE["secrets"].items():
+        assert substituted(secret["file"], SECRETS=str(folder)) == str(folder / name)
+    for service in SERVICES.values():
+        named = re.findall(r"/run/secrets/(\w+)", str(service.get("environment")))
+        assert service.get("secrets", []) == named
+    assert "/deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_no_password_stands_in_a_file() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    for found in re.findall(r"PASSWORD: (.*)|postgresql://quadriga:(.*)@", text):
-        assert "".join(found) == "${POSTGRES_PASSWORD:-only-for-development}"
+    assert not re.findall(r"PASSWORD: .*|://[^/ ]*@", text)
 
 
 def test_prometheus_asks_what_is_there() -> None:

@@ -42,6 +42,7 @@ PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 RUN_BY = {
+    "SECURITY.md": [],
     "README.md": [
         f"sh {HERE}words_of_make_are_there",
         f"sh {HERE}words_of_make_are_there",
@@ -131,6 +132,10 @@ RUN_BY = {
         f"sh {CLICKHOUSE}",
         *[f"sql {STATEMENTS}"] * 7,
         "sh tests/e2e/test_scaling_page.py::test_the_archive_is_exported",
+    ],
+    "docs/security.md": [
+        f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
+        "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
     "docs/store.md": [
@@ -284,6 +289,13 @@ def test_containers_are_run_from_what_is_there() -> None:
     assert words[words.index("--publish") + 1] in engine["ports"]
     assert words[words.index("--cap-drop") + 1] in engine["cap_drop"]
     assert words[words.index("--tmpfs") + 1] in engine["tmpfs"]
+
+
+def test_tools_against_the_environment_are_given_what_is_there() -> None:
+    (text,) = texts("docs/security.md", "pipx")
+    audit, bill = (shlex.split(line) for line in text.splitlines())
+    assert (ROOT / audit[audit.index("--requirement") + 1]).exists()
+    assert bill[bill.index("environment") + 1] == ".venv/bin/python"
 
 
 def test_commands_of_the_training_are_there() -> None:

@@ -7,7 +7,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from quadriga.engine.processes import http_protocol
-from quadriga.engine.processes.http_protocol import with_limits
+from quadriga.engine.processes.http_protocol import FramingError, check_headers, with_limits
 from quadriga.proto.http import send_body
 from quadriga.proto.intake import Intake
 
@@ -75,3 +75,48 @@ def test_a_body_that_ends_in_time_keeps_its_connection(monkeypatch):
         return answer
 
     assert asyncio.run(finish()).startswith(b"HTTP/1.1 413")
+
+
+NAMES = [
+    b"",
+    b"a",
+    b"Example.COM:8080",
+    b"my_service:80",
+    b"[::1]:8080",
+    b"127.0.0.1",
+    b"a%41",
+    b"a:",
+]
+NO_NAMES = [
+    b"a b",
+    b"a, b",
+    b"a/b",
+    b"u@a",
+    b"a:port",
+    b"[::1",
+    b"::1",
+    b"a:80:80",
+    b"\xe4",
+    b"a%4",
+]
+
+
+@pytest.mark.parametrize("host", NAMES)
+def test_hosts_are_taken(host):
+    check_headers([(b"host", host)], "1.1")
+
+
+@pytest.mark.parametrize(
+    ("headers", "http_version", "message"),
+    [
+        ([], "1.1", "one header Host, got 0"),
+        ([(b"host", b"a"), (b"host", b"a")], "1.1", "one header Host, got 2"),
+        ([(b"host", b"a"), (b"host", b"a")], "1.0", "one header Host, got 2"),
+        *(([(b"host", host)], "1.1", "a name or an address") for host in NO_NAMES),
+        ([(b"transfer-encoding", b"chunked")], "1.0", "no Transfer-Encoding in HTTP/1.0"),
+        ([(b"transfer-encoding", b"identity")], "1.0", "no Transfer-Encoding in HTTP/1.0"),
+    ],
+)
+def test_headers_that_can_be_read_in_two_ways_are_refused(headers, http_version, message):
+    with pytest.raises(FramingError, match=message):
+        check_headers(headers, http_version)

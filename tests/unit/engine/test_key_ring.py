@@ -13,13 +13,13 @@ from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, 
 from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import (
     create_key,
-    make_key,
     read_keys,
     revoke_key,
     rotate_key,
 )
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.errors import NotFoundError, StoreError
+from quadriga.store.key_texts import make_key
 
 OTHERS_REACH_IT = "192.0.2.1"
 

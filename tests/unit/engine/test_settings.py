@@ -1,11 +1,13 @@
 """Settings: who wins, and what is refused."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from quadriga.engine import settings
-from quadriga.engine.settings import Settings, SettingsError, load
+from quadriga.engine.settings import Settings, SettingsError, load, secret_names
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +96,70 @@ def test_every_setting_describes_itself():
     texts = settings.descriptions()
     assert set(texts) == set(Settings.__struct_fields__)
     assert all(text.endswith(".") for text in texts.values())
+
+
+URL = "postgresql://u:canary-7f3a@host/db"
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+@pytest.mark.parametrize("name", sorted(secret_names()))
+def test_a_secret_is_read_from_a_file(name, end):
+    value = {"database": URL, "blobs": "s3://bucket/a b"}.get(name, "https://u:canary-7f3a@host")
+    Path("secret").write_text(value + end, newline="")
+    variable = f"QUADRIGA_{name.upper()}"
+    for environment in ({}, {variable: ""}):
+        loaded = load({}, {f"{variable}_FILE": "secret", **environment})
+        assert getattr(loaded, name) == value
+    assert getattr(load({}, {f"{variable}_FILE": ""}), name) == ""
+
+
+def test_a_flag_goes_before_the_file_of_a_secret():
+    Path("secret").write_text(URL)
+    flags = {"database": "sqlite:////a.db"}
+    assert load(flags, {"QUADRIGA_DATABASE_FILE": "secret"}).database == flags["database"]
+
+
+@pytest.mark.parametrize(
+    ("content", "environment", "message"),
+    [
+        (b"", {}, "QUADRIGA_DATABASE_FILE: expected a value in secret, got an empty file"),
+        (b"\n", {}, "QUADRIGA_DATABASE_FILE: expected a value in secret, got an empty file"),
+        (b"\xffcanary-7f3a", {}, "QUADRIGA_DATABASE_FILE: expected text in UTF-8"),
+        (None, {}, "QUADRIGA_DATABASE_FILE: cannot read secret: No such file"),
+        (b"x", {"QUADRIGA_DATABASE": URL}, "or QUADRIGA_DATABASE_FILE, got both"),
+        (b"canary-7f3a", {}, "environment variable QUADRIGA_DATABASE_FILE: database"),
+        (b"x", {"QUADRIGA_PORT_FILE": "secret"}, "QUADRIGA_PORT_FILE: expected a setting"),
+    ],
+)
+def test_a_wrong_secret_file_names_its_variable(content, environment, message):
+    if content is not None:
+        Path("secret").write_bytes(content)
+    with pytest.raises(SettingsError) as caught:
+        load({}, {"QUADRIGA_DATABASE_FILE": "secret"} | environment)
+    assert message in str(caught.value)
+    assert "canary-7f3a" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (URL.replace("postgresql", "mysql"), "'mysql://host/db'"),
+        ("u:canary-7f3a", "'…'"),
+        ("postgresql+asyncpg://u:canary-7f3a@host", "'postgresql+asyncpg://host'"),
+    ],
+)
+def test_a_wrong_url_is_shown_without_its_password(url, shown):
+    with pytest.raises(SettingsError) as caught:
+        load({"database": url}, {})
+    assert str(caught.value).endswith(f"(from {shown})")
+    assert caught.value.__cause__ is None
+
+
+def test_no_representation_of_the_settings_has_a_secret():
+    loaded = load({"database": URL, "clickhouse": "https://u:canary-7f3a@host:8443/db"}, {})
+    console = Console(file=io.StringIO())
+    console.print(loaded)
+    for text in (repr(loaded), str(loaded), f"{[loaded]}", console.file.getvalue()):
+        assert "canary-7f3a" not in text
+        assert "postgresql://host/db" in text
+        assert "8080" in text

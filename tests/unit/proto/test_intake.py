@@ -52,8 +52,9 @@ def test_bodies_share_their_room(chunks, length, held):
     with intake.hold(held), pytest.raises(IntakeFull) as caught:
         asyncio.run(read(intake, *chunks, length=length))
     assert (intake.held_bytes, intake.counters()["bodies_refused_total"]) == (0, 1)
-    status, body, headers = error_response(caught.value)
-    assert (status, dict(headers)) == (503, {b"retry-after": b"1", b"connection": b"close"})
+    status, body, headers = error_response(caught.value, "a-1")
+    expected = {b"x-request-id": b"a-1", b"retry-after": b"1", b"connection": b"close"}
+    assert (status, dict(headers)) == (503, expected)
     assert b"at most 100 bytes" in body
 
 

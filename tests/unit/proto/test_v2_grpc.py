@@ -296,6 +296,9 @@ class Context:
     def set_trailing_metadata(self, _):
         pass
 
+    def invocation_metadata(self):
+        return None
+
 
 def test_messages_share_their_room_with_bodies():
     intake = Intake(100)
@@ -434,22 +437,23 @@ def test_other_load_parameters_are_refused(name, kind, value):
 
 
 def test_long_errors_are_cut():
-    code, text = grpc_service._status(NotFound("é" * 10_000))
+    code, text = grpc_service._status(NotFound("é" * 10_000), "a-1")
     assert code.name == "NOT_FOUND"
     assert len(text.encode()) in (1999, 2000)
     assert text.endswith("é...")
 
 
 def test_json_nested_too_deeply_for_its_handler_is_refused():
-    code, text = grpc_service._status(RecursionError())
+    code, text = grpc_service._status(RecursionError(), "a-1")
     assert (code.name, text) == ("INVALID_ARGUMENT", "expected JSON that is nested less deeply")
 
 
 def test_fault_of_the_server_is_logged_without_details_to_the_client(caplog):
-    code, text = grpc_service._status(ValueError("a secret"))
+    code, text = grpc_service._status(ValueError("a secret"), "a-1")
     assert code.name == "INTERNAL"
     assert "secret" not in text
     assert "a secret" in caplog.text
+    assert "request a-1 failed" in caplog.text
 
 
 def test_the_compiled_messages_are_those_of_the_source(tmp_path):
@@ -491,3 +495,20 @@ def test_a_client_that_declares_the_same_messages_can_be_imported_too(order):
     environment = {**os.environ, "PYTHONPATH": str(PROTO.parent / "src")}
     command = [sys.executable, "-c", OTHER_CLIENT, *order]
     subprocess.run(command, check=True, cwd=PROTO.parent, env=environment)
+
+
+def test_an_error_of_a_call_has_its_request_id(caplog):
+    class Named(Context):
+        trailer = ()
+
+        def set_trailing_metadata(self, trailer):
+            self.trailer = trailer
+
+        def invocation_metadata(self):
+            return (("x-request-id", "trace-1"),)
+
+    context = Named()
+    with pytest.raises(Aborted):
+        asyncio.run(grpc_service._abort(context, ValueError("a secret")))
+    assert context.trailer == (("x-request-id", "trace-1"),)
+    assert "request trace-1 failed" in caplog.text

@@ -82,7 +82,7 @@ def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
     ("url", "message"),
     [
         ("mysql://localhost/x", "expected a sqlite or postgresql URL, got one of 'mysql'"),
-        ("store.db", "expected a sqlite or postgresql URL, got 'store.db'"),
+        ("store.db", "expected a sqlite or postgresql URL, got a text without ://"),
         ("sqlite://", "a sqlite URL needs a file"),
         ("sqlite:///:memory:", "a sqlite URL needs a file"),
     ],
@@ -112,8 +112,10 @@ def test_readers_wait_for_the_first_migration(url: str) -> None:
 def test_readers_cannot_write(url: str) -> None:
     migrate(url)
     readers = ReaderPool(url)
-    with pytest.raises(NotReadyError, match="readonly"), readers.snapshot() as connection:
+    with pytest.raises(NotReadyError) as caught, readers.snapshot() as connection:
         connection.exec_driver_sql("DELETE FROM inference")
+    assert str(caught.value) == "the database does not answer"
+    assert "readonly" in caught.value.detail
     readers.close()
 
 
@@ -160,8 +162,9 @@ def test_more_readers_than_connections_wait_only_so_long(url: str) -> None:
 def test_readers_of_a_damaged_database_say_so(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"no database" * 1000)
     readers = ReaderPool(f"sqlite:///{tmp_path}/store.db")
-    with pytest.raises(NotReadyError, match="not a database"), readers.snapshot():
+    with pytest.raises(NotReadyError) as caught, readers.snapshot():
         pass
+    assert "not a database" in caught.value.detail
     readers.close()
 
 

@@ -79,7 +79,10 @@ def test_a_job_is_done_and_says_so(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [("refuse", "expected another, got this"), ("fail", "KeyError: 'nothing'")],
+    [
+        ("refuse", "expected another, got this"),
+        ("fail", "KeyError: the log of the server has the reason"),
+    ],
 )
 def test_a_job_that_fails_says_why_and_the_next_is_done(jobs: Jobs, kind: str, error: str) -> None:
     first, second = (jobs.submit("test", {"work": name}) for name in (kind, "write"))

@@ -1,0 +1,100 @@
+"""The log of a process: which process wrote a line, no secrets, and a bounded number of faults of requests."""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection
+from types import TracebackType
+from typing import Any
+
+from quadriga.store.redaction import redact
+
+FAULTS_PER_S = 20
+"""Maximum lines a second about requests that failed, so that an outage under load does not fill the disk."""
+
+_log = logging.getLogger("quadriga")
+
+
+def configure_logging(role: str, secrets: Collection[str] = ()) -> None:
+    """Send log lines, and exceptions that nothing catches, to standard error.
+
+    Args:
+        role: Name of the process, for each line.
+        secrets: Values that no line may have, such as `Settings.secrets`.
+    """
+    lines = logging.StreamHandler()
+    lines.setFormatter(
+        _Redacting(
+            f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s", secrets
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
+    logging.getLogger("quadriga.http").addFilter(RateLimit(FAULTS_PER_S))
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("clickhouse_connect").setLevel(
+        logging.CRITICAL
+    )  # the sender logs an error once
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
+    sys.excepthook = _log_end
+    threading.excepthook = _log_end_of_thread
+
+
+class _Redacting(logging.Formatter):
+    """Formats lines, with their tracebacks, without secrets."""
+
+    def __init__(self, line_format: str, secrets: Collection[str]) -> None:
+        super().__init__(line_format)
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record), self._secrets)
+
+
+class RateLimit(logging.Filter):
+    """Lets a maximum number of lines pass in each second; the next line says how many did not.
+
+    Args:
+        per_s: Maximum lines in a second.
+    """
+
+    def __init__(self, per_s: int) -> None:
+        super().__init__()
+        self._per_s = per_s
+        self._lock = threading.Lock()
+        self._second = 0
+        self._passed = 0
+        self._dropped = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line passes."""
+        second = int(time.monotonic())
+        with self._lock:
+            if second != self._second:
+                self._second, self._passed = second, 0
+            if self._passed >= self._per_s:
+                self._dropped += 1
+                return False
+            self._passed += 1
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            record.msg = f"{record.getMessage()} ({dropped} lines like this were left out before)"
+            record.args = None
+        return True
+
+
+def _log_end(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    _log.critical("the process ends by a fault of its own", exc_info=(kind, error, traceback))
+
+
+def _log_end_of_thread(hook: Any) -> None:
+    if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+        error = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+        _log.error("a thread ended by a fault of its own", exc_info=error)

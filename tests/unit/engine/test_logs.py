@@ -1,0 +1,35 @@
+"""The log of a process: without secrets, and bounded."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, threading
+from quadriga.engine.processes.logs import FAULTS_PER_S, configure_logging
+configure_logging("worker-0", ["postgresql://u:canary-7f3a@host/db"])
+logging.getLogger("a").error("cannot open %s", "postgresql://u:canary-7f3a@host/db")
+try:
+    raise ValueError("canary-7f3a")
+except ValueError:
+    logging.getLogger("a").exception("failed")
+for number in range(FAULTS_PER_S * 3):
+    logging.getLogger("quadriga.http").error("fault %d", number)
+thread = threading.Thread(target=lambda: {}["canary-7f3a"])
+thread.start()
+thread.join()
+raise KeyError("canary-7f3a")
+"""
+
+
+def test_no_line_has_a_secret_and_faults_are_bounded():
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "canary" not in ended.stdout + ended.stderr
+    assert "worker-0" in ended.stderr
+    assert "cannot open postgresql://host/db" in ended.stderr
+    assert "ValueError: …" in ended.stderr
+    assert "a thread ended by a fault of its own" in ended.stderr
+    assert "the process ends by a fault of its own" in ended.stderr
+    assert 20 <= ended.stderr.count("fault ") <= 44  # a second may have ended in between

@@ -2,16 +2,21 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import get_args
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from quadriga.proto.access import Role
 from tests.grpc_client import Client
 from tests.onnx_models import doubling
+from tests.pages import blocks, shell
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input, quadriga
 
 REACHED_BY_OTHERS = "127.1"
@@ -210,3 +215,35 @@ def test_whoever_says_insecure_needs_no_key(tmp_path):
     with ServerProcess(tmp_path / "data", tmp_path / "models", *flags) as server:
         assert server.call("GET", "/v2")[0] == 200
         assert not (tmp_path / "data" / "admin.key").exists()
+
+
+def test_the_commands_of_the_page_do_what_it_says(server, admin, tmp_path, monkeypatch):
+    made, sent, replaced = (
+        block.text
+        for block in blocks("docs/security.md")
+        if "quadriga keys" in block.text or "$KEY" in block.text
+    )
+    (tmp_path / "data").symlink_to(server.data)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    printed = shell(made, tmp_path)
+    assert "line 4" in printed
+    assert "analysts" in printed
+    infer_key, read_key = (line for line in printed.splitlines() if line.startswith("quadriga-"))
+    for key, is_refused in ((infer_key, False), (read_key, True)):
+        server.wait_until(lambda key=key: send(server, "GET", "/v2", key)[0] == 200)
+        image = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
+        assert (send(server, "POST", INFER, key, image)[0] == 403) is is_refused
+    monkeypatch.setenv("KEY", infer_key)
+    answers = shell(sent.replace("localhost:8080", server.host), tmp_path)
+    assert answers.count('"shapes-classifier"') == 2
+    assert "ships" not in answers
+    key_id = infer_key.removeprefix("quadriga-").partition(".")[0]
+    new_key_text, revoked = shell(replaced.replace("ID", key_id), tmp_path).splitlines()
+    assert revoked == f"revoked {key_id}"
+    server.wait_until(lambda: send(server, "GET", "/v2", new_key_text)[0] == 200)
+    server.wait_until(lambda: send(server, "GET", "/v2", infer_key)[0] == 401)
+
+
+def test_the_roles_of_the_page_are_those_of_the_server():
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    assert table == [*get_args(Role)]

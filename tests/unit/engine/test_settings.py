@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from quadriga.engine import settings
-from quadriga.engine.settings import Settings, SettingsError, load, secret_names
+from quadriga.engine.settings import Settings, secret_names
+from quadriga.engine.settings_reading import SettingsError, load
 
 
 @pytest.fixture(autouse=True)

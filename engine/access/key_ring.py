@@ -20,7 +20,7 @@ from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import AccessKey, note_uses, read_keys
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import create_once, write_atomically
-from quadriga.store.errors import StoreError
+from quadriga.store.errors import StoreError, full_text
 from quadriga.store.key_texts import hash_key, id_of_key, make_key
 
 REFRESH_S = 2.0
@@ -128,9 +128,11 @@ class KeyRing:
             try:
                 self.refresh()
                 failing = ""
-            except (StoreError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, later changes of keys must count
                 if self._is_known and str(error) != failing:
-                    _log.warning("the keys are those that were read last: %s", error)
+                    is_expected = isinstance(error, StoreError | OSError)
+                    text = "the keys are those that were read last: %s"
+                    _log.warning(text, full_text(error), exc_info=not is_expected)
                 failing = str(error)
             if time.monotonic() >= note_at_s:
                 self._note_uses()

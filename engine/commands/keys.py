@@ -131,11 +131,11 @@ def rotate(key_id: str, **options: Any) -> None:
 
 
 def _database(options: dict[str, Any]) -> Any:
-    """Open the database of the store for writing, with its tables up to date."""
-    from quadriga.store.database import migrate, writer_engine
+    """Open the database of the store for writing; make its tables if it has none."""
+    from quadriga.store.database import make_tables, writer_engine
 
-    url = store_settings(options["data"], options["database"]).database_url
-    migrate(url)
+    url = store_settings(options["data"], options["database"], is_written=True).database_url
+    make_tables(url)
     return writer_engine(url)
 
 

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
@@ -247,3 +249,12 @@ def test_the_commands_of_the_page_do_what_it_says(server, admin, tmp_path, monke
 def test_the_roles_of_the_page_are_those_of_the_server():
     table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
     assert table == [*get_args(Role)]
+
+
+def test_a_database_of_another_version_is_left_as_it_is(tmp_path):
+    quadriga("keys", "create", "--role", "read", "--data", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '2027.02'")
+    answer = quadriga("keys", "list", "--data", tmp_path, code=2)
+    assert "2027.02 (quadriga migrate)" in answer.stderr
+    assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0

@@ -68,6 +68,11 @@ class KeyRing:
         self._take(copy or [])
 
     @property
+    def is_known(self) -> bool:
+        """Whether the keys were read, in this run or by an earlier one that left a copy."""
+        return self._is_known
+
+    @property
     def is_open(self) -> bool:
         """Whether requests need no key: nobody else reaches the address, and no key was ever made."""
         return self._is_local and self._is_known and not self._has_keys
@@ -75,7 +80,7 @@ class KeyRing:
     def find(self, text: str) -> Caller:
         """Return the caller whose key a request presents; one without rights if the key is not valid."""
         if not self._is_known:
-            return _UNREAD
+            return UNREAD
         key = self._valid.get(id_of_key(text))
         if key is None or not compare_digest(hash_key(text), key.hash):
             return _UNKNOWN
@@ -194,8 +199,10 @@ class KeyRing:
 
 
 _UNKNOWN = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got an unknown one")
-_UNREAD = msgspec.structs.replace(
-    STRANGER, refusal="expected the keys to be read from the database first: try again"
+UNREAD = Caller(
+    name="nobody",
+    is_known=False,
+    refusal="expected the database to answer, as the keys are there: try again",
 )
 _ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
 

@@ -17,11 +17,11 @@ import msgspec
 
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.store.access_keys import AccessKey, note_uses, read_keys
+from quadriga.store.access_keys import note_uses, read_keys
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import create_once, write_atomically
 from quadriga.store.errors import StoreError, full_text
-from quadriga.store.key_texts import hash_key, id_of_key, make_key
+from quadriga.store.key_texts import AccessKey, hash_key, id_of_key, make_key
 
 REFRESH_S = 2.0
 """Time until a change of the keys counts in every worker."""

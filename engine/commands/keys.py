@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.proto.access import Role
-from quadriga.store.access_keys import AccessKey
+from quadriga.store.key_texts import AccessKey
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500

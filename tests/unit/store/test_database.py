@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from quadriga.store.database import (
+    REVISION,
     ReaderPool,
     execute,
     make_durable,
@@ -101,7 +102,7 @@ def test_readers_wait_for_the_first_migration(url: str) -> None:
     engine = open_writer(url)
     engine.connect().close()
     engine.dispose()
-    with pytest.raises(NotReadyError, match=r"revision 2027\.02, got None"), readers.snapshot():
+    with pytest.raises(NotReadyError, match=f"revision {REVISION}, got None"), readers.snapshot():
         pass
     migrate(url)
     with readers.snapshot() as connection:

@@ -1,7 +1,7 @@
 """The command `quadriga audit`: reads the audit log of a data folder. And how commands write into it."""
 
-import getpass
 import os
+import pwd
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -104,6 +104,6 @@ def audited(settings: Settings, action: str) -> Iterator[Callable[[str], None]]:
 def _user() -> str:
     """Return the name of the user of this process, or the number of one without a name."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.getuid()).pw_name  # variables such as USER say what somebody wants
+    except KeyError:
         return f"uid {os.getuid()}"

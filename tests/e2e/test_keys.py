@@ -214,7 +214,7 @@ def test_whoever_says_insecure_needs_no_key(tmp_path):
 
 def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
     operator = new_key(server, "--role", "operate", "--name", "oncall")
-    infer = new_key(server, "--role", "infer", "--name", "robot")
+    infer = new_key(server, "--role", "infer", "--models", "shapes-c*", "--name", "robot")
     path = "/api/inferences/delete"
     body = {"where": {"model": "shapes-classifier"}}
     image = (bulk_folder / "a.jpg").read_bytes()
@@ -237,9 +237,8 @@ def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
             )
         )
         metadata_rpc = client.channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")
-        chosen = new_key(server, "--role", "infer", "--models", "x", "--name", "chosen")["key"]
-        for key in (chosen, "wrong"):
-            assert code_of(metadata_rpc, b"\n\x11shapes-classifier", key)
+        for key in (infer["key"], "wrong"):
+            assert code_of(metadata_rpc, b"\n\x0fshapes-detector", key)
     quadriga("keys", "revoke", operator["id"], "--data", server.data)
 
     printed = quadriga("audit", "--json", "--limit", "100000", "--data", server.data).stdout
@@ -258,7 +257,7 @@ def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
     }
     assert ("first key", "done", None) in actions
     assert ("delete", 403, "robot") in actions
-    assert ("ModelMetadata", "PERMISSION_DENIED", "chosen") in actions
+    assert ("ModelMetadata", "PERMISSION_DENIED", "robot") in actions
     assert ("ModelMetadata", "UNAUTHENTICATED", "nobody") in actions
     (unloaded, *_) = [
         line for line in lines if "Unload" in line["action"] and line.get("name") == "oncall"
@@ -287,10 +286,6 @@ def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
     assert send(server, "GET", "/api/audit?since=soon", admin)[0] == 400
     assert send(server, "GET", "/api/audit?limit=0", admin)[0] == 400
     assert send(server, "GET", "/api/audit", infer["key"])[0] == 403
-    assert (
-        "oncall"
-        in quadriga("audit", "--since", "1h", "--key", operator["id"], "--data", server.data).stdout
-    )
 
 
 def code_of(rpc, message, key):

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Make the secrets of docker-compose.yml, once: a random password of the database, and the URL with it.
+# Make the secrets of docker-compose.yml, once: a random password of the database, the URL with it, and a key of an
+# administrator.
 # The files are readable for the users of the containers; the folder around them keeps other users of this machine out.
 set -eu
 folder=${SECRETS:-$(dirname "$0")/secrets}
@@ -13,4 +14,5 @@ chmod 700 "$folder"
 password=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
 printf '%s' "$password" >"$folder/postgres_password"
 printf 'postgresql://quadriga:%s@postgres:5432/quadriga\n' "$password" >"$folder/database_url"
-echo "wrote $folder/postgres_password and $folder/database_url"
+printf 'quadriga-compose.%s\n' "$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" >"$folder/admin_key"
+echo "wrote $folder/postgres_password, $folder/database_url and $folder/admin_key"

@@ -30,7 +30,7 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.ground_truth import ground_truth_routes
-from quadriga.engine.api.inferences import inference_routes
+from quadriga.engine.api.inferences import BLOBS_PATH, inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import model_routes
@@ -67,8 +67,8 @@ from quadriga.proto.errors import Forbidden
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.http import error_response, send_body
 from quadriga.proto.intake import Intake
-from quadriga.proto.openapi import add_operations
-from quadriga.proto.operations import Dispatcher, Operation, WireOptions
+from quadriga.proto.openapi import add_keys, add_operations
+from quadriga.proto.operations import Dispatcher, Operation, WireOptions, expand_path
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
@@ -454,10 +454,17 @@ class _OpenApiDocument(JsonRenderPlugin):
     def __init__(self, operations: Sequence[Operation]) -> None:
         super().__init__(path="/openapi.json", media_type=MediaType.JSON)
         self._operations = operations
+        self._open_paths = {
+            path
+            for operation in operations
+            if operation.need == "nothing"
+            for path in expand_path(operation.path)
+        } | {BLOBS_PATH + "{digest}"}
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         """Write the document."""
-        return super().render(request, add_operations(openapi_schema, self._operations))
+        document = add_operations(openapi_schema, self._operations)
+        return super().render(request, add_keys(document, self._open_paths))
 
 
 def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:

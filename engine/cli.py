@@ -8,6 +8,7 @@ from typing import Any
 import rich_click as click
 
 from quadriga.engine import settings as settings_module
+from quadriga.engine import settings_reading
 from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.checks import conformance, inspect, validate
@@ -24,7 +25,7 @@ _EXPECTED_ERRORS = {
     "builtins.OSError",
     "quadriga.engine.session.LoadError",
     "quadriga.engine.session.RunError",
-    "quadriga.engine.settings.SettingsError",
+    "quadriga.engine.settings_reading.SettingsError",
     "json.decoder.JSONDecodeError",
     "quadriga.monitor.drift.samples.DriftError",
     "quadriga.monitor.evaluation.state.EvaluationError",
@@ -82,8 +83,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     from quadriga.store.disk import create_privately
 
     supplied = {name: value for name, value in flags.items() if value is not None}
-    settings = settings_module.load(supplied, os.environ, config)
-    settings_module.add_extensions(settings)
+    settings = settings_reading.load(supplied, os.environ, config)
+    settings_reading.add_extensions(settings)
     configure_logging("supervisor", settings.secrets)
     create_privately()
     sys.exit(supervise(settings, _announce))

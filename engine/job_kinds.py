@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 
+from quadriga.engine.free_memory import return_free_memory
 from quadriga.store.jobs import JobRun, JobWork
 
 
@@ -12,7 +13,10 @@ def import_when_run(target: str) -> JobWork:
     def work(run: JobRun) -> str:
         module, _, attribute = target.partition(":")
         function: JobWork = getattr(import_module(module), attribute)
-        return function(run)
+        try:
+            return function(run)
+        finally:
+            return_free_memory()
 
     return work
 

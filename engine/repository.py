@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.free_memory import return_free_memory
 from quadriga.engine.model import Model
 from quadriga.engine.model_archives import UnpackedArchives, archive_name
 from quadriga.engine.model_folders import NAME, find_models, find_versions
@@ -283,6 +284,7 @@ class ModelRepository:
             if by_client:
                 self._host.crashes.forget(model_name)
             self._remove_unused_archives()
+            return_free_memory()  # that of the versions before
             return model_name
 
     def _read(self, name: str, override: Override) -> list[_VersionEntry]:
@@ -348,7 +350,9 @@ class ModelRepository:
                 for entry in self._versions(name).values()
             ]
             _log.info("%s: unloaded", entries[0].name)
-            return self._put(entries)
+            model_name = self._put(entries)
+            return_free_memory()
+            return model_name
 
     def _put(self, entries: list[_VersionEntry]) -> str:
         """Replace the versions of a model."""

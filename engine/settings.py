@@ -1,14 +1,6 @@
-"""Every setting of the server, and the one reader of flags, environment and `quadriga.toml`.
-
-The first of these that names a setting decides it: command-line flag, `QUADRIGA_*`, one of Chariot's
-engine variables, `quadriga.toml`, default. A setting that may hold a secret may also be in a file that
-`QUADRIGA_<NAME>_FILE` names, instead of `QUADRIGA_<NAME>`.
-"""
+"""Every setting of the server, with its default and its description; `quadriga.engine.settings_reading` reads them."""
 
 import os
-import sys
-import tomllib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -16,15 +8,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from quadriga.engine.schema import explain_validation_error
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.store.ids import WORKERS
 from quadriga.store.redaction import HIDDEN, without_secrets
 
 PREFIX = "QUADRIGA_"
-FILE_SUFFIX = "_FILE"
-"""Ending of the variables that name a file with the value of a secret setting, as secrets of containers are given."""
-
 SECRET = {"secret": True}
 """Mark of a setting that may hold a secret: `Meta(extra=SECRET)`. It may be in a file, and is never shown."""
 
@@ -33,30 +19,6 @@ Durability = Literal["memory", "process", "power", "database"]
 
 FullPolicy = Literal["block", "shed", "fail"]
 """What happens to an inference when the journal is full."""
-
-API_KEY_VARIABLE = PREFIX + "API_KEY"
-"""Environment variable with the key that commands send to a server."""
-
-NO_SETTINGS = (PREFIX + "CONFIG", API_KEY_VARIABLE)
-"""Environment variables that are not those of a setting."""
-
-CHARIOT_VARIABLES = {
-    "MODEL_DIR": "models",
-    "MODEL_PATH": "models",
-    "UVICORN_HOST": "host",
-    "UVICORN_PORT": "port",
-    "WEB_CONCURRENCY": "workers",
-    "DEFAULT_SCORE_THRESHOLD": "score_threshold",
-    "CHARIOT_INFERENCE_PROTOCOL": "protocol",
-    "CE_TYPE": "ce_type",
-    "CE_SOURCE": "ce_source",
-    "CE_MERGE": "ce_merge",
-}
-"""Environment variables of Chariot and of KServe's CloudEvents, and the settings that they set."""
-
-
-class SettingsError(ValueError):
-    """Unknown setting or invalid value; the message names the setting and where it was set."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -483,7 +445,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the settings for representations, secrets without what is secret."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return [
-            (name, _shown(value) if name in secret_names() else value)
+            (name, shown_secret(value) if name in secret_names() else value)
             for name, value in values.items()
         ]
 
@@ -567,135 +529,8 @@ def secret_names() -> frozenset[str]:
     )
 
 
-def _shown(value: Any) -> str:
+def shown_secret(value: Any) -> str:
     """Return a secret as it may be shown: the place of a URL, and nothing of any other value."""
     if not value:
         return ""
     return without_secrets(value) if isinstance(value, str) else HIDDEN
-
-
-def add_extensions(settings: Settings) -> None:
-    """Let model.toml name the modules of the folder `extensions`; it is searched last.
-
-    Raises:
-        SettingsError: There is no such folder.
-    """
-    if not settings.extensions:
-        return
-    folder = Path(settings.extensions).absolute()
-    if not folder.is_dir():
-        raise SettingsError(f"folder of the setting extensions not found: {settings.extensions}")
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def load(
-    flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None
-) -> Settings:
-    """Read the settings.
-
-    Args:
-        flags: Values of command-line flags, by field name.
-        environment: Environment variables, such as `os.environ`.
-        file: A `quadriga.toml`; default: the one in `QUADRIGA_CONFIG`, else in the current folder.
-
-    Raises:
-        SettingsError: A setting is unknown or its value invalid.
-    """
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-
-    def take(name: str, value: Any, origin: str) -> None:
-        if name not in Settings.__struct_fields__:
-            names = ", ".join(Settings.__struct_fields__)
-            raise SettingsError(f"{origin}: expected a setting among {names}, got {name!r}")
-        values[name], origins[name] = value, origin
-
-    explicit_file = file or environment.get(PREFIX + "CONFIG")
-    path = Path(explicit_file or "quadriga.toml")
-    if explicit_file or path.exists():
-        for name, value in _toml(path).items():
-            take(name, value, str(path))
-    for variable, name in CHARIOT_VARIABLES.items():
-        if environment.get(variable):
-            take(name, environment[variable], f"environment variable {variable}")
-    in_files = _secret_files(environment)
-    for name, variable in in_files.items():
-        take(name, _read_secret(variable, environment), f"environment variable {variable}")
-    for variable, text in environment.items():
-        name = variable.removeprefix(PREFIX).lower()
-        is_file = name.removesuffix(FILE_SUFFIX.lower()) in secret_names() - {name}
-        if not variable.startswith(PREFIX) or variable in NO_SETTINGS:
-            continue
-        if not is_file and name not in in_files:
-            take(name, text, f"environment variable {variable}")
-    for name, value in flags.items():
-        take(name, value, f"flag --{name.replace('_', '-')}")
-    return _convert(values, origins)
-
-
-def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that name a file with the value of a secret setting, by setting.
-
-    Raises:
-        SettingsError: The value itself is in the environment, too.
-    """
-    files = {}
-    for name in sorted(secret_names()):
-        variable = PREFIX + name.upper()
-        if not environment.get(variable + FILE_SUFFIX):
-            continue
-        if environment.get(variable):
-            raise SettingsError(f"expected {variable} or {variable}{FILE_SUFFIX}, got both")
-        files[name] = variable + FILE_SUFFIX
-    return files
-
-
-def _read_secret(variable: str, environment: Mapping[str, str]) -> str:
-    """Read the file that a variable names; one newline at its end does not count.
-
-    Raises:
-        SettingsError: It cannot be read, or is empty.
-    """
-    path = Path(environment[variable])
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{variable}: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError:  # its message has what it could not decode
-        raise SettingsError(f"{variable}: expected text in UTF-8 in {path}, got none") from None
-    value = text.removesuffix("\n").removesuffix("\r")
-    if not value:
-        raise SettingsError(f"{variable}: expected a value in {path}, got an empty file")
-    return value
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"cannot read settings file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: expected TOML, got: {error}") from error
-
-
-def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
-    try:
-        settings = msgspec.convert(values, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        text = explain_validation_error(error, Settings)
-        name = text.partition(":")[0]
-        value = values[name]
-        if name in secret_names():
-            raise SettingsError(f"{origins[name]}: {text} (from {_shown(value)!r})") from None
-        raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
-    if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
-        raise SettingsError(
-            f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
-            f"{settings.first_worker} and {settings.workers}"
-        )
-    try:
-        parse_webhook_hosts(settings.webhook_hosts)
-    except ValueError as error:
-        raise SettingsError(f"{origins['webhook_hosts']}: {error}") from error
-    return settings

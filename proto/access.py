@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from quadriga.proto.errors import Forbidden, Unauthenticated
+from quadriga.proto.errors import Forbidden, KeysNotRead, Unauthenticated
 
 Role = Literal["infer", "read", "annotate", "monitor", "operate", "admin"]
 """What a key is for; `ROLES` has what each may do."""
@@ -48,6 +48,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of the models that the key is for, such as `shapes-*`; empty for all models."""
     refusal: str = NO_KEY
     """Why the caller has no rights: the text of the error, for a caller without rights."""
+    is_known: bool = True
+    """Whether the server can tell who it is: not before it has read its keys."""
 
     def may_use(self, model: str) -> bool:
         """Check whether the key is for a model."""
@@ -82,9 +84,12 @@ def admit(caller: Caller, need: Need) -> None:
     Raises:
         Unauthenticated: The caller has no valid key.
         Forbidden: The key has not this right.
+        KeysNotRead: The server does not know its keys yet.
     """
     if need == "nothing":
         return
+    if not caller.is_known:
+        raise KeysNotRead(caller.refusal)
     if not caller.rights:
         raise Unauthenticated(caller.refusal)
     if need not in caller.rights and need != "key":

@@ -9,6 +9,7 @@ ProtocolError
 ├── Unsupported           501  UNIMPLEMENTED      known, and not offered
 ├── TooSlow               408  DEADLINE_EXCEEDED  the body does not arrive in time
 ├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
+├── KeysNotRead           503  UNAVAILABLE        whether the key is valid is not known before the database answers
 ├── ModelNotReady         503  UNAVAILABLE        loading, it failed to load, or it crashes
 ├── Overloaded            503  UNAVAILABLE        the server holds too much, or the store cannot keep it
 │   ├── WaitTooLong       503  UNAVAILABLE        the queue of the model is too long
@@ -54,6 +55,13 @@ class Forbidden(ProtocolError):
 
     status = 403
     grpc_code = "PERMISSION_DENIED"
+
+
+class KeysNotRead(ProtocolError):
+    """The server has not read its keys yet, since the database does not answer."""
+
+    status = 503
+    grpc_code = "UNAVAILABLE"
 
 
 class NotFound(ProtocolError):

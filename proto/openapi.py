@@ -1,7 +1,7 @@
 """OpenAPI document of the protocols' endpoints."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
@@ -33,6 +33,45 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
     components = document.get("components", {})
     merged = {**components, "schemas": {**components.get("schemas", {}), **schema_components}}
     return {**document, "paths": paths, "components": merged}
+
+
+_REFUSALS = {
+    "401": "The request needs a key, and has no valid one",
+    "403": "The key has not this right, or the request comes from the page of another origin",
+}
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+def add_keys(document: dict[str, Any], open_paths: Container[str]) -> dict[str, Any]:
+    """Return a document in which every operation names the keys that it accepts, and how it refuses a request.
+
+    Args:
+        document: The whole document, which is not changed.
+        open_paths: Paths that need no key.
+    """
+    error = {"application/json": {"schema": {"$ref": _REFERENCE.format(name="Error")}}}
+    refusals = {
+        status: {"description": text, "content": error} for status, text in _REFUSALS.items()
+    }
+    paths = {}
+    for path, item in document["paths"].items():
+        is_open = path in open_paths
+        paths[path] = {
+            verb: {
+                **operation,
+                "security": [] if is_open else [{name: []} for name in _KEYS],
+                "responses": {
+                    **operation["responses"],
+                    **({"403": refusals["403"]} if is_open else refusals),
+                },
+            }
+            for verb, operation in item.items()
+        }
+    components = {**document["components"], "securitySchemes": _KEYS}
+    return {**document, "paths": paths, "components": components}
 
 
 _ERRORS = {

@@ -10,33 +10,11 @@ import sqlalchemy as sa
 
 from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.key_texts import hash_key, make_key
+from quadriga.store.key_texts import AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
-
-
-class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret; times are in milliseconds since 1970."""
-
-    id: str
-    hash: str
-    """SHA-256 of the whole key, in hexadecimal digits."""
-    name: str = ""
-    roles: tuple[str, ...] = ()
-    team: str = ""
-    models: tuple[str, ...] = ()
-    """Patterns of the models that the key is for; empty for all."""
-    created_ms: int = 0
-    expires_ms: int | None = None
-    revoked_ms: int | None = None
-    used_ms: int | None = None
-    """Last use, to a minute."""
-
-    def is_valid(self, now_ms: float) -> bool:
-        """Check whether the key was not revoked and has not expired."""
-        return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)
 
 
 def read_keys(connection: sa.Connection) -> list[AccessKey]:

@@ -190,6 +190,23 @@ def migrate(url: str) -> tuple[str | None, str | None]:
         return upgrade(engine)
 
 
+def make_tables(url: str) -> None:
+    """Make the tables of a new database; leave one that has tables as it is.
+
+    Raises:
+        StoreError: The tables are those of another version, whose servers may run.
+    """
+    with writer_engine(url) as engine:
+        with engine.connect() as connection:
+            revision = _revision(connection)
+        if revision is None:
+            upgrade(engine)
+        elif revision != REVISION:
+            raise StoreError(
+                f"expected the database at revision {REVISION}, got {revision} (quadriga migrate)"
+            )
+
+
 def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
     """Migrate the tables of an open database; return its revisions before and after.
 

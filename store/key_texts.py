@@ -1,4 +1,4 @@
-"""The text of a key: `quadriga-<id>.<secret>`.
+"""A key, whose text is `quadriga-<id>.<secret>`.
 
 The secret has 256 random bits, so a plain SHA-256 of the key is enough to compare it by, and is all that is stored.
 """
@@ -6,7 +6,31 @@ The secret has 256 random bits, so a plain SHA-256 of the key is enough to compa
 import hashlib
 import secrets
 
+import msgspec
+
 PREFIX = "quadriga-"
+
+
+class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key without its secret; times are in milliseconds since 1970."""
+
+    id: str
+    hash: str
+    """SHA-256 of the whole key, in hexadecimal digits."""
+    name: str = ""
+    roles: tuple[str, ...] = ()
+    team: str = ""
+    models: tuple[str, ...] = ()
+    """Patterns of the models that the key is for; empty for all."""
+    created_ms: int = 0
+    expires_ms: int | None = None
+    revoked_ms: int | None = None
+    used_ms: int | None = None
+    """Last use, to a minute."""
+
+    def is_valid(self, now_ms: float) -> bool:
+        """Check whether the key was not revoked and has not expired."""
+        return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)
 
 
 def make_key(key_id: str | None = None) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.key_ring import UNREAD, KeyRing
 from quadriga.proto.access import ANYBODY, STRANGER, Caller, presented_key
 
 
@@ -16,5 +16,7 @@ class KeyGate:
         """Return the caller of a request, as `quadriga.proto.access.Gate`."""
         if self._keys.is_open:
             return ANYBODY
+        if not self._keys.is_known:
+            return UNREAD
         text = presented_key(read_header)
         return STRANGER if text is None else self._keys.find(text)

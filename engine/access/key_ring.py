@@ -17,11 +17,11 @@ import msgspec
 
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.store.access_keys import AccessKey, note_uses, read_keys
+from quadriga.store.access_keys import note_uses, read_keys
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import create_once, write_atomically
-from quadriga.store.errors import StoreError
-from quadriga.store.key_texts import hash_key, id_of_key, make_key
+from quadriga.store.errors import StoreError, full_text
+from quadriga.store.key_texts import AccessKey, hash_key, id_of_key, make_key
 
 REFRESH_S = 2.0
 """Time until a change of the keys counts in every worker."""
@@ -75,6 +75,11 @@ class KeyRing:
         self._take(copy or [])
 
     @property
+    def is_known(self) -> bool:
+        """Whether the keys were read, in this run or by an earlier one that left a copy."""
+        return self._is_known
+
+    @property
     def is_open(self) -> bool:
         """Whether requests need no key: nobody else reaches the address, and no key was ever made."""
         return self._is_local and self._is_known and not self._has_keys
@@ -82,7 +87,7 @@ class KeyRing:
     def find(self, text: str) -> Caller:
         """Return the caller whose key a request presents; one without rights if the key is not valid."""
         if not self._is_known:
-            return _UNREAD
+            return UNREAD
         key = self._valid.get(id_of_key(text))
         if key is None or not compare_digest(hash_key(text), key.hash):
             return _UNKNOWN
@@ -135,9 +140,11 @@ class KeyRing:
             try:
                 self.refresh()
                 failing = ""
-            except (StoreError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, later changes of keys must count
                 if self._is_known and str(error) != failing:
-                    _log.warning("the keys are those that were read last: %s", error)
+                    is_expected = isinstance(error, StoreError | OSError)
+                    text = "the keys are those that were read last: %s"
+                    _log.warning(text, full_text(error), exc_info=not is_expected)
                 failing = str(error)
             if time.monotonic() >= note_at_s:
                 self._note_uses()
@@ -201,8 +208,10 @@ class KeyRing:
 
 
 _UNKNOWN = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got an unknown one")
-_UNREAD = msgspec.structs.replace(
-    STRANGER, refusal="expected the keys to be read from the database first: try again"
+UNREAD = Caller(
+    name="nobody",
+    is_known=False,
+    refusal="expected the database to answer, as the keys are there: try again",
 )
 _ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
 

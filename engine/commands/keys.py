@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.proto.access import Role
-from quadriga.store.access_keys import AccessKey
+from quadriga.store.key_texts import AccessKey
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
@@ -135,11 +135,11 @@ def rotate(key_id: str, **options: Any) -> None:
 
 
 def _database(options: dict[str, Any]) -> Any:
-    """Open the database of the store for writing, with its tables up to date."""
-    from quadriga.store.database import migrate, writer_engine
+    """Open the database of the store for writing; make its tables if it has none."""
+    from quadriga.store.database import make_tables, writer_engine
 
-    url = store_settings(options["data"], options["database"]).database_url
-    migrate(url)
+    url = store_settings(options["data"], options["database"], is_written=True).database_url
+    make_tables(url)
     return writer_engine(url)
 
 

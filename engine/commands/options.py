@@ -12,7 +12,7 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from quadriga.engine import settings
+from quadriga.engine import settings, settings_reading
 from quadriga.engine.settings import Settings
 from quadriga.store.disk import create_privately
 
@@ -105,12 +105,12 @@ def store_settings(data: str | None, database: str | None, *, is_written: bool =
 
 def prepare_models(extensions: str | None) -> None:
     """Make the modules of the extensions folder importable; None takes the folder of the settings."""
-    settings.add_extensions(_load_settings({"extensions": extensions}))
+    settings_reading.add_extensions(_load_settings({"extensions": extensions}))
 
 
 def _load_settings(options: Mapping[str, str | None]) -> Settings:
     flags = {name: value for name, value in options.items() if value is not None}
-    return settings.load(flags, os.environ)
+    return settings_reading.load(flags, os.environ)
 
 
 def select_form(

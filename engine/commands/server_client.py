@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from quadriga.engine.commands.output import RenderPage
-from quadriga.engine.settings import API_KEY_VARIABLE
+from quadriga.engine.settings_reading import API_KEY_VARIABLE
 from quadriga.monitor.report.schema import Report
 
 RESPONSE_TIMEOUT_S = 300.0

@@ -28,7 +28,8 @@ from quadriga.engine.processes.data_folder import DataFolder
 from quadriga.engine.processes.listener import format_address, listen, reserve
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
-from quadriga.engine.settings import Settings, SettingsError
+from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import SettingsError
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 

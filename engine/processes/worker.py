@@ -22,7 +22,8 @@ from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRITER, ProcessStates
 from quadriga.engine.retrying import retry_until_done
-from quadriga.engine.settings import Settings, SettingsError, add_extensions
+from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import SettingsError, add_extensions
 from quadriga.store.errors import StoreError
 
 _POLL_INTERVAL_S = 0.2

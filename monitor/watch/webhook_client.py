@@ -57,7 +57,7 @@ class Endpoint(NamedTuple):
     address: tuple[Any, ...]
 
 
-class Deadline:
+class DeliveryDeadline:
     """The end of a delivery."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -112,7 +112,7 @@ class WebhookClient:
         Raises:
             DeliveryError: It was not accepted.
         """
-        deadline = Deadline(self.timeout_s)
+        deadline = DeliveryDeadline(self.timeout_s)
         parts = urlsplit(url)
         try:
             self._post(parts, _request(parts, headers, body), deadline)
@@ -121,7 +121,7 @@ class WebhookClient:
                 deadline.wait()
             raise
 
-    def _post(self, url: SplitResult, request: bytes, deadline: Deadline) -> None:
+    def _post(self, url: SplitResult, request: bytes, deadline: DeliveryDeadline) -> None:
         host = url.hostname or ""
         try:
             endpoints = self._endpoints(host, url.port or DEFAULT_PORTS[url.scheme], deadline)
@@ -138,7 +138,7 @@ class WebhookClient:
         if not 200 <= status < 300:
             raise DeliveryError(f"expected a status of 200 to 299, got {status}")
 
-    def _endpoints(self, host: str, port: int, deadline: Deadline) -> list[Endpoint]:
+    def _endpoints(self, host: str, port: int, deadline: DeliveryDeadline) -> list[Endpoint]:
         """Look up a host, and return those of its addresses that messages may be sent to."""
         literal = literal_address(host)
         try:
@@ -160,7 +160,9 @@ class WebhookClient:
             raise _refusal(endpoints)
         return allowed
 
-    def _look_up(self, name: str, port: int, deadline: Deadline) -> Sequence[tuple[Any, ...]]:
+    def _look_up(
+        self, name: str, port: int, deadline: DeliveryDeadline
+    ) -> Sequence[tuple[Any, ...]]:
         """Look up a name in a thread of its own, as nothing but its end ends a look-up."""
         if not self._lookups.acquire(timeout=deadline.remaining_s()):
             raise TimeoutError("other look-ups take all the time")
@@ -188,7 +190,7 @@ class WebhookClient:
         return answer
 
     def _connect(
-        self, host: str, endpoints: Sequence[Endpoint], deadline: Deadline
+        self, host: str, endpoints: Sequence[Endpoint], deadline: DeliveryDeadline
     ) -> socket.socket:
         """Connect to the first address that answers; each has its share of the time."""
         failure: Exception = OSError("the host has no address")
@@ -218,7 +220,7 @@ class WebhookClient:
         return sock
 
     def _exchange(
-        self, sock: socket.socket, url: SplitResult, request: bytes, deadline: Deadline
+        self, sock: socket.socket, url: SplitResult, request: bytes, deadline: DeliveryDeadline
     ) -> int:
         """Send a request, and return the status of its answer, whose body is not read."""
         connection = sock
@@ -248,7 +250,7 @@ class WebhookClient:
 class _Incoming(io.RawIOBase):
     """The bytes that a connection receives until a deadline, however slowly they come; for `HTTPResponse`."""
 
-    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
+    def __init__(self, connection: socket.socket, deadline: DeliveryDeadline) -> None:
         super().__init__()
         self._connection = connection
         self._deadline = deadline

@@ -36,7 +36,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Start of the first window of the alarm, RFC 3339, UTC."""
 
 
-class Message(NamedTuple):
+class WebhookMessage(NamedTuple):
     """What is posted."""
 
     headers: dict[str, str]
@@ -49,7 +49,7 @@ class _AlertText(NamedTuple):
     description: str
 
 
-def message_of(webhook: Webhook, delivery: Delivery, now_s: float) -> Message:
+def message_of(webhook: Webhook, delivery: Delivery, now_s: float) -> WebhookMessage:
     """Return the message of a delivery to a webhook, signed with the time of this try, seconds since 1970."""
     timestamp = str(int(now_s))
     if webhook.format == "quadriga":
@@ -57,7 +57,7 @@ def message_of(webhook: Webhook, delivery: Delivery, now_s: float) -> Message:
         headers = {"Quadriga-Delivery": delivery.id, "Quadriga-Timestamp": timestamp}
         if webhook.secret is not None:
             headers["Quadriga-Signature"] = quadriga_signature(webhook.secret, timestamp, body)
-        return Message(headers, body)
+        return WebhookMessage(headers, body)
     event = msgspec.json.decode(delivery.body)
     content = (
         _alertmanager(event, delivery)
@@ -70,7 +70,7 @@ def message_of(webhook: Webhook, delivery: Delivery, now_s: float) -> Message:
         headers["webhook-signature"] = standard_signature(
             webhook.secret, delivery.id, timestamp=timestamp, body=body
         )
-    return Message(headers, body)
+    return WebhookMessage(headers, body)
 
 
 def quadriga_signature(secret: str, timestamp: str, body: bytes) -> str:

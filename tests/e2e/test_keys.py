@@ -2,16 +2,23 @@
 
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from quadriga.proto.access import Role
 from tests.grpc_client import Client
 from tests.onnx_models import doubling
+from tests.pages import blocks, shell
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input, quadriga
 
 REACHED_BY_OTHERS = "127.1"
@@ -303,3 +310,44 @@ def send_or_none(server, *arguments):
         return send(server, *arguments)[0]
     except OSError:
         return None
+
+
+def test_the_commands_of_the_page_do_what_it_says(server, admin, tmp_path, monkeypatch):
+    made, sent, replaced = (
+        block.text
+        for block in blocks("docs/security.md")
+        if "quadriga keys" in block.text or "$KEY" in block.text
+    )
+    (tmp_path / "data").symlink_to(server.data)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    printed = shell(made, tmp_path)
+    assert "line 4" in printed
+    assert "analysts" in printed
+    infer_key, read_key = (line for line in printed.splitlines() if line.startswith("quadriga-"))
+    for key, is_refused in ((infer_key, False), (read_key, True)):
+        server.wait_until(lambda key=key: send(server, "GET", "/v2", key)[0] == 200)
+        image = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
+        assert (send(server, "POST", INFER, key, image)[0] == 403) is is_refused
+    monkeypatch.setenv("KEY", infer_key)
+    answers = shell(sent.replace("localhost:8080", server.host), tmp_path)
+    assert answers.count('"shapes-classifier"') == 2
+    assert "ships" not in answers
+    key_id = infer_key.removeprefix("quadriga-").partition(".")[0]
+    new_key_text, revoked = shell(replaced.replace("ID", key_id), tmp_path).splitlines()
+    assert revoked == f"revoked {key_id}"
+    server.wait_until(lambda: send(server, "GET", "/v2", new_key_text)[0] == 200)
+    server.wait_until(lambda: send(server, "GET", "/v2", infer_key)[0] == 401)
+
+
+def test_the_roles_of_the_page_are_those_of_the_server():
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    assert table == [*get_args(Role)]
+
+
+def test_a_database_of_another_version_is_left_as_it_is(tmp_path):
+    quadriga("keys", "create", "--role", "read", "--data", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '2027.02'")
+    answer = quadriga("keys", "list", "--data", tmp_path, code=2)
+    assert "2027.02 (quadriga migrate)" in answer.stderr
+    assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from quadriga.engine import settings
+from quadriga.engine import settings_reading
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.proto import table
 from quadriga.proto.operations import WireOptions, expand_path
@@ -117,7 +117,7 @@ def test_every_setting_of_the_containers_exists_and_fits(tmp_path, monkeypatch) 
     assert len(environment) >= 3
     for name, value in SERVICES["engine"]["environment"].items():
         environment[name] = value.replace("/run/secrets", str(tmp_path / "secrets"))
-    found = settings.load({}, environment)
+    found = settings_reading.load({}, environment)
     password = (tmp_path / "secrets" / "postgres_password").read_text()
     assert found.database == f"postgresql://quadriga:{password}@postgres:5432/quadriga"
     assert (found.host, found.data, found.models) == ("0.0.0.0", "/data", "/models")

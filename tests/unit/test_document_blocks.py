@@ -41,6 +41,7 @@ STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_pa
 PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
+KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
 RUN_BY = {
     "SECURITY.md": [],
     "README.md": [
@@ -134,6 +135,7 @@ RUN_BY = {
         "sh tests/e2e/test_scaling_page.py::test_the_archive_is_exported",
     ],
     "docs/security.md": [
+        *[f"sh {KEYS}"] * 3,
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",

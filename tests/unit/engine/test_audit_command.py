@@ -1,6 +1,8 @@
 """The command `quadriga audit`, and commands that the audit log cannot take."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from quadriga.store.audit.log import AuditLog
 
 
 @pytest.fixture
-def data(tmp_path) -> Path:
-    return tmp_path / "data"
+def data(tmp_path) -> Iterator[Path]:
+    mask = os.umask(0o022)  # commands that write a store set it for their process
+    yield tmp_path / "data"
+    os.umask(mask)
 
 
 def run(*words: object, code: int = 0) -> str:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, is_loopback
 from quadriga.engine.settings import Settings
+from quadriga.proto.access import admit
+from quadriga.proto.errors import KeysNotRead, Unauthenticated
 from quadriga.store.access_keys import (
     create_key,
     read_keys,
@@ -134,9 +137,16 @@ def test_a_server_on_loopback_is_closed_until_it_has_read_the_keys(data):
     _, text = changed(settings, create_key, name="", roles=["infer"])
     ring = KeyRing(settings)
     assert not ring.is_open
-    assert "to be read from the database first" in ring.find(text).refusal
+    gate = KeyGate(ring)
+    headers = {b"x-api-key": text.encode()}
+    for presented in ({}, headers):
+        with pytest.raises(KeysNotRead, match="the keys are there"):
+            admit(gate.identify(presented.get), "infer")
+        admit(gate.identify(presented.get), "nothing")
     ring.refresh()
-    assert ring.find(text).rights
+    admit(gate.identify(headers.get), "infer")
+    with pytest.raises(Unauthenticated):
+        admit(gate.identify({}.get), "infer")
 
 
 def test_keys_outlast_the_database(data):

@@ -19,8 +19,9 @@ SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "sc
         ("quadriga.store.changes.service", SELDOM | WEB | MODELS),
         ("quadriga.engine.job_kinds", SELDOM | WEB | MODELS),
         ("quadriga.engine.processes.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+        ("quadriga.engine.cli", SELDOM | WEB | MODELS | {"sqlalchemy"}),
     ],
-    ids=["worker", "writer", "jobs", "changes", "kinds of jobs", "supervisor"],
+    ids=["worker", "writer", "jobs", "changes", "kinds of jobs", "supervisor", "command"],
 )
 def test_a_process_loads_only_what_it_needs(module, absent) -> None:
     script = f"import sys, {module}; print(*sys.modules)"

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from quadriga.engine import settings
-from quadriga.engine.settings import Settings, SettingsError, load, secret_names
+from quadriga.engine.settings import Settings, secret_names
+from quadriga.engine.settings_reading import SettingsError, load
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,8 @@ URL = "postgresql://u:canary-7f3a@host/db"
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 @pytest.mark.parametrize("name", sorted(secret_names()))
 def test_a_secret_is_read_from_a_file(name, end):
-    value = {"database": URL, "blobs": "s3://bucket/a b"}.get(name, "https://u:canary-7f3a@host")
+    values = {"database": URL, "blobs": "s3://bucket/a b", "admin_key": f"quadriga-a.{32 * '7'}"}
+    value = values.get(name, "https://u:canary-7f3a@host")
     Path("secret").write_text(value + end, newline="")
     variable = f"QUADRIGA_{name.upper()}"
     for environment in ({}, {variable: ""}):

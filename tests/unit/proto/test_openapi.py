@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.proto.openapi import add_operations
+from quadriga.proto.openapi import add_keys, add_operations
 from quadriga.proto.operations import HttpResponse, Operation
 from quadriga.proto.v2_envelope import InferAnswer, InferBody
 
@@ -57,3 +57,16 @@ def test_path_described_elsewhere_is_not_replaced():
     merged = add_operations(document, [LOAD])
     assert merged["paths"]["/load"]["post"] == {"summary": "first"}
     assert document == {"paths": {"/load": {"post": {"summary": "first"}}}}
+
+
+def test_every_path_but_open_ones_names_its_keys():
+    document = add_operations({"paths": {}, "components": {}}, [INFER, LOAD])
+    merged = add_keys(document, {"/load"})
+    closed, opened = merged["paths"]["/m/{name}"]["post"], merged["paths"]["/load"]["post"]
+    assert {"401", "403"} <= set(closed["responses"])
+    assert {name for row in closed["security"] for name in row} == set(
+        merged["components"]["securitySchemes"]
+    )
+    assert "401" not in opened["responses"]
+    assert opened["security"] == []
+    assert "security" not in document["paths"]["/load"]["post"]

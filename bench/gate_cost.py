@@ -1,4 +1,7 @@
-"""Cost of the gate on the way of a request: reading the key and deciding, with and without keys, in microseconds of CPU.
+"""Cost of the gate and of the audit log on the way of a request, in microseconds of CPU.
+
+The gate reads the key and decides, with and without keys. The audit log looks at each answer, writes the line of a
+change, and sums refusals.
 
 python bench/gate_cost.py
 """
@@ -6,13 +9,17 @@ python bench/gate_cost.py
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from quadriga.engine.access.audit import AuditTrail, WatchedRequest
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.settings import Settings
-from quadriga.proto.access import OpenGate, admit
+from quadriga.proto.access import Need, OpenGate, admit
 from quadriga.store.access_keys import create_key
+from quadriga.store.audit.log import AuditLog
 from quadriga.store.database import migrate, writer_engine
 
 KEYS = 1000
@@ -53,6 +60,42 @@ def main() -> None:
 
             print(f"{name:16} {cpu_us(decide):6.2f} us a request")
         ring.close()
+        measure_audit(Path(folder) / "audit", headers)
+
+
+def measure_audit(folder: Path, headers: list[tuple[bytes, bytes]]) -> None:
+    """Measure and print what the audit log adds to an inference, to a change and to a refusal in a flood."""
+    log = AuditLog(folder, "bench", 1)
+    trail = AuditTrail(log)
+    client = ("127.0.0.1", 50000)
+    scope = {"method": "POST", "path": "/v2/models/x/infer", "headers": headers, "client": client}
+
+    async def send(_: object) -> None:
+        pass
+
+    def answer(need: Need, status: int) -> None:
+        request = WatchedRequest(trail, scope, send)
+        request.need = need
+        start = {"type": "http.response.start", "status": status, "headers": []}
+        for message in (start, {"type": "http.response.body"}):
+            with suppress(StopIteration):
+                request.send(message).send(None)
+        request.end()
+
+    def answer_bare() -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": []}
+        for message in (start, {"type": "http.response.body"}):
+            with suppress(StopIteration):
+                send(message).send(None)
+
+    bare_us = cpu_us(answer_bare)
+    for name, need, status in (
+        ("audit: inference", "infer", 200),
+        ("audit: change", "operate", 200),
+        ("audit: refusal", "infer", 401),
+    ):
+        print(f"{name:16} {cpu_us(partial(answer, need, status)) - bare_us:6.2f} us a request")
+    log.close()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from quadriga.engine.access.audit import WatchedRequest, audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
-from quadriga.engine.api.access import check_needs, guard_route
+from quadriga.engine.api.access import check_needs, guard_route, guard_with
+from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
@@ -59,6 +61,7 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate, set_current_caller
+from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.grpc_server import GrpcServer
@@ -113,7 +116,10 @@ class Application:
         host: ModelHost | None = None,
         internal_key: str = "",
     ) -> None:
-        self._keys = None if settings.insecure else KeyRing(settings, internal_key)
+        self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
+        self._audit = audit_of(self._audit_log)
+        first_key = partial(note_first_key, self._audit_log)
+        self._keys = None if settings.insecure else KeyRing(settings, internal_key, first_key)
         self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
@@ -189,10 +195,11 @@ class Application:
                 need="nothing" if settings.open_metrics else "monitor",
             )
         )
+        handlers.append(audit_route(settings.audit_directory))
         check_needs(handlers)
         app = Litestar(
             handlers,
-            guards=[guard_route],
+            guards=[guard_route, guard_with(self._audit)],
             exception_handlers=EXCEPTION_HANDLERS,
             openapi_config=OpenAPIConfig(
                 "Quadriga",
@@ -208,9 +215,15 @@ class Application:
             operations,
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
+            audit=self._audit,
         )
         self.asgi = _AsgiFront(
-            app, protocols, self.intake, gate=self._gate, rules=BrowserRules(settings)
+            app,
+            protocols,
+            self.intake,
+            gate=self._gate,
+            rules=BrowserRules(settings),
+            audit=self._audit,
         )
 
     def _own_counters(self) -> dict[str, float]:
@@ -221,7 +234,8 @@ class Application:
             "queries_refused_total": self._queries.refused,
         }
         jobs = {"jobs_refused_total": self._jobs.refused}
-        return {**recorded, **self.intake.counters(), **queries, **jobs}
+        audit = {} if self._audit_log is None else self._audit_log.counters()
+        return {**recorded, **self.intake.counters(), **queries, **jobs, **audit}
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
@@ -255,6 +269,8 @@ class Application:
             states.mark(name, "loading" if takes_requests else "starting", reason)
 
         def load() -> None:
+            if self._audit_log is not None:
+                self._audit_log.start()
             if self._keys is not None:
                 self._keys.start()
             if self._ids is not None:
@@ -286,6 +302,7 @@ class Application:
             max_connection_age_s=self._settings.grpc_connection_age_s,
             request_timeout_s=self._settings.request_timeout_s,
             gate=self._gate,
+            audit=self._audit,
         )
         await server.start(address)
         return server
@@ -304,6 +321,8 @@ class Application:
         self.pipeline.close()
         if self._keys is not None:
             self._keys.close()
+        if self._audit_log is not None:
+            self._audit_log.close()
 
 
 def _open_store(
@@ -377,19 +396,26 @@ class _AsgiFront:
         *,
         gate: Gate,
         rules: BrowserRules,
+        audit: Audit,
     ) -> None:
         self._routes = routes
         self._gate = gate
         self._rules = rules
+        self._audit = audit
         self._intake = intake
         self._protocols = protocols
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._intake.receiving(scope, receive) as receive_body:
-            await self._respond(scope, receive_body, send)
+        request = WatchedRequest(self._audit, scope, send)
+        try:
+            with self._intake.receiving(scope, receive) as receive_body:
+                await self._respond(request, scope, receive_body)
+        finally:
+            request.end()
 
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, request: WatchedRequest, scope: Scope, receive: Receive) -> None:
+        send: Send = request.send
         if self.closing:
             send = _with_headers(send, [(b"connection", b"close")])
         method, headers = str(scope.get("method")), dict(scope["headers"])
@@ -407,14 +433,18 @@ class _AsgiFront:
                 return
         caller = self._gate.identify(headers.get)
         set_current_caller(caller)  # each request has a task of its own
+        request.caller = caller
         match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model
             match = self._protocols.match(full_path, method) or match
         if match is not None:
+            operation = match[0].get(method)
+            request.need = "nothing" if operation is None else operation.need
             await self._protocols.respond(match, scope, receive, send, caller=caller)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
+        request.route_scope = inner
         await self._routes(inner, receive, send)
 
 

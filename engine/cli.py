@@ -9,6 +9,7 @@ import rich_click as click
 
 from quadriga.engine import settings as settings_module
 from quadriga.engine import settings_reading
+from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.checks import conformance, inspect, validate
 from quadriga.engine.commands.drift import drift_command
@@ -97,7 +98,7 @@ def _announce(url: str, grpc_address: str) -> None:
 
 
 for _command in (
-    inspect, validate, query, conformance, baseline_command, drift_command, evaluate_command,
+    audit_command, inspect, validate, query, conformance, baseline_command, drift_command, evaluate_command,
     export_command, import_command, keys_command, migrate, models_command, store,
 ):  # fmt: skip
     main.add_command(_command)

@@ -28,6 +28,10 @@ _OF_REQUESTS = {
     "queries_waiting": "Searches of the store that wait for a thread of this worker.",
     "queries_refused_total": "Searches of the store refused as too many waited.",
     "jobs_waiting": "Submitted jobs that wait or run.",
+    "audit_lines_total": "Lines written to the audit log.",
+    "audit_lost_total": "Lines that the audit log could not take.",
+    "audit_refusals_total": "Accesses refused with 401 or 403.",
+    "audit_failing": "Whether this worker cannot write the audit log, and so refuses changes.",
     "jobs_refused_total": "Jobs refused as too many waited.",
 }
 """Help texts of the numbers that are not the store's."""

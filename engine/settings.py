@@ -77,6 +77,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     open_metrics: Annotated[bool, Meta(description="Answer /metrics without a key.")] = False
+    audit_days: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=36500,
+            description="Days after which a file of the audit log is removed; 0: there is no audit log.",
+        ),
+    ] = 365
     data: Annotated[
         str,
         Meta(description="Folder of journal, database and images; removing it resets everything."),
@@ -459,6 +467,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def journal_directory(self) -> Path:
         """Folder where workers append records and the writer reads them."""
         return Path(self.data) / "journal"
+
+    @property
+    def audit_directory(self) -> Path:
+        """Folder of the audit log."""
+        return Path(self.data) / "audit"
 
     @property
     def jobs_directory(self) -> Path:

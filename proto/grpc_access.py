@@ -1,13 +1,17 @@
 """What each RPC needs, and the interceptor that admits the callers of all of them, health and reflection included."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
-from quadriga.proto.access import Gate, Need, admit, set_current_caller
+from quadriga.proto.access import Caller, Gate, Need, admit, set_current_caller
+from quadriga.proto.audit import REFUSAL_CODES, Audit, Notes, Visit, is_audited, set_notes
 from quadriga.proto.errors import ProtocolError
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.http import error_request_id
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
@@ -45,10 +49,11 @@ NEEDS: dict[str, Need] = {
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses calls whose caller has not what the RPC needs, before their message is read."""
+    """Refuses calls whose caller has not what the RPC needs, before their message is read, and writes the audit log."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, audit: Audit) -> None:
         self._gate = gate
+        self._audit = audit
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -59,14 +64,79 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
             for name, value in handler_call_details.invocation_metadata or ()
         }
         caller = self._gate.identify(lambda name: metadata.get(name.decode()))
+        method = handler_call_details.method
+        need = NEEDS.get(method, "admin")
+        call = _Call(self._audit, caller, method, metadata.get("x-request-id"))
         try:
-            admit(caller, NEEDS.get(handler_call_details.method, "admin"))
+            admit(caller, need)
+            if is_audited(need, "RPC"):
+                self._audit.check()
         except ProtocolError as error:
-            refusal = error
-
-            async def refuse(_: object, context: Any) -> None:
-                await context.abort(grpc.StatusCode[refusal.grpc_code], str(refusal))
-
-            return grpc.stream_stream_rpc_method_handler(refuse)
+            return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
         set_current_caller(caller)
-        return await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
+        if need in ("nothing", "key") or handler is None:
+            return handler  # nothing within them is refused
+        form = "unary_unary" if handler.unary_unary else "stream_stream"
+        watched = partial(call.watch, getattr(handler, form), audited=is_audited(need, "RPC"))
+        return handler._replace(**{form: watched})
+
+
+class _Call:
+    """One call on its way to its line in the audit log."""
+
+    def __init__(self, audit: Audit, caller: Caller, method: str, request_id: bytes | None) -> None:
+        self._audit = audit
+        self._caller = caller
+        self._method = method
+        self._request_id = request_id
+
+    async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
+        """Refuse the call."""
+        notes = Notes(request_id=error_request_id(self._request_id))
+        self._end(context, error.grpc_code, notes, is_audited=False)
+        context.set_trailing_metadata((("x-request-id", notes.request_id),))
+        await context.abort(grpc.StatusCode[error.grpc_code], str(error))
+
+    async def watch(
+        self, answer: Callable[..., Awaitable[Any]], request: Any, context: Any, *, audited: bool
+    ) -> Any:
+        """Answer the call; its line is written before the answer is sent."""
+        notes = Notes()
+        set_notes(notes)
+        if audited:
+            notes.request_id = error_request_id(self._request_id)
+            context.set_trailing_metadata((("x-request-id", notes.request_id),))
+        try:
+            response = await answer(request, context)
+        except BaseException:
+            self._end(context, notes.grpc_code or "no answer", notes, is_audited=audited)
+            raise
+        self._end(context, "OK", notes, is_audited=audited)
+        return response
+
+    def _end(self, context: Any, status: str, notes: Notes, *, is_audited: bool) -> None:
+        if notes.refusals:
+            status = "PERMISSION_DENIED"
+        is_refused = status in REFUSAL_CODES
+        if not is_refused and not is_audited:
+            return
+        visit = Visit(
+            caller=self._caller,
+            action=f"RPC {self._method}",
+            address=peer_address(context.peer()),
+            request_id=notes.request_id or error_request_id(self._request_id),
+            notes=notes,
+        )
+        if is_refused:
+            self._audit.refuse(visit, status)
+        else:
+            self._audit.write(visit, status)
+
+
+def peer_address(peer: str) -> str:
+    """Return the address in the name of a peer, such as `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return scheme
+    return unquote(rest.rpartition(":")[0]).strip("[]")

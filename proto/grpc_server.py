@@ -15,6 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
+from quadriga.proto.audit import Audit, NoAudit
 from quadriga.proto.errors import Forbidden, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
@@ -46,6 +47,7 @@ class GrpcServer:
         request_timeout_s: float = math.inf,
         max_connection_age_s: float = 0.0,
         gate: Gate | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._service = GrpcService(
             serving,
@@ -65,7 +67,7 @@ class GrpcServer:
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
         self._server: Any = grpc.aio.server(
-            interceptors=[AccessInterceptor(gate or OpenGate())],
+            interceptors=[AccessInterceptor(gate or OpenGate(), audit or NoAudit())],
             options=list(options.items()),
             maximum_concurrent_rpcs=max_connections,
         )

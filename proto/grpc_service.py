@@ -17,9 +17,11 @@ import msgspec
 from google.protobuf import json_format
 
 from quadriga.proto.access import Caller, current_caller, set_current_caller
+from quadriga.proto.audit import Notes, current_notes, note_target
 from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
+    Forbidden,
     ModelNotReady,
     NotFound,
     Overloaded,
@@ -167,7 +169,7 @@ class GrpcService:
                     return
                 try:
                     with self._intake.hold(len(body)):
-                        task = partial(self._stream_answer, body, current_caller())
+                        task = partial(self._stream_answer, body, current_caller(), current_notes())
                         response = await self._run(task, body, context)
                 except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":
@@ -181,8 +183,8 @@ class GrpcService:
             reading.cancel()
             closing.cancel()
 
-    def _stream_answer(self, body: bytes, caller: Caller) -> bytes:
-        """Run one request of a stream; in Triton's form its error is a response, too."""
+    def _stream_answer(self, body: bytes, caller: Caller, notes: Notes) -> bytes:
+        """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted."""
         set_current_caller(caller)
         request = decode_message(message_class("ModelInferRequest"), body)
         stream_response = response_class("ModelStreamInferResponse")()
@@ -193,6 +195,7 @@ class GrpcService:
         except ProtocolError as error:
             if self._stream_form == "mlserver":
                 raise
+            notes.refusals += isinstance(error, Forbidden)
             stream_response.error_message = _status(error, error_request_id(request.id))[1]
             infer_response.Clear()
             infer_response.id = request.id
@@ -224,7 +227,9 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
     if isinstance(error, Overloaded):
         trailer = (("retry-after", str(error.retry_after_s)), *trailer)
     context.set_trailing_metadata(trailer)
-    await context.abort(*_status(error, request_id))
+    code, text = _status(error, request_id)
+    current_notes().grpc_code = code.name
+    await context.abort(code, text)
     raise AssertionError from error  # abort has raised
 
 
@@ -232,7 +237,9 @@ def _request_id(context: Any) -> str:
     """Return the id of a call, from its metadata `x-request-id` or a new one."""
     metadata = dict(context.invocation_metadata() or ())
     value = metadata.get("x-request-id")
-    return error_request_id(value if isinstance(value, str) else None)
+    request_id = error_request_id(value if isinstance(value, str) else None)
+    current_notes().request_id = request_id
+    return request_id
 
 
 def _infer(serving: Serving, request: Any, message: Any) -> InferResponse:
@@ -281,6 +288,7 @@ def _repository_index(serving: Serving, request: Any) -> dict[str, Any]:
 def _repository_model(request: Any) -> str:
     """Return the name of a model to load or unload: KServe's only field is Triton's repository."""
     name: str = request.model_name or request.repository_name
+    note_target(name)
     if request.model_name and request.repository_name:
         raise no_other_repository(request.repository_name)
     return name

@@ -15,6 +15,7 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
+from quadriga.proto.audit import Audit, NoAudit, is_audited
 from quadriga.proto.deadline import HEADER, HEADER_LIMIT, Deadline, read_timeout_header
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import (
@@ -150,7 +151,10 @@ class Dispatcher:
         operations: Sequence[Operation],
         max_body_bytes: int,
         request_timeout_s: float = math.inf,
+        *,
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit or NoAudit()
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._max_body_bytes = max_body_bytes
@@ -199,6 +203,8 @@ class Dispatcher:
                 allowed = ", ".join(verbs)
                 raise MethodNotAllowed(f"expected {allowed}, got {method}", allowed)
             admit(caller, operation.need)
+            if is_audited(operation.need, method):
+                self._audit.check()
             headers = dict(scope["headers"])
             body = b""
             if method == "POST":

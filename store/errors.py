@@ -10,6 +10,7 @@ StoreError               500  a fault of the server or its machine
 ├── QueryTimeoutError    503  a query that took too long
 ├── QueryCancelledError  503  a query whose client left
 ├── TooManyJobsError     503  as many jobs wait as may
+├── AuditError           503  what cannot be written to the audit log, as on a full disk
 └── JournalError         503  a record or an image that cannot be stored, as on a full disk
     └── UnconfirmedError 503  journaled, but not yet as durable as the model's settings require
 """
@@ -102,6 +103,12 @@ class TooManyJobsError(StoreError):
 
     status = 503
     retry_after_s = 30
+
+
+class AuditError(StoreError):
+    """The audit log cannot be written, so nothing is done that would have to be in it."""
+
+    status = 503
 
 
 class JournalError(StoreError):

@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
@@ -40,9 +40,16 @@ class KeyRing:
     Args:
         settings: Settings of the server.
         internal_key: Key of the server's own jobs, which send requests; empty for none.
+        on_first_key: Called with the id of the first key when it was made.
     """
 
-    def __init__(self, settings: Settings, internal_key: str = "") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        internal_key: str = "",
+        on_first_key: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
         self._is_local = is_loopback(settings.host)
@@ -86,7 +93,7 @@ class KeyRing:
             return _UNKNOWN
         now_ms = int(time.time() * 1000)
         if not key.is_valid(now_ms):
-            return _ENDED
+            return msgspec.structs.replace(_ENDED, name=key.name or key.id, key_id=key.id)
         self._uses_ms[key.id] = now_ms
         return self._callers[key.id]
 
@@ -171,8 +178,10 @@ class KeyRing:
         path = self._folder / FIRST_KEY_FILE
         if path.exists():
             return
-        text = make_key("first")[1].encode() + b"\n"
+        key_id, key = make_key("first")
+        text = key.encode() + b"\n"
         if create_once(path, text, 0o600) == text:  # otherwise another worker was faster
+            self._on_first_key(key_id)
             _log.warning(
                 "requests need a key, as others reach %s: the first one, of an administrator, is in %s. "
                 "`quadriga keys create` makes more; --insecure needs none",

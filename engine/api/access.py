@@ -1,12 +1,13 @@
-"""The guard of the HTTP routes: each declares what it needs, as `need="read"`."""
+"""The guards of the HTTP routes: each declares what it needs, as `need="read"`, and `audited=True` if it takes data away."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from quadriga.proto.access import Need, admit, current_caller
+from quadriga.proto.audit import Audit, is_audited
 
 
 def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -15,6 +16,22 @@ def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     A route that declares nothing, which `check_needs` lets not be added, would need the rights of an administrator.
     """
     admit(current_caller(), handler.opt.get("need", "admin"))
+
+
+Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]
+
+
+def guard_with(audit: Audit) -> Guard:
+    """Return the guard that refuses what would have to be in the audit log while that cannot be written."""
+
+    def guard_audited(
+        connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+    ) -> None:
+        need, marked = handler.opt.get("need", "admin"), "audited" in handler.opt
+        if is_audited(need, connection.scope["method"], is_marked=marked):  # type: ignore[typeddict-item]  # no websockets
+            audit.check()
+
+    return guard_audited
 
 
 def check_needs(handlers: Iterable[HTTPRouteHandler]) -> None:

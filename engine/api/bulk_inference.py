@@ -10,6 +10,7 @@ from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.engine.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.job_kinds import BULK_INFERENCE
 from quadriga.proto.access import admit_model, current_caller
+from quadriga.proto.audit import note_target
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.model_names import ModelNames
 
@@ -31,6 +32,7 @@ def bulk_inference_route(jobs: Jobs, names: ModelNames, folder: str) -> HTTPRout
         "/api/inferences/bulk",
         sync_to_thread=True,
         need="infer",
+        audited=True,
         **json_body_options(_BODY, _UNREADABLE, status=202),
     )
     def submit_bulk_inference(body: RawBody) -> Job:
@@ -38,6 +40,8 @@ def bulk_inference_route(jobs: Jobs, names: ModelNames, folder: str) -> HTTPRout
         parameters = decode_parameters(body, folder)
         name = names.resolve(parameters.model)
         admit_model(current_caller(), parameters.model, name)
-        return jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
+        job = jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
+        note_target(job.id)
+        return job
 
     return submit_bulk_inference

@@ -17,7 +17,13 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.bounded_threads import BoundedThreads
-from quadriga.store.changes.requests import DeleteBody, FeedbackBody, RetentionBody
+from quadriga.proto.audit import note_number, note_target
+from quadriga.store.changes.requests import (
+    DeleteBody,
+    FeedbackBody,
+    RetentionBody,
+    decode_change,
+)
 from quadriga.store.changes.service import (
     ChangeService,
     DeletionResult,
@@ -87,7 +93,11 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     )
     async def delete_inferences(body: RawBody) -> DeletionResult:
         """Delete inferences by a filter, newest first, or count which would be deleted."""
-        return await threads.run(partial(changes.delete_inferences, body))
+        result = await threads.run(partial(changes.delete_inferences, body))
+        note_number(result.count)
+        if decode_change(body, DeleteBody, "JSON").dry_run:
+            note_target("dry run")
+        return result
 
     @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     def get_retention(name: FromPath[str]) -> Retention:

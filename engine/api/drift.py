@@ -19,6 +19,7 @@ from quadriga.engine.api.responses import (
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters
 from quadriga.monitor.drift.service import DriftService
+from quadriga.proto.audit import note_target
 from quadriga.store.jobs import Job
 
 _UNREADABLE = error_response(
@@ -57,7 +58,9 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
     )
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of stored inferences, as a job; the body is JSON whatever its content type."""
-        return drift.submit(body)
+        job = drift.submit(body)
+        note_target(job.id)
+        return job
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     @get(path, responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")

@@ -15,6 +15,7 @@ from quadriga.monitor.evaluation.parameters import (
 )
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
+from quadriga.proto.audit import note_target
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.model_names import ModelNames
 
@@ -53,7 +54,9 @@ def evaluation_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
-        return jobs.submit("evaluation", with_model_names(decode_parameters(body), names))
+        job = jobs.submit("evaluation", with_model_names(decode_parameters(body), names))
+        note_target(job.id)
+        return job
 
     @get("/api/reports", sync_to_thread=True, need="read")
     def list_reports() -> ReportList:

@@ -18,6 +18,7 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.proto.audit import note_number
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.changes.truth_requests import GroundTruthBody, StatementsBody
 from quadriga.store.changes.truth_service import (
@@ -101,7 +102,9 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
     )
     async def state_ground_truth(body: RawBody) -> StatementResult:
         """State the ground truth of many inferences, stored already or later; lines that do not fit are refused."""
-        return await threads.run(partial(changes.ground_truth.add_statements, body))
+        result = await threads.run(partial(changes.ground_truth.add_statements, body))
+        note_number(result.stated)
+        return result
 
     options = options_route(_PATH, "GET", "PUT", "DELETE")
     return [

@@ -9,6 +9,7 @@ from litestar.params import FromPath, RawBody
 from litestar.response import File
 
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
+from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.model_names import ModelNames
@@ -29,13 +30,20 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     export_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_STORED}
 
     @post(
-        "/api/exports", status_code=202, sync_to_thread=True, responses=export_errors, need="read"
+        "/api/exports",
+        status_code=202,
+        sync_to_thread=True,
+        responses=export_errors,
+        need="read",
+        audited=True,
     )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body)
         names.check_where(parameters.where)
-        return jobs.submit("export", parameters)
+        job = jobs.submit("export", parameters)
+        note_target(job.id)
+        return job
 
     @get("/api/jobs", sync_to_thread=True, need="read")
     def list_jobs() -> JobList:
@@ -55,7 +63,7 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
         """Cancel a job at its next step."""
         return jobs.cancel(job_id)
 
-    @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", **lookup)
+    @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", audited=True, **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
         path = jobs.result(job_id)

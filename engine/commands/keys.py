@@ -9,6 +9,7 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Column, Table
 
+from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.proto.access import Role
 from quadriga.store.key_texts import AccessKey
@@ -63,7 +64,7 @@ def create(**options: Any) -> None:
     for pattern in models:
         if not pattern or "," in pattern:
             raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
-    with _database(options) as engine:
+    with _database(options) as engine, _audited(options, "keys create") as note:
         key, text = create_key(
             engine,
             name=options["name"],
@@ -71,6 +72,7 @@ def create(**options: Any) -> None:
             models=models,
             expires_in_ms=options["expires"],
         )
+        note(key.id)
     _print_new(key, text, as_json=options["as_json"])
 
 
@@ -109,8 +111,9 @@ def revoke(key_id: str, **options: Any) -> None:
     """Revoke the key ID: requests with it are refused within a few seconds."""
     from quadriga.store.access_keys import revoke_key
 
-    with _database(options) as engine:
+    with _database(options) as engine, _audited(options, "keys revoke") as note:
         revoke_key(engine, key_id)
+        note(key_id)
     click.echo(f"revoked {key_id}")
 
 
@@ -125,8 +128,9 @@ def rotate(key_id: str, **options: Any) -> None:
     """Make a key with the rights and the end of the key ID, and print it; the present one ends after --overlap."""
     from quadriga.store.access_keys import rotate_key
 
-    with _database(options) as engine:
+    with _database(options) as engine, _audited(options, "keys rotate") as note:
         key, text = rotate_key(engine, key_id, options["overlap"])
+        note(f"{key_id} to {key.id}")
     _print_new(key, text, as_json=options["as_json"])
 
 
@@ -137,6 +141,11 @@ def _database(options: dict[str, Any]) -> Any:
     url = store_settings(options["data"], options["database"], is_written=True).database_url
     make_tables(url)
     return writer_engine(url)
+
+
+def _audited(options: dict[str, Any], action: str) -> Any:
+    """Open the audit log of the data folder."""
+    return audited(store_settings(options["data"], options["database"]), action)
 
 
 def _print_new(key: AccessKey, text: str, *, as_json: bool) -> None:

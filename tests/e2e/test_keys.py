@@ -219,6 +219,99 @@ def test_whoever_says_insecure_needs_no_key(tmp_path):
         assert not (tmp_path / "data" / "admin.key").exists()
 
 
+def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
+    operator = new_key(server, "--role", "operate", "--name", "oncall")
+    infer = new_key(server, "--role", "infer", "--models", "shapes-c*", "--name", "robot")
+    path = "/api/inferences/delete"
+    body = {"where": {"model": "shapes-classifier"}}
+    image = (bulk_folder / "a.jpg").read_bytes()
+    for _ in range(2):
+        assert send(server, "POST", INFER, infer["key"], {"inputs": [image_input(image)]})[0] == 200
+    assert send(server, "POST", path, infer["key"], body)[0] == 403
+    server.wait_until(
+        lambda: send(server, "POST", path, operator["key"], body | {"dry_run": True})[2]["count"]
+    )
+    status, headers, deleted = send(server, "POST", path, operator["key"], body)
+    assert status == 200
+    server.kill_child("worker")  # what was answered is in the log
+    server.wait_until(lambda: send_or_none(server, "GET", "/v2", admin) == 200)
+    with Client(server.grpc) as client:
+        unload = client.channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelUnload")
+        server.wait_until(
+            lambda: (
+                code_of(unload, b"\x12\x08no-model", operator["key"])
+                is not grpc.StatusCode.UNAVAILABLE
+            )
+        )
+        metadata_rpc = client.channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")
+        for key in (infer["key"], "wrong"):
+            assert code_of(metadata_rpc, b"\n\x0fshapes-detector", key)
+    quadriga("keys", "revoke", operator["id"], "--data", server.data)
+
+    printed = quadriga("audit", "--json", "--limit", "100000", "--data", server.data).stdout
+    lines = [json.loads(line) for line in printed.splitlines()]
+    (deletion,) = [
+        line
+        for line in lines
+        if line["action"] == f"POST {path}" and line["status"] == 200 and "target" not in line
+    ]
+    assert deletion["number"] == deleted["count"] > 0
+    assert (deletion["key_id"], deletion["name"]) == (operator["id"], "oncall")
+    assert deletion["request_id"] == headers["x-request-id"]
+    assert deletion["address"].startswith("127.")
+    actions = {
+        (line["action"].rpartition("/")[2], line["status"], line.get("name")) for line in lines
+    }
+    assert ("first key", "done", None) in actions
+    assert ("delete", 403, "robot") in actions
+    assert ("ModelMetadata", "PERMISSION_DENIED", "robot") in actions
+    assert ("ModelMetadata", "UNAUTHENTICATED", "nobody") in actions
+    (unloaded, *_) = [
+        line for line in lines if "Unload" in line["action"] and line.get("name") == "oncall"
+    ]
+    assert unloaded["status"] == "NOT_FOUND"
+    assert (unloaded["target"], unloaded["address"]) == ("no-model", "127.0.0.1")
+    keys = {
+        (line["action"], line.get("target")) for line in lines if line["action"].startswith("keys ")
+    }
+    assert {("keys create", operator["id"]), ("keys revoke", operator["id"])} <= keys
+    assert not any(line["action"] == f"POST {INFER}" and line["status"] == 200 for line in lines)
+    for secret in (operator["key"], infer["key"], admin):
+        assert secret.partition(".")[2] not in printed
+    for file in (server.data / "audit").iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600
+
+    pages, cursor = [], ""
+    while cursor is not None:
+        status, _, page = send(
+            server, "GET", f"/api/audit?key=oncall&limit=1&cursor={cursor}", admin
+        )
+        assert status == 200
+        pages += page["entries"]
+        cursor = page["cursor"]
+    assert pages == [line for line in lines if line.get("name") == "oncall"]
+    assert send(server, "GET", "/api/audit?since=soon", admin)[0] == 400
+    assert send(server, "GET", "/api/audit?limit=0", admin)[0] == 400
+    assert send(server, "GET", "/api/audit", infer["key"])[0] == 403
+
+
+def code_of(rpc, message, key):
+    """Return the code of a refused call."""
+    try:
+        rpc(message, metadata=(("x-api-key", key),), timeout=60)
+    except grpc.RpcError as error:
+        return error.code()
+    return None
+
+
+def send_or_none(server, *arguments):
+    """Return the status of a request; None while the worker is away."""
+    try:
+        return send(server, *arguments)[0]
+    except OSError:
+        return None
+
+
 def test_the_commands_of_the_page_do_what_it_says(server, admin, tmp_path, monkeypatch):
     made, sent, replaced = (
         block.text
@@ -247,7 +340,9 @@ def test_the_commands_of_the_page_do_what_it_says(server, admin, tmp_path, monke
 
 
 def test_the_roles_of_the_page_are_those_of_the_server():
-    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = page.partition("| role | may |")[2].partition("\n\n")[0]
+    table = re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE)
     assert table == [*get_args(Role)]
 
 

@@ -136,6 +136,7 @@ RUN_BY = {
     ],
     "docs/security.md": [
         *[f"sh {KEYS}"] * 3,
+        f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",
     ],

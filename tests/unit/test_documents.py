@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from quadriga.engine import settings
+from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
@@ -156,6 +157,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *drift_routes(None),
             *schedule_routes(ROOT, None),
             *evaluation_schedule_routes(ROOT, None, None),
+            audit_route(ROOT),
             metrics_route(PrometheusMetrics(None, "", dict), need="key"),
         ]
         for verb in handler.http_methods - {"OPTIONS"}

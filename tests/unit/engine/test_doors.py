@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -16,10 +17,13 @@ from quadriga.engine.app import Application
 from quadriga.engine.settings import Settings
 from quadriga.proto import table
 from quadriga.proto.access import ROLES, Need, Role
+from quadriga.proto.audit import is_audited
 from quadriga.proto.grpc_access import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.operations import WireOptions, expand_path
 from quadriga.store.access_keys import create_key
+from quadriga.store.audit.entries import AuditEntry
+from quadriga.store.audit.reading import read_page
 from quadriga.store.database import migrate, writer_engine
 from tests.server_process import SAMPLE_MODELS
 
@@ -59,6 +63,25 @@ def doors(application: Application) -> list[Door]:
                 if method != "OPTIONS"
             ]
     return listed
+
+
+def marked_routes(application: Application) -> set[tuple[str, str]]:
+    """Return verb and path of the routes that declare `audited`."""
+    routes: Any = application.asgi._routes
+    return {
+        (method, filled(route.path))
+        for route in routes.routes
+        for handler in route.route_handlers
+        for method in handler.http_methods
+        if "audited" in handler.opt
+    }
+
+
+def audit_lines(application: Application) -> list[AuditEntry]:
+    """Return what stands in the audit log, the newest first, with what is summed so far."""
+    assert application._audit_log is not None
+    application._audit_log.write_sums(ended_only=False)
+    return read_page(Path(application._settings.data) / "audit", limit=1000).entries
 
 
 def filled(path: str) -> str:
@@ -143,6 +166,93 @@ def test_what_changes_something_needs_more_than_to_read(server):
             assert need in ("annotate", "monitor", "operate", "admin"), (method, path)
         if path.endswith(("/load", "/unload", "/delete")) and "{repository}" not in path:
             assert need in ("operate", "key"), (method, path)
+
+
+NOT_AUDITED = {
+    "/api/inferences/query", "/api/inferences/count", "/api/inferences/aggregate",
+    "/v2/repository/index", "/v2/repositories/x/index",
+}  # fmt: skip
+"""Paths of POST besides inference that change nothing and take away no more than a page."""
+
+
+def test_every_door_is_audited_or_known_to_change_nothing(server):
+    application, _ = server
+    marked = marked_routes(application)
+    for method, path, need in doors(application):
+        if is_audited(need, method, is_marked=(method, path) in marked):
+            assert method != "GET" or path in ("/api/jobs/x/result", "/api/audit"), path
+        elif method not in ("GET", "OPTIONS") and path not in NOT_AUDITED:
+            of_models = path.startswith(("/v1/", "/v2/", "/models/", "/api/models/"))
+            assert need in {"infer", "key"}, (method, path, need)
+            assert of_models or "infer" in path or "predict" in path or path == "/", (method, path)
+    assert {"POST /api/exports", "GET /api/jobs/x/result", "POST /api/inferences/bulk"} == {
+        f"{method} {path}" for method, path in marked if method not in ("HEAD", "OPTIONS")
+    }
+
+
+def test_what_is_audited_is_in_the_log_with_its_key_whatever_the_answer(server):
+    application, keys = server
+    marked = marked_routes(application)
+    key_id = keys["admin"].partition(".")[0].removeprefix("quadriga-")
+    for method, path, need in doors(application):
+        lines = len(audit_lines(application))
+        status, _ = ask(application, method, path, keys["admin"])
+        new_lines = audit_lines(application)[: -lines or None]
+        if is_audited(need, method, is_marked=(method, path) in marked) or status in (401, 403):
+            assert len(new_lines) == 1, (method, path, new_lines)
+            (line,) = new_lines
+            assert (line.action, line.status) == (f"{method} {path}", status)
+            assert (line.key_id, line.name, line.address) == (key_id, "admin", "127.0.0.1")
+            assert len(line.request_id) == 32
+        else:
+            assert not new_lines, (method, path, new_lines)
+
+
+def test_every_refusal_is_in_the_log_and_equal_ones_are_summed(server):
+    application, keys = server
+    audit_lines(application)
+    before = sum(line.times for line in audit_lines(application))
+    refused = 0
+    for method, path, _ in doors(application):
+        for key in ("", keys["infer"]):
+            refused += ask(application, method, path, key)[0] in (401, 403)
+    lines = audit_lines(application)
+    assert refused > 150
+    assert sum(line.times for line in lines) - before >= refused
+    assert len([line for line in lines if line.status == 401]) <= 4
+    assert not any(key.partition(".")[2] in repr(lines) for key in keys.values())
+
+
+def test_nothing_is_changed_while_the_log_cannot_be_written(server, caplog):
+    application, keys = server
+    assert application._audit_log is not None
+    folder = Path(application._settings.data) / "audit"
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("in the way")
+    try:
+        ask(application, "POST", "/api/inferences/delete", keys["admin"])  # the first is lost
+        for method, path in (
+            ("POST", "/api/inferences/delete"),
+            ("POST", "/v2/repository/models/x/load"),
+            ("POST", "/api/exports"),
+            ("GET", "/api/jobs/x/result"),
+        ):
+            status, body = ask(application, method, path, keys["admin"])
+            assert status == 503, (path, body)
+            assert b"the audit log cannot be written" in body
+            assert str(folder).encode() not in body
+        assert ask(application, "POST", "/api/inferences/delete", "")[0] == 401
+        assert ask(application, "GET", "/api/jobs", keys["admin"])[0] == 200
+        assert ask(application, "POST", "/v2/models/x/infer", keys["admin"])[0] not in (503, 401)
+        assert (
+            b"quadriga_audit_failing 1.0" in ask(application, "GET", "/metrics", keys["admin"])[1]
+        )
+    finally:
+        folder.unlink()
+        folder.with_name("elsewhere").rename(folder)
+    assert ask(application, "POST", "/api/inferences/delete", keys["admin"])[0] == 400
+    assert "resumed" in {line.status for line in audit_lines(application)}
+    assert caplog.text.count("cannot write the audit log") == 1
 
 
 def test_a_door_that_declares_nothing_is_not_added():

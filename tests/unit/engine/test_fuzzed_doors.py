@@ -147,9 +147,13 @@ def server(tmp_path_factory):
 
 
 def state_of(application: Application) -> list[tuple[str, int]]:
-    """Return the files of the data folder with their sizes, and the models with their states."""
+    """Return the files of the data folder with their sizes, but the audit log, and the models with their states."""
     data = Path(application._settings.data)
-    files = [(str(path), path.stat().st_size) for path in sorted(data.rglob("*")) if path.is_file()]
+    files = [
+        (str(path), path.stat().st_size)
+        for path in sorted(data.rglob("*"))
+        if path.is_file() and path.parent.name != "audit"
+    ]
     statuses = [(f"{s.name} {s.version} {s.state}", 0) for s in application.repository.statuses()]
     return [
         *(entry for entry in files if not entry[0].endswith(("-wal", "-shm", "url.key"))),

@@ -7,6 +7,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from quadriga.proto import grpc_service
 from quadriga.proto.access import ANYBODY
+from quadriga.proto.audit import Notes
 from quadriga.proto.chariot import read_image_inputs
 from quadriga.proto.grpc_messages import message_class
 from quadriga.proto.messages import InferResponse, Tensor
@@ -52,14 +53,14 @@ def test_a_number_that_a_client_has_no_kind_for_reaches_it_as_a_text():
 def test_a_stream_writes_numbers_for_both_kinds_of_clients():
     service = grpc_service.GrpcService(ScoringGrpc(), "0", "mlserver")
     request = asked("BYTES", [1], bytes_contents=[b"a"])
-    body = service._stream_answer(request.SerializeToString(), ANYBODY)
+    body = service._stream_answer(request.SerializeToString(), ANYBODY, Notes())
     kinds = [
         parameters_of(client.FromString(body).outputs[0])["semantic_score"]
         for client in (three_kinds_of_parameters(), message_class("ModelInferResponse"))
     ]
     assert kinds == [("string_param", "0.25"), ("double_param", 0.25)]
     service = grpc_service.GrpcService(ScoringGrpc(), "0")
-    body = service._stream_answer(request.SerializeToString(), ANYBODY)
+    body = service._stream_answer(request.SerializeToString(), ANYBODY, Notes())
     answer = message_class("ModelStreamInferResponse").FromString(body).infer_response
     assert parameters_of(answer.outputs[0])["semantic_score"] == ("double_param", 0.25)
 

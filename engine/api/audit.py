@@ -1,0 +1,36 @@
+"""HTTP route of the audit log."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import QueryParameter
+
+from quadriga.engine.api.responses import error_response
+from quadriga.store.audit.reading import MAX_LIMIT, AuditPage, parse_since, read_page
+
+_UNREADABLE = error_response("A parameter cannot be understood")
+
+
+def audit_route(folder: Path) -> HTTPRouteHandler:
+    """Return the handler that reads the audit log in a folder."""
+
+    @get("/api/audit", sync_to_thread=True, responses={400: _UNREADABLE}, need="admin")
+    def read_audit_log(
+        since: Annotated[
+            str, QueryParameter(description="24h, 7d, or a time such as 2027-03-01T12:00:00Z")
+        ] = "",
+        key: Annotated[str, QueryParameter(description="Id or name of a key")] = "",
+        limit: Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT)] = 100,
+        cursor: Annotated[
+            str, QueryParameter(description="The cursor that came with the previous page")
+        ] = "",
+    ) -> AuditPage:
+        """Return the audit log of this server's data folder, newest first, page by page."""
+        read = partial(read_page, folder, key=key, limit=limit, cursor=cursor)
+        return read(since=parse_since(since, time.time()) if since else "")
+
+    return read_audit_log

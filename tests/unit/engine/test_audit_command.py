@@ -1,0 +1,76 @@
+"""The command `quadriga audit`, and commands that the audit log cannot take."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from quadriga.engine.cli import main
+from quadriga.store.audit.entries import AuditEntry
+from quadriga.store.audit.log import AuditLog
+
+
+@pytest.fixture
+def data(tmp_path) -> Iterator[Path]:
+    mask = os.umask(0o022)  # commands that write a store set it for their process
+    yield tmp_path / "data"
+    os.umask(mask)
+
+
+def run(*words: object, code: int = 0) -> str:
+    """Run the command line; return what it printed."""
+    result = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "300"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_terminal_shows_the_texts_of_clients_and_obeys_none(data):
+    log = AuditLog(data / "audit", "worker-0", 365)
+    log.write(
+        AuditEntry(
+            time="", action="GET /\x1b[2J\x9b31m\n[red]x\N{RIGHT-TO-LEFT OVERRIDE}", status=403
+        )
+    )
+    log.close()
+    printed = run("audit", "--data", data)
+    assert r"GET /\x1b[2J\x9b31m\n[red]x\u202e" in printed
+    assert printed.replace("\n", "").isprintable()
+    assert json.loads(run("audit", "--json", "--data", data))["status"] == 403
+
+
+def test_an_empty_log_is_said(data):
+    assert run("audit", "--data", data) == "no lines\n"
+    assert run("audit", "--json", "--data", data) == ""
+
+
+def test_a_wrong_time_is_explained(data):
+    assert "expected since to be a time" in run("audit", "--since", "soon", "--data", data, code=2)
+
+
+def test_damaged_lines_are_said(data):
+    folder = data / "audit"
+    folder.mkdir(parents=True)
+    (folder / "2027-03-01-worker-0.jsonl").write_text("half a line")
+    assert "1 damaged lines were skipped" in run("audit", "--data", data)
+
+
+def test_a_key_that_the_log_cannot_take_is_not_made(data):
+    data.mkdir()
+    (data / "audit").write_text("in the way")
+    run("keys", "create", "--role", "admin", "--data", data, code=2)
+    assert json.loads(run("keys", "list", "--json", "--data", data)) == []
+    (data / "audit").unlink()
+    key = json.loads(run("keys", "create", "--role", "admin", "--json", "--data", data))
+    (line,) = run("audit", "--json", "--data", data).splitlines()
+    assert json.loads(line)["action"] == "keys create"
+    assert json.loads(line)["target"] == key["id"]
+    assert key["key"].partition(".")[2] not in line
+
+
+def test_without_an_audit_log_none_is_written(data, monkeypatch):
+    monkeypatch.setenv("QUADRIGA_AUDIT_DAYS", "0")
+    run("keys", "create", "--role", "admin", "--data", data)
+    assert not (data / "audit").exists()

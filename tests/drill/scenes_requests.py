@@ -33,7 +33,7 @@ def slow_bodies(drill: Drill) -> Result:
     try:
         host, _, port = server.host.partition(":")
         sockets = [socket.create_connection((host, int(port)), 10) for _ in range(TRICKLING)]
-        head = "POST /v2/models/shapes-classifier/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n{"
+        head = "POST /v2/models/shapes-classifier/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n{"
         begun_s = time.monotonic()
         for connection in sockets:
             connection.sendall(head.encode())

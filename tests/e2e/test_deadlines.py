@@ -162,7 +162,7 @@ def send_and_leave(server: ServerProcess, count: int) -> None:
     server.wait_until(lambda: metric(server, "requests_running", model="endless") == 0)
     text = body(count)
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
-        head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(text)}\r\n\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"
         connection.sendall((head + text).encode())
         server.wait_until(
             lambda: metric(server, "requests_running", model="endless") == 1, PATIENCE_S

@@ -114,7 +114,7 @@ def test_what_is_recorded_is_counted_even_if_the_client_leaves_with_the_last_pie
     host, port = server.host.split(":")
     for _ in range(10):
         with socket.create_connection((host, int(port))) as connection:
-            head = f"POST {PATH}_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {PATH}_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
             received = b""
             while b"inference_id" not in received:
@@ -182,7 +182,7 @@ def test_clients_that_go_away_hold_none_of_the_two_threads(server):
     host, port = server.host.split(":")
     for _ in range(20):
         with socket.create_connection((host, int(port))) as connection:
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
             connection.recv(16)
     started = time.monotonic()

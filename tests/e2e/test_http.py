@@ -49,7 +49,7 @@ def test_a_request_that_can_be_read_in_two_ways_is_refused_and_the_connection_cl
 ):
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(raw + b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        connection.sendall(raw + b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
         while chunk := connection.recv(65536):
             received += chunk
@@ -66,7 +66,7 @@ def test_a_health_check_in_http_1_0_needs_no_host(server: ServerProcess):
 def test_an_offer_of_http_2_is_passed_over(server: ServerProcess, photo):
     body = json.dumps({"inputs": [image_input(photo)]}).encode()
     head = (
-        f"POST {PATH} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
         f"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     assert speak(server, head.encode() + body).startswith(b"HTTP/1.1 200")
@@ -77,7 +77,7 @@ def test_expect_continue_and_chunks(server: ServerProcess, photo):
     chunks = b"".join(
         b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (body[:10], body[10:5000], body[5000:])
     )
-    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     assert speak(server, head.encode() + chunks + b"0\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 
@@ -103,14 +103,14 @@ def answered(connection: socket.socket) -> int:
 def test_a_body_too_large_is_answered_once_and_the_connection_goes_on(tmp_path):
     flags = ("--max-body-bytes", "100000", "--header-timeout-s", "1")
     body = b"a" * 1_000_000
-    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server:
         host, port = server.host.split(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             connection.sendall(head.encode() + body[:500_000])
             assert answered(connection) == 413
             connection.sendall(body[500_000:])
-            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert answered(connection) == 200
             connection.sendall(b"GET /ready HTTP/1.1\r\nX: ")  # the time of headers holds again
             assert answered(connection) == 408
@@ -130,7 +130,7 @@ def test_a_client_that_sends_before_it_reads_finds_why_its_body_was_refused(tmp_
 
 @pytest.mark.parametrize("rest", [[], [b"no chunk\r\n\r\n"]], ids=["nothing", "no HTTP"])
 def test_an_answer_before_the_body_ends_there_whatever_comes_of_the_body(server, rest):
-    head = b"POST /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(head)

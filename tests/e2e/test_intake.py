@@ -27,7 +27,7 @@ def connect(server):
 
 
 def head(*headers, length=None):
-    lines = [b"POST " + PATH + b" HTTP/1.1", b"Host: a", *headers]
+    lines = [b"POST " + PATH + b" HTTP/1.1", b"Host: localhost", *headers]
     if length is not None:
         lines.append(b"Content-Length: %d" % length)
     return b"\r\n".join(lines) + b"\r\n\r\n"
@@ -137,7 +137,7 @@ def test_chunks_of_one_byte_and_short_trailers_are_accepted(server):
         connection.sendall(head(b"Transfer-Encoding: chunked") + chunks + trailer)
         status, _, body = answer(connection)
         assert (status, "inputs" in body["error"]) == (400, True)
-        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert answer(connection)[0] == 200
 
 
@@ -145,7 +145,7 @@ def test_connections_have_a_number(server):
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(server)) for _ in range(24)]
         for connection in connections:  # each is accepted once it is answered
-            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         statuses = [answer(connection)[0] for connection in connections]
         assert statuses == [200] * 24
         status, headers, body = answer(stack.enter_context(connect(server)))

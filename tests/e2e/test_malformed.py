@@ -360,7 +360,7 @@ def test_bad_path(server: ServerProcess, name):
 def test_a_body_that_is_too_large_is_refused_at_its_header(server: ServerProcess):
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        head = f"POST {DETECTOR} HTTP/1.1\r\nHost: a\r\nContent-Length: 90000000000\r\n\r\n"
+        head = f"POST {DETECTOR} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000000000\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 413")
 
@@ -371,10 +371,10 @@ def test_a_body_that_is_too_large_is_refused_at_its_header(server: ServerProcess
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GARBAGE\r\n\r\n",
         b"GET /\x00 HTTP/1.1\r\n\r\n",
-        b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
         % DETECTOR.encode(),
-        b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n" % DETECTOR.encode(),
-        b"POST %b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n" % DETECTOR.encode(),
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
         % DETECTOR.encode(),
     ],
     ids=["tls", "garbage", "nul in path", "smuggling", "negative length", "bad chunk"],
@@ -392,7 +392,7 @@ def test_a_client_that_goes_away_disturbs_nobody(server: ServerProcess):
     for _ in range(20):
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(
-                f"POST {DETECTOR} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{".encode()
+                f"POST {DETECTOR} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{{".encode()
             )
     assert server.call("GET", "/v2/health/live")[0] == 200
 

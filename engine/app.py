@@ -20,6 +20,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route
 from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.changes import change_routes
@@ -98,6 +99,7 @@ class Application:
         run_id: Id of the run of the server, in which the writer claims the numbers that are part of ids.
         host: What the worker gives to its models.
         internal_key: Key with which the server's own jobs send requests.
+        tls_files: Certificate and key of gRPC; None without TLS.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -112,6 +114,7 @@ class Application:
         run_id: str = "",
         host: ModelHost | None = None,
         internal_key: str = "",
+        tls_files: RenewedFiles | None = None,
     ) -> None:
         self._keys = None if settings.insecure else KeyRing(settings, internal_key)
         self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys)
@@ -145,6 +148,7 @@ class Application:
                 repository=self.repository,
                 jobs=self._jobs,
                 query_threads=self._queries,
+                tls_files=tls_files,
             )
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
@@ -173,6 +177,7 @@ class Application:
             queue=queue,
         )
         self._settings = settings
+        self._tls_files = tls_files
         options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
@@ -285,9 +290,11 @@ class Application:
             stream_form=self._settings.grpc_stream,
             max_connection_age_s=self._settings.grpc_connection_age_s,
             request_timeout_s=self._settings.request_timeout_s,
+            handshake_timeout_s=self._settings.header_timeout_s,
             gate=self._gate,
         )
-        await server.start(address)
+        files = self._tls_files
+        await server.start(address, None if files is None else lambda: files.texts)
         return server
 
     async def drain(self, seconds: float) -> None:
@@ -315,6 +322,7 @@ def _open_store(
     repository: ModelRepository,
     jobs: Jobs,
     query_threads: BoundedThreads,
+    tls_files: RenewedFiles | None,
 ) -> tuple[Recorder, WorkerIds, list[Any]]:
     """Open the store: return the recorder, its ids, and the routes that find and change inferences.
 
@@ -354,7 +362,12 @@ def _open_store(
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),
             *job_routes(jobs, inferences.names),
-            bulk_inference_route(jobs, inferences.names, settings.bulk_folder),
+            bulk_inference_route(
+                jobs,
+                inferences.names,
+                settings.bulk_folder,
+                lambda: "" if tls_files is None else tls_files.own_problem,
+            ),
             *evaluation_routes(jobs, inferences.names),
             *drift_routes(drift),
             *model_routes(repository.served_versions, inferences, reports, drift),

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import resource
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ _LAST_BYTES_TIMEOUT_S = 3600.0
 """Maximum time that a client has to read the last response of a connection with TLS; without TLS there is no limit."""
 
 _LAST_HANDSHAKES_S = 1.0
-"""Maximum time of the handshakes of connections that the end of the worker finds waiting."""
+"""Maximum time of the handshakes that the end of the worker finds under way."""
 
 OnStop = Callable[[Callable[[], object]], None]
 """Registers a function to call once the worker has to stop."""
@@ -55,7 +54,7 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
 
-    tls: ssl.SSLContext | None = None
+    tls: RenewedContext | None = None
     handshake_timeout_s = 15.0
 
     @property
@@ -215,6 +214,7 @@ async def _close_listener(server: _Server, listener: socket.socket) -> None:
         for connection in accept_waiting(duplicate)
     ]
     duplicate.close()
+    deadline_s = loop.time() + _LAST_HANDSHAKES_S
     if accepting:
         await asyncio.wait(accepting, timeout=_LAST_HANDSHAKES_S)
     for handshake in accepting:
@@ -222,4 +222,6 @@ async def _close_listener(server: _Server, listener: socket.socket) -> None:
             handshake.exception()  # a client that does not speak TLS
         else:
             handshake.cancel()
+    while server.tls is not None and server.tls.shaking and loop.time() < deadline_s:  # noqa: ASYNC110 - handshakes set no event
+        await asyncio.sleep(_POLL_INTERVAL_S)
     await asyncio.sleep(0.2)

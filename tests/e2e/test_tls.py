@@ -245,6 +245,8 @@ def test_new_files_count_for_new_connections_and_open_ones_go_on(server, authori
         assert client.call("ServerLive").live
     connection.close()
     assert run_bulk(server)["state"] == "succeeded"
+    # The supervisor looks by itself: it is to hand on the second files, and not the first.
+    server.wait_until(lambda: "new connections use the new TLS files" in server.log.read_text())
     replace_by_link(link, Path("/none"))
     complaint = "the TLS files stay those that were read last"
     server.wait_until(lambda: complaint in server.log.read_text())

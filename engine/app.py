@@ -21,6 +21,7 @@ from quadriga.engine.access.audit import WatchedRequest, audit_of, note_first_ke
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.bulk_inference import bulk_inference_route
@@ -101,6 +102,7 @@ class Application:
         run_id: Id of the run of the server, in which the writer claims the numbers that are part of ids.
         host: What the worker gives to its models.
         internal_key: Key with which the server's own jobs send requests.
+        tls_files: Certificate and key of gRPC; None without TLS.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -115,6 +117,7 @@ class Application:
         run_id: str = "",
         host: ModelHost | None = None,
         internal_key: str = "",
+        tls_files: RenewedFiles | None = None,
     ) -> None:
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
@@ -151,6 +154,7 @@ class Application:
                 repository=self.repository,
                 jobs=self._jobs,
                 query_threads=self._queries,
+                tls_files=tls_files,
             )
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
@@ -179,6 +183,7 @@ class Application:
             queue=queue,
         )
         self._settings = settings
+        self._tls_files = tls_files
         options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
@@ -301,10 +306,12 @@ class Application:
             stream_form=self._settings.grpc_stream,
             max_connection_age_s=self._settings.grpc_connection_age_s,
             request_timeout_s=self._settings.request_timeout_s,
+            handshake_timeout_s=self._settings.header_timeout_s,
             gate=self._gate,
             audit=self._audit,
         )
-        await server.start(address)
+        files = self._tls_files
+        await server.start(address, None if files is None else lambda: files.texts)
         return server
 
     async def drain(self, seconds: float) -> None:
@@ -334,6 +341,7 @@ def _open_store(
     repository: ModelRepository,
     jobs: Jobs,
     query_threads: BoundedThreads,
+    tls_files: RenewedFiles | None,
 ) -> tuple[Recorder, WorkerIds, list[Any]]:
     """Open the store: return the recorder, its ids, and the routes that find and change inferences.
 
@@ -373,7 +381,12 @@ def _open_store(
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),
             *job_routes(jobs, inferences.names),
-            bulk_inference_route(jobs, inferences.names, settings.bulk_folder),
+            bulk_inference_route(
+                jobs,
+                inferences.names,
+                settings.bulk_folder,
+                lambda: "" if tls_files is None else tls_files.own_problem,
+            ),
             *evaluation_routes(jobs, inferences.names),
             *drift_routes(drift),
             *model_routes(repository.served_versions, inferences, reports, drift),

@@ -1,7 +1,8 @@
 """The kinds of jobs and the functions that do their work, each imported when a job of its kind starts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from ssl import SSLContext
 
 from quadriga.engine.free_memory import return_free_memory
 from quadriga.store.jobs import JobRun, JobWork
@@ -33,13 +34,15 @@ BULK_INFERENCE = "bulk-inference"
 """Kind of the jobs that run a model over images: hours may pass, so a runner of its own does them."""
 
 
-def bulk_inference(url: str, folder: str, max_bytes: int, key: str) -> JobWork:
+def bulk_inference(
+    url: str, folder: str, max_bytes: int, key: str, *, tls: Callable[[], SSLContext] | None = None
+) -> JobWork:
     """Return the work of bulk inference; arguments as of `quadriga.engine.commands.bulk_inference`."""
 
     def work(run: JobRun) -> str:
         module = import_module("quadriga.engine.commands.bulk_inference")
         name: str = module.run_bulk_inference(
-            run, url=url, folder=folder, max_bytes=max_bytes, key=key
+            run, url=url, folder=folder, max_bytes=max_bytes, key=key, tls=tls
         )
         return name
 

@@ -51,6 +51,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="gRPC port; 0 takes a free one and prints it, -1 switches gRPC off.",
         ),
     ] = 8081
+    tls_certificate: Annotated[
+        str,
+        Meta(
+            description="File of the server's certificate and those that it depends on, PEM: HTTP and gRPC then take TLS only. Read again when it changes."
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str,
+        Meta(
+            description="File of the certificate's private key, PEM without a password; default: the file of the certificate."
+        ),
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        Meta(
+            description="File of certificates, PEM: clients must present a certificate that one of these signed (mutual TLS)."
+        ),
+    ] = ""
     allowed_hosts: Annotated[
         str,
         Meta(

@@ -24,7 +24,19 @@ FILE_SUFFIX = "_FILE"
 API_KEY_VARIABLE = PREFIX + "API_KEY"
 """Environment variable with the key that commands send to a server."""
 
-NO_SETTINGS = (PREFIX + "CONFIG", API_KEY_VARIABLE)
+CA_VARIABLE = PREFIX + "CA" + FILE_SUFFIX
+"""Environment variable with the file of the authorities that commands trust, instead of the system's."""
+
+CLIENT_CERTIFICATE_VARIABLE = PREFIX + "CLIENT_CERTIFICATE" + FILE_SUFFIX
+"""Environment variable with the file of the certificate and key that commands present to a server."""
+
+NO_SETTINGS = (
+    PREFIX + "CONFIG",
+    API_KEY_VARIABLE,
+    API_KEY_VARIABLE + FILE_SUFFIX,
+    CA_VARIABLE,
+    CLIENT_CERTIFICATE_VARIABLE,
+)
 """Environment variables that are not those of a setting."""
 
 CHARIOT_VARIABLES = {
@@ -93,7 +105,7 @@ def load(
             take(name, environment[variable], f"environment variable {variable}")
     in_files = _secret_files(environment)
     for name, variable in in_files.items():
-        take(name, _read_secret(variable, environment), f"environment variable {variable}")
+        take(name, read_secret(variable, environment), f"environment variable {variable}")
     for variable, text in environment.items():
         name = variable.removeprefix(PREFIX).lower()
         is_file = name.removesuffix(FILE_SUFFIX.lower()) in secret_names() - {name}
@@ -123,7 +135,7 @@ def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
     return files
 
 
-def _read_secret(variable: str, environment: Mapping[str, str]) -> str:
+def read_secret(variable: str, environment: Mapping[str, str]) -> str:
     """Read the file that a variable names; one newline at its end does not count.
 
     Raises:

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ssl import SSLContext
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -63,10 +64,24 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class EngineClient:
-    """Client of the engine under test: `url` is the part before `/v2`, `task` one of `TASKS`."""
+    """Client of the engine under test: `url` is the part before `/v2`, `task` one of `TASKS`.
 
-    def __init__(self, url: str, model: str, task: str, timeout_s: float = 60) -> None:
+    `credentials` are headers of each request, and `tls` the context of connections to a URL with https.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        task: str,
+        timeout_s: float = 60,
+        *,
+        credentials: Mapping[str, str] | None = None,
+        tls: SSLContext | None = None,
+    ) -> None:
         self._url = urlsplit(url if "//" in url else f"//{url}", "http")
+        self._credentials = credentials or {}
+        self._tls = tls
         self._timeout_s = timeout_s
         self.model = model
         self.task = task
@@ -78,13 +93,20 @@ class EngineClient:
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Send a request; a body other than bytes is encoded as JSON. Redirects are not followed."""
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        host, timeout_s = self._url.netloc, self._timeout_s
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
-            connection = kind(self._url.netloc, timeout=self._timeout_s)
+            connection = (
+                HTTPSConnection(host, timeout=timeout_s, context=self._tls)
+                if self._url.scheme == "https"
+                else HTTPConnection(host, timeout=timeout_s)
+            )
             try:
                 connection.request(
-                    method, f"{self._url.path.rstrip('/')}{path}", sent, headers or {}
+                    method,
+                    f"{self._url.path.rstrip('/')}{path}",
+                    sent,
+                    {**self._credentials, **(headers or {})},
                 )
                 response = connection.getresponse()
                 return Reply(response.status, response.read())

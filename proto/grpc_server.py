@@ -4,7 +4,7 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from quadriga.proto.errors import Forbidden, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
+from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
 
@@ -46,6 +47,7 @@ class GrpcServer:
         stream_form: StreamForm = "triton",
         request_timeout_s: float = math.inf,
         max_connection_age_s: float = 0.0,
+        handshake_timeout_s: float = 15.0,
         gate: Gate | None = None,
         audit: Audit | None = None,
     ) -> None:
@@ -63,6 +65,7 @@ class GrpcServer:
             "grpc.max_send_message_length": -1,
             "grpc.max_concurrent_streams": max_connections,
             "grpc.max_allowed_incoming_connections": max_connections,
+            "grpc.server_handshake_timeout_ms": math.ceil(handshake_timeout_s * 1000),
         }
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
@@ -78,9 +81,12 @@ class GrpcServer:
             POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
         reflection.enable_server_reflection(reflected, self._server, POOL)
 
-    async def start(self, address: str) -> None:
-        """Listen on `host:port`; raises RuntimeError if another program uses the port."""
-        self._port = self._server.add_insecure_port(address)
+    async def start(self, address: str, tls: Callable[[], TlsTexts] | None = None) -> None:
+        """Listen on `host:port`, with TLS if `tls` returns its texts; raises RuntimeError if the port is in use."""
+        if tls is None:
+            self._port = self._server.add_insecure_port(address)
+        else:
+            self._port = self._server.add_secure_port(address, server_credentials(tls))
         await self._server.start()
 
     def refuse_connections(self) -> None:

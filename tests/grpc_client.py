@@ -8,13 +8,18 @@ from quadriga.proto.grpc_messages import POOL, SERVICE, message_class
 class Client:
     """A channel, and calls by the names of the methods."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
         options = {
             "grpc.max_send_message_length": -1,
             "grpc.max_receive_message_length": -1,
             "grpc.use_local_subchannel_pool": 1,
         }
-        self.channel = grpc.insecure_channel(address, list(options.items()))
+        arguments = list(options.items())
+        self.channel = (
+            grpc.insecure_channel(address, arguments)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, arguments)
+        )
 
     def call(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
         """Call an RPC with a message, bytes, or the fields of its message."""

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, Self
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +50,8 @@ class ServerProcess:
         self._command += ["--grpc-port", "-1", "--data", str(data), *flags]
         self.process: subprocess.Popen[str] | None = None
         self.host = ""
+        self.tls: SSLContext | None = None
+        """Context of connections to a server with `--tls-certificate`."""
         self.grpc = ""
         """`host:port` of gRPC, where there is one."""
         self.log = data.parent / f"{data.name}.log"
@@ -66,8 +69,9 @@ class ServerProcess:
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert "http://" in line, f"no address in {line!r}: {self.log.read_text()}"
-        self.host = line.split("http://")[1].strip()
+        scheme = "http" if self.tls is None else "https"
+        assert f"{scheme}://" in line, f"no address in {line!r}: {self.log.read_text()}"
+        self.host = line.split("://")[1].strip()
         if "--grpc-port" in self._flags:
             self.grpc = self.process.stdout.readline().removeprefix("gRPC on ").strip()
         if ready:
@@ -85,11 +89,17 @@ class ServerProcess:
             assert self.process.poll() is None, f"the server ended: {self.log.read_text()[-4000:]}"
             time.sleep(0.05)
 
+    def connect(self) -> HTTPConnection:
+        """Return a new connection, not yet open."""
+        if self.tls is None:
+            return HTTPConnection(self.host, timeout=60)
+        return HTTPSConnection(self.host, timeout=60, context=self.tls)
+
     def request(
         self, method: str, path: str, body: bytes | str | None = None, headers: Any = None
     ) -> tuple[int, dict[str, str], bytes]:
         """Send one request on a connection of its own: status, headers, body."""
-        connection = HTTPConnection(self.host, timeout=60)
+        connection = self.connect()
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()

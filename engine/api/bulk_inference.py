@@ -1,5 +1,7 @@
 """HTTP route of bulk inference, which is a job."""
 
+from collections.abc import Callable
+
 import msgspec
 from litestar import post
 from litestar.handlers import HTTPRouteHandler
@@ -7,10 +9,11 @@ from litestar.params import RawBody
 
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
-from quadriga.engine.bulk_source import BulkParameters, decode_parameters
+from quadriga.engine.bulk_source import NO_WAY_IN, BulkParameters, decode_parameters
 from quadriga.engine.job_kinds import BULK_INFERENCE
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.audit import note_target
+from quadriga.store.errors import QueryError
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.model_names import ModelNames
 
@@ -25,8 +28,17 @@ _UNREADABLE = error_response(
 )
 
 
-def bulk_inference_route(jobs: Jobs, names: ModelNames, folder: str) -> HTTPRouteHandler:
-    """Return the handler that submits bulk inference on sources below a folder; `names` finds models."""
+def bulk_inference_route(
+    jobs: Jobs, names: ModelNames, folder: str, way_in_problem: Callable[[], str]
+) -> HTTPRouteHandler:
+    """Return the handler that submits bulk inference.
+
+    Args:
+        jobs: The jobs of the server.
+        names: Names of the models.
+        folder: Folder of the sources.
+        way_in_problem: Returns why the server refuses requests of its own jobs; empty if it does not.
+    """
 
     @post(
         "/api/inferences/bulk",
@@ -38,6 +50,8 @@ def bulk_inference_route(jobs: Jobs, names: ModelNames, folder: str) -> HTTPRout
     def submit_bulk_inference(body: RawBody) -> Job:
         """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body, folder)
+        if problem := way_in_problem():
+            raise QueryError(f"bulk inference is off: {NO_WAY_IN} ({problem})")
         name = names.resolve(parameters.model)
         admit_model(current_caller(), parameters.model, name)
         job = jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))

@@ -6,10 +6,11 @@ job that is begun again asks for no image twice: neither for those that it noted
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from ssl import SSLContext
 
 import msgspec
 
@@ -58,7 +59,15 @@ class ImageOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the image is on its way: its outcome follows, unless the runner died."""
 
 
-def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int, key: str = "") -> str:
+def run_bulk_inference(
+    run: JobRun,
+    *,
+    url: str,
+    folder: str,
+    max_bytes: int,
+    key: str = "",
+    tls: Callable[[], SSLContext] | None = None,
+) -> str:
     """Run a model over the images of a job, and return the name of the result.
 
     Args:
@@ -67,6 +76,7 @@ def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int, ke
         folder: Folder that the operator allows.
         max_bytes: Maximum size of an image.
         key: Key to send with the requests; empty for none.
+        tls: Returns the context of a new connection; None without TLS.
 
     Raises:
         StoreError: There is no such source or model, no image was answered, or the server is away for too long.
@@ -74,7 +84,7 @@ def run_bulk_inference(run: JobRun, *, url: str, folder: str, max_bytes: int, ke
     parameters = msgspec.convert(run.job.parameters, BulkParameters)
     run.report_progress(0, None)
     source = BulkSource(folder, parameters.source, max_bytes)
-    server = ServerClient(url, busy_timeout_s=0, key=key)
+    server = ServerClient(url, busy_timeout_s=0, key=key, tls=tls)
     try:
         outcomes = _BulkRun(run, parameters, source, server).run()
     finally:

@@ -96,6 +96,11 @@ def validate(
 @option("--json as_json", "Print one JSON object per line.", is_flag=True)
 def conformance(url: str, model: str, task: str, as_json: bool) -> None:
     """Check whether the engine at URL speaks chariot-v2-kserve. Exits with 1 if a must differs."""
+    from quadriga.engine.commands.server_client import (
+        credentials,
+        environment_key,
+        environment_tls,
+    )
     from quadriga.proto.conformance import TASKS, EngineClient, check_engine
     from quadriga.proto.conformance_cases import CASES
     from quadriga.tasks import SHORT_NAMES, full_name
@@ -105,7 +110,9 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:
         allowed = ", ".join(short for short, long in SHORT_NAMES.items() if long in TASKS)
         raise click.BadParameter(f"expected one of {allowed}, got {task}", param_hint="--task")
     holds = True
-    for finding in check_engine(EngineClient(url, model, name), CASES):
+    tls = environment_tls() if url.startswith("https:") else None
+    client = EngineClient(url, model, name, credentials=credentials(environment_key()), tls=tls)
+    for finding in check_engine(client, CASES):
         holds = holds and (finding.ok or finding.severity == "should")
         if as_json:
             click.echo(msgspec.json.encode(finding))

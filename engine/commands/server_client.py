@@ -8,15 +8,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLCertVerificationError, SSLContext, create_default_context
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from quadriga.engine.commands.output import RenderPage
-from quadriga.engine.settings_reading import API_KEY_VARIABLE
+from quadriga.engine.settings_reading import (
+    API_KEY_VARIABLE,
+    CA_VARIABLE,
+    CLIENT_CERTIFICATE_VARIABLE,
+    FILE_SUFFIX,
+    SettingsError,
+    read_secret,
+)
 from quadriga.monitor.report.schema import Report
 
 RESPONSE_TIMEOUT_S = 300.0
@@ -31,6 +40,8 @@ POLL_INTERVAL_S = 0.2
 _BUSY_STATUSES = {429, 503}
 _STOP_TIMEOUT_S = 30.0
 _MAX_LOG_BYTES = 2000
+_NO_TLS = ("--tls-certificate=", "--tls-key=", "--tls-client-ca=")
+"""Flags of a server of a command's own, which only this machine reaches, whatever quadriga.toml says."""
 
 
 class ServerError(OSError):
@@ -53,21 +64,27 @@ class ServerClient:
     Args:
         url: The URL.
         busy_timeout_s: Maximum time that a request is repeated while the server is busy; None for `BUSY_TIMEOUT_S`.
-        key: Key to send; default: that of the environment variable `API_KEY_VARIABLE`.
+        key: Key to send; default: that of the environment.
+        tls: Returns the context of a new connection to a URL with https; default: what the environment names.
     """
 
     def __init__(
-        self, url: str, busy_timeout_s: float | None = None, key: str | None = None
+        self,
+        url: str,
+        busy_timeout_s: float | None = None,
+        key: str | None = None,
+        tls: Callable[[], SSLContext] | None = None,
     ) -> None:
-        key = os.environ.get(API_KEY_VARIABLE, "") if key is None else key
-        self._credentials = {"Authorization": f"Bearer {key}"} if key else {}
+        self._credentials = credentials(environment_key() if key is None else key)
         url_parts = urlsplit(url if "//" in url else f"http://{url}")
         if url_parts.scheme not in {"http", "https"} or not url_parts.hostname:
             raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")
         self.url = url
         self._busy_timeout_s = busy_timeout_s
         self._host, self._prefix = url_parts.netloc, url_parts.path.rstrip("/")
-        self._connect = HTTPSConnection if url_parts.scheme == "https" else HTTPConnection
+        self._tls: Callable[[], SSLContext] | None = None
+        if url_parts.scheme == "https":
+            self._tls = tls or partial(_same, environment_tls())
         self._idle: list[HTTPConnection] = []
 
     def request_json(self, method: str, path: str, body: Any = None) -> Any:
@@ -119,13 +136,18 @@ class ServerClient:
                 raise ServerRefused(status, _error_text(response))
             return response
 
+    def _connect(self) -> HTTPConnection:
+        if self._tls is None:
+            return HTTPConnection(self._host, timeout=RESPONSE_TIMEOUT_S)
+        return HTTPSConnection(self._host, timeout=RESPONSE_TIMEOUT_S, context=self._tls())
+
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Any
     ) -> tuple[int, float, bytes]:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect(self._host, timeout=RESPONSE_TIMEOUT_S)
+            connection = self._connect()
         try:
             connection.request(method, self._prefix + path, body, {**headers, **self._credentials})
             response = connection.getresponse()
@@ -133,11 +155,61 @@ class ServerClient:
             content = response.read()
         except (OSError, HTTPException) as error:
             connection.close()
+            hint = f" ({CA_VARIABLE} names the file of its authority)" * isinstance(
+                error, SSLCertVerificationError
+            )
             raise ServerError(
-                f"expected a server at {self.url}, got: {str(error) or repr(error)}"
+                f"expected a server at {self.url}, got: {str(error) or repr(error)}{hint}"
             ) from error
         self._idle.append(connection)
         return response.status, float(retry_after) if retry_after.isdigit() else 1.0, content
+
+
+def environment_key() -> str:
+    """Return the key that the environment has for commands, itself or in a file; empty if none.
+
+    Raises:
+        quadriga.engine.settings.SettingsError: The file cannot be read.
+    """
+    variable = API_KEY_VARIABLE + FILE_SUFFIX
+    if not os.environ.get(variable):
+        return os.environ.get(API_KEY_VARIABLE, "")
+    if os.environ.get(API_KEY_VARIABLE):
+        raise SettingsError(f"expected {API_KEY_VARIABLE} or {variable}, got both")
+    return read_secret(variable, os.environ).strip()
+
+
+def credentials(key: str) -> dict[str, str]:
+    """Return the headers that present a key; none for an empty one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def environment_tls() -> SSLContext:
+    """Return the context with which commands connect: authorities and certificate are those that the environment names.
+
+    Raises:
+        ServerError: A file cannot be used.
+    """
+    authorities = os.environ.get(CA_VARIABLE) or None
+    try:
+        context = create_default_context(cafile=authorities)
+    except OSError as error:
+        raise _unusable(CA_VARIABLE, error) from error
+    if own := os.environ.get(CLIENT_CERTIFICATE_VARIABLE):
+        try:
+            context.load_cert_chain(own)
+        except OSError as error:
+            raise _unusable(CLIENT_CERTIFICATE_VARIABLE, error) from error
+    return context
+
+
+def _unusable(variable: str, error: OSError) -> ServerError:
+    reason = getattr(error, "reason", None) or error.strerror
+    return ServerError(f"{variable}: cannot use {os.environ[variable]}: {reason}")
+
+
+def _same(context: SSLContext) -> SSLContext:
+    return context
 
 
 def model_path(name: str, version: str | None) -> str:
@@ -195,7 +267,7 @@ def own_server(
         str(data),
     ]
     with subprocess.Popen(  # noqa: S603 - our own program
-        [*command, "--port", "0", "--grpc-port", "-1"],
+        [*command, "--port", "0", "--grpc-port", "-1", *_NO_TLS],
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,

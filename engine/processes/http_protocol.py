@@ -181,7 +181,7 @@ class HttpProtocol(HttpToolsProtocol):
         """End the response, and close the connection once the request has been read, or after a timeout."""
         if self._body_open and not self.transport.is_closing():
             self._closing = True
-            self.transport.write_eof()  # a client that reads up to the end need not wait
+            self._write_eof()  # a client that reads up to the end need not wait
             self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
         else:
             self.transport.close()
@@ -217,9 +217,14 @@ class HttpProtocol(HttpToolsProtocol):
             f"expected trailers and the framing of chunks of at most {MAX_HEADER_BYTES} bytes",
         )
         self._discarding = True
-        self.transport.write_eof()
+        self._write_eof()
         self.flow.resume_reading()
         self._deadline = self.loop.call_later(DISCARD_TIMEOUT_S, self.transport.close)
+
+    def _write_eof(self) -> None:
+        """Say that the response is over; TLS has no way to say so and read on."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _refuse(self, status: bytes, text: str, headers: bytes = b"") -> None:
         self._write_refusal(status, text, headers)

@@ -7,10 +7,12 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
 
+from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
 from quadriga.engine.app import Application
 from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.model_host import ModelHost
@@ -19,11 +21,20 @@ from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
+from quadriga.proto.intake import Intake
 
 SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""
 
+SPARE_HANDSHAKES = 32
+"""Connections beyond `max_connections` that may shake hands, to be told so by an answer; more are closed."""
+
 _POLL_INTERVAL_S = 0.05
+_LAST_BYTES_TIMEOUT_S = 3600.0
+"""Maximum time that a client has to read the last response of a connection with TLS; without TLS there is no limit."""
+
+_LAST_HANDSHAKES_S = 1.0
+"""Maximum time of the handshakes that the end of the worker finds under way."""
 
 OnStop = Callable[[Callable[[], object]], None]
 """Registers a function to call once the worker has to stop."""
@@ -41,7 +52,43 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers: the end comes through standard input."""
+    """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
+
+    tls: RenewedContext | None = None
+    handshake_timeout_s = 15.0
+
+    @property
+    def tls_options(self) -> dict[str, Any]:
+        """Arguments with which the event loop accepts connections."""
+        if self.tls is None:
+            return {}
+        return {
+            "ssl": self.tls,
+            "ssl_handshake_timeout": self.handshake_timeout_s,
+            "ssl_shutdown_timeout": _LAST_BYTES_TIMEOUT_S,
+        }
+
+    def new_connection(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # the class is httptools'
+            config=self.config, server_state=self.server_state, app_state={}
+        )
+        return protocol
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections; uvicorn's own would give each handshake a minute."""
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+        self.servers = [
+            await loop.create_server(
+                self.new_connection,
+                sock=listener,
+                backlog=self.config.backlog,
+                **self.tls_options,
+            )
+            for listener in sockets or []
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -53,6 +100,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         native_runs=NativeRuns(task.native_runs_fd, task.number),
         crashes=CrashRecord(task.crashes_fd),
     )
+    tls_files = None if task.tls is None else RenewedFiles(task.settings, task.tls)
     application = Application(
         task.settings,
         task.number,
@@ -60,12 +108,14 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         run_id=task.run_id,
         host=host,
         internal_key=task.internal_key,
+        tls_files=tls_files,
     )
+    connections = connection_limit(task.settings.max_connections)
     config = uvicorn.Config(
         application.asgi,
         http=with_limits(
             task.settings.header_timeout_s,
-            connection_limit(task.settings.max_connections),
+            connections,
             application.intake,
         ),
         lifespan="off",
@@ -81,6 +131,10 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         backlog=BACKLOG,
     )
     server = _Server(config)
+    if tls_files is not None:
+        tls_files.start()
+        server.tls = _tls_context(server, tls_files, connections, application.intake)
+        server.handshake_timeout_s = task.settings.header_timeout_s
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -114,6 +168,19 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     _log.info("stopped")
 
 
+def _tls_context(
+    server: _Server, files: RenewedFiles, max_connections: int, intake: Intake
+) -> RenewedContext:
+    """Return the context of the listening socket, which closes connections beyond the limit before their handshake."""
+
+    def admit(handshakes: int) -> bool:
+        connections = len(server.server_state.connections) + handshakes
+        intake.refused_connections += connections >= max_connections + SPARE_HANDSHAKES
+        return connections < max_connections + SPARE_HANDSHAKES
+
+    return RenewedContext.of(lambda: files.context, admit)
+
+
 async def _beat(states: ProcessStates, name: str) -> None:
     """Show the supervisor that the event loop runs."""
     while True:
@@ -136,15 +203,25 @@ def connection_limit(max_connections: int) -> int:
 async def _close_listener(server: _Server, listener: socket.socket) -> None:
     """Accept the connections that are waiting, and no more; then let them send their requests."""
     loop = asyncio.get_running_loop()
-    config, state = server.config, server.server_state
     duplicate = listener.dup()
-    for accepting in server.servers:
-        accepting.close()
+    for accepting_server in server.servers:
+        accepting_server.close()
     drop_new_connections(duplicate)
-    for connection in accept_waiting(duplicate):
-        await loop.connect_accepted_socket(
-            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # the class is httptools'
-            connection,
+    accepting = [
+        asyncio.ensure_future(
+            loop.connect_accepted_socket(server.new_connection, connection, **server.tls_options)
         )
+        for connection in accept_waiting(duplicate)
+    ]
     duplicate.close()
+    deadline_s = loop.time() + _LAST_HANDSHAKES_S
+    if accepting:
+        await asyncio.wait(accepting, timeout=_LAST_HANDSHAKES_S)
+    for handshake in accepting:
+        if handshake.done():
+            handshake.exception()  # a client that does not speak TLS
+        else:
+            handshake.cancel()
+    while server.tls is not None and server.tls.shaking and loop.time() < deadline_s:  # noqa: ASYNC110 - handshakes set no event
+        await asyncio.sleep(_POLL_INTERVAL_S)
     await asyncio.sleep(0.2)

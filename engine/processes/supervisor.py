@@ -22,6 +22,9 @@ from typing import Literal
 
 import msgspec
 
+from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
+from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.bulk_source import NO_WAY_IN
 from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
 from quadriga.engine.native_runs import NativeRuns, create_native_runs
 from quadriga.engine.processes.data_folder import DataFolder
@@ -73,6 +76,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """URL of the server, for jobs that send requests."""
     internal_key: str = ""
     """Key with which these jobs send them: it is made for this run of the server, and is in no file."""
+    tls: TlsFiles | None = None
+    """Certificate and key, as read last, so that a child starts whatever became of their files; None without TLS."""
 
 
 class _Child:
@@ -84,6 +89,7 @@ class _Child:
         states: ProcessStates,
         on_exit: Callable[[int], str] = lambda _: "",
         max_delay_s: float = _MAX_RESTART_DELAY_S,
+        tls_files: RenewedFiles | None = None,
     ) -> None:
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
@@ -92,6 +98,7 @@ class _Child:
         self._on_exit = on_exit
         self._max_delay_s = max_delay_s
         self._task = task
+        self._tls_files = tls_files
         self._delay_s = 0.0
         self._start_at = 0.0
         self._started_at = 0.0
@@ -99,6 +106,8 @@ class _Child:
 
     def start(self) -> None:
         task = self._task
+        if self._tls_files is not None:
+            task = msgspec.structs.replace(task, tls=self._tls_files.files)
         inherited = task.listener_fd, task.processes_fd, task.native_runs_fd, task.crashes_fd
         descriptors = [fd for fd in inherited if fd >= 0]
         self._process = subprocess.Popen(  # noqa: S603 - our own module; its name is for `ps` and for metrics
@@ -115,7 +124,7 @@ class _Child:
         self._started_at = time.monotonic()
         self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(self._task) + b"\n")
+        self._process.stdin.write(msgspec.json.encode(task) + b"\n")
         self._process.stdin.flush()
 
     def watch(self) -> None:
@@ -197,8 +206,9 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         Exit status: 0 when every child ended by itself and the journal is in the database, else 1 or `EXIT_WAITING`.
 
     Raises:
-        SettingsError: The address is in use, or another server uses the data folder.
+        SettingsError: The address is in use, another server uses the data folder, or the TLS files cannot be used.
     """
+    tls_files = _tls_files(settings)
     data_folder = DataFolder(Path(settings.data)) if settings.store else None
     listener = _open_socket(
         listen, settings.host, settings.port, hint=" (--port 0 takes a free one)"
@@ -235,12 +245,13 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             states,
             partial(_note_exit, number, native_runs, crashes),
             _MAX_WORKER_DELAY_S,
+            tls_files=tls_files,
         )
         for number in range(settings.workers)
     ]
     storing = []
+    url = f"{'http' if tls_files is None else 'https'}://{format_address(listener)}"
     if settings.store:
-        url = f"http://{format_address(listener)}"
         jobs = ChildTask(
             "jobs",
             settings,
@@ -249,12 +260,14 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             internal_key=internal_key,
         )
         writer = ChildTask("writer", settings, processes_fd=states.descriptor, run_id=run_id)
-        answering.append(_Child(jobs, states))
+        answering.append(_Child(jobs, states, tls_files=tls_files))
         storing.append(_Child(writer, states))
     children = [*storing, *answering]
     for child in children:
         child.start()
-    announce(f"http://{format_address(listener)}", grpc_address)
+    if tls_files is not None:
+        tls_files.start()
+    announce(url, grpc_address)
     try:
         while not stopping:
             for child in children:
@@ -275,6 +288,21 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             data_folder.close()
     waiting = settings.store and _records_wait(settings)
     return 1 if not all(clean) else EXIT_WAITING if waiting else 0
+
+
+def _tls_files(settings: Settings) -> RenewedFiles | None:
+    """Read the TLS files; return None without TLS.
+
+    Raises:
+        SettingsError: They cannot be used.
+    """
+    files = read_tls_files(settings)
+    if files is None:
+        return None
+    renewed = RenewedFiles(settings, files, is_silent=False)
+    if settings.bulk_folder and renewed.own_problem:
+        _log.warning("bulk inference is off: %s (%s)", NO_WAY_IN, renewed.own_problem)
+    return renewed
 
 
 def _records_wait(settings: Settings) -> bool:

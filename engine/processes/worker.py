@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from quadriga.engine.access.tls_files import TlsFiles
+from quadriga.engine.access.tls_renewal import OwnServerTrust
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRITER, ProcessStates
@@ -41,7 +43,7 @@ def main() -> None:
     if task.role == "jobs":
         states = _show_life(task, JOBS)
         states.mark(JOBS, "ready")
-        _run_jobs(task.settings, task.http_url, task.internal_key)
+        _run_jobs(task.settings, task.http_url, task.internal_key, task.tls)
     elif task.role == "writer":
         states = _show_life(task, WRITER)
         try:
@@ -88,6 +90,8 @@ def _call_on_stop(stop: Callable[[], object]) -> None:
 
 
 def _run_worker(task: ChildTask) -> None:
+    # grpc logs each handshake that fails, so that whoever reaches the port could fill the log
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from quadriga.engine.processes.serving import serve
     from quadriga.engine.session import LoadError
 
@@ -172,7 +176,9 @@ def _worker_numbers(settings: Settings, run_id: str) -> Any:
     )
 
 
-def _run_jobs(settings: Settings, url: str = "", internal_key: str = "") -> None:
+def _run_jobs(
+    settings: Settings, url: str = "", internal_key: str = "", tls: TlsFiles | None = None
+) -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
     watching = threading.Thread(
@@ -190,7 +196,11 @@ def _run_jobs(settings: Settings, url: str = "", internal_key: str = "") -> None
     jobs = Jobs(settings.jobs_directory)
     bulk = {
         BULK_INFERENCE: bulk_inference(
-            url, settings.bulk_folder, settings.max_body_bytes, internal_key
+            url,
+            settings.bulk_folder,
+            settings.max_body_bytes,
+            internal_key,
+            tls=None if tls is None else OwnServerTrust(settings, tls).context,
         )
     }
     options: Any = {

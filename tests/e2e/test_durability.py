@@ -88,7 +88,9 @@ def test_a_client_that_never_sends_its_body_does_not_spoil_the_end(data):
     server = ServerProcess(data, SAMPLE_MODELS, "--exit-timeout-s", "6").start()
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port))) as client:
-        client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode())
+        client.sendall(
+            f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode()
+        )
         time.sleep(0.2)
         assert server.stop() == 0
     assert "is killed" not in server.log.read_text()

@@ -1,5 +1,6 @@
 """Databases and stores for the tests of every package."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,14 @@ import pytest
 from quadriga.store.database import migrate
 from tests.postgres_server import PostgresServer
 from tests.unit.store_harness import StoreHarness
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Give a test the umask of users, and the next one too, as commands that run in the process change it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(scope="session")

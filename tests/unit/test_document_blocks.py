@@ -18,6 +18,7 @@ from rich_click import Group
 from quadriga.engine.cli import main
 from quadriga.engine.recognition.model_toml import read_model_toml
 from quadriga.engine.repository import ModelRepository
+from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.conformance_cases import CASES
 from tests.onnx_models import doubling
@@ -136,6 +137,10 @@ RUN_BY = {
     ],
     "docs/security.md": [
         *[f"sh {KEYS}"] * 3,
+        "sh tests/unit/engine/test_tls_files.py::test_the_certificates_of_the_page_are_accepted",
+        "sh tests/e2e/test_tls.py::test_the_health_check_of_the_page_gets_in",
+        f"Caddyfile {HERE}proxies_reach_the_ports_of_the_server",
+        *[f"yaml {HERE}proxies_reach_the_ports_of_the_server"] * 2,
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",
@@ -299,6 +304,34 @@ def test_tools_against_the_environment_are_given_what_is_there() -> None:
     audit, bill = (shlex.split(line) for line in text.splitlines())
     assert (ROOT / audit[audit.index("--requirement") + 1]).exists()
     assert bill[bill.index("environment") + 1] == ".venv/bin/python"
+
+
+def test_proxies_reach_the_ports_of_the_server() -> None:
+    """They send gRPC by HTTP/2, and bodies as large as the server takes; the proxies themselves are not run."""
+    settings = Settings()
+    http, grpc = settings.port, settings.grpc_port
+    (caddy,) = texts("docs/security.md", "models.example.org {")
+    assert re.findall(r"reverse_proxy (\S+)(?: (\S+))?", caddy) == [
+        ("@grpc", f"h2c://127.0.0.1:{grpc}"),
+        (f"127.0.0.1:{http}", ""),
+    ]
+    (envoy,) = map(yaml.safe_load, texts("docs/security.md", "static_resources"))
+    clusters = {
+        cluster["name"]: (
+            cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"][
+                "socket_address"
+            ]["port_value"],
+            "http2_protocol_options" in str(cluster),
+        )
+        for cluster in envoy["static_resources"]["clusters"]
+    }
+    assert clusters == {"http": (http, False), "grpc": (grpc, True)}
+    (ingress,) = map(yaml.safe_load, texts("docs/security.md", "apiVersion"))
+    annotations = ingress["metadata"]["annotations"]
+    size = annotations["nginx.ingress.kubernetes.io/proxy-body-size"]
+    assert int(size.removesuffix("m")) << 20 > settings.max_body_bytes
+    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+    assert path["backend"]["service"]["port"]["number"] == http
 
 
 def test_commands_of_the_training_are_there() -> None:

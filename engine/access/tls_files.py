@@ -1,0 +1,217 @@
+"""The certificate of the server, its key, and the authority of its clients: read, checked, and made TLS contexts.
+
+The files are read whole, so that HTTP and gRPC use the same ones however often they are replaced.
+"""
+
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import SettingsError
+
+_CERTIFICATE = re.compile(
+    rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----", re.MULTILINE
+)
+_KEY = re.compile(rb"-----BEGIN ([A-Z]+ )?PRIVATE KEY-----")
+_PASSWORD = re.compile(
+    rb"-----BEGIN ENCRYPTED PRIVATE KEY-----|^Proc-Type: 4,ENCRYPTED", re.MULTILINE
+)
+_OTHER_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
+"""Reasons of OpenSSL for a key that does not fit, the last one if it is of another kind, such as RSA and not EC."""
+_NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python has no name for."""
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Contents of the files that the settings name, in PEM."""
+
+    certificate: bytes
+    """The certificate of the server, and those between it and its authority."""
+    key: bytes
+    client_ca: bytes = b""
+    """Certificates of which one must have signed that of a client; empty if clients need none."""
+
+    def __repr__(self) -> str:
+        """Return a text without the key."""
+        return f"TlsFiles({len(self.certificate)} bytes)"
+
+    @property
+    def own_certificate(self) -> bytes:
+        """The certificate of the server, DER."""
+        (first, *_) = _certificates(self.certificate)
+        return ssl.PEM_cert_to_DER_cert(first.decode())
+
+
+def read_tls_files(settings: Settings) -> TlsFiles | None:
+    """Read the files that the settings name; None if they name none.
+
+    Raises:
+        SettingsError: A file cannot be read, or is not what its setting expects.
+    """
+    if not settings.tls_certificate:
+        for name in ("tls_key", "tls_client_ca"):
+            if getattr(settings, name):
+                raise SettingsError(f"tls_certificate is required with {name}")
+        return None
+    certificate = _read(settings, "tls_certificate")
+    if not _certificates(certificate):
+        raise _unexpected(settings, "tls_certificate", "a certificate in PEM")
+    name = "tls_key" if settings.tls_key else "tls_certificate"
+    key = _read(settings, name)
+    if not _KEY.search(key):
+        hint = "" if settings.tls_key else ", as tls_key names no file"
+        raise _unexpected(settings, name, f"a private key in PEM{hint}")
+    if _PASSWORD.search(key):
+        raise SettingsError(f"{name}: expected a private key without a password, got one with")
+    client_ca = b""
+    if settings.tls_client_ca:
+        client_ca = _read(settings, "tls_client_ca")
+        if not _certificates(client_ca):
+            raise _unexpected(settings, "tls_client_ca", "certificates in PEM")
+    return TlsFiles(certificate, key, client_ca)
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context that accepts connections.
+
+    Raises:
+        SettingsError: A certificate cannot be parsed, or the key does not fit.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "tls_certificate", files.certificate)
+    _load_own(context, files)
+    if files.client_ca:
+        _trust(context, "tls_client_ca", files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def own_client_context(
+    files: TlsFiles, *others: TlsFiles, has_time: bool = False
+) -> ssl.SSLContext:
+    """Return a context that connects to this server, and to no other, whatever name it is reached by.
+
+    Args:
+        files: The server's files; where clients need a certificate, the server's own is presented.
+        others: Files that the server had before, or will have, whose certificate is trusted, too.
+        has_time: Whether a certificate that has expired is refused.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not has_time:
+        context.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)
+    for trusted in (files, *others):
+        context.load_verify_locations(cadata=trusted.own_certificate)
+    if files.client_ca:
+        _load_own(context, files)
+    return context
+
+
+def certificate_problem(files: TlsFiles) -> str:
+    """Return why clients will refuse the certificate whoever signed it, such as its age; empty if they will not."""
+    plain = msgspec.structs.replace(files, client_ca=b"")
+    try:
+        _shake_hands(server_context(plain), own_client_context(plain, has_time=True))
+    except ssl.SSLCertVerificationError as error:
+        return str(error.verify_message)
+    except ssl.SSLError as error:
+        return str(error.reason)
+    return ""
+
+
+def way_in_problem(files: TlsFiles) -> str:
+    """Return why the server refuses requests of its own jobs, which present its own certificate; empty if it does not."""
+    try:
+        _shake_hands(server_context(files), own_client_context(files))
+    except ssl.SSLCertVerificationError as error:
+        return str(error.verify_message)
+    except ssl.SSLError as error:
+        return str(error.reason)
+    return ""
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Let two contexts shake hands in memory; raises ssl.SSLError if one refuses the other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(4):  # a handshake of TLS 1.2 has two round trips
+        for side in sides:
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+
+
+def _read(settings: Settings, name: str) -> bytes:
+    path = getattr(settings, name)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{name}: cannot read {path}: {error.strerror}") from error
+
+
+def _unexpected(settings: Settings, name: str, expected: str) -> SettingsError:
+    return SettingsError(f"{name}: expected {expected} in {getattr(settings, name)}, got none")
+
+
+def _certificates(pem: bytes) -> list[bytes]:
+    return _CERTIFICATE.findall(pem)
+
+
+def _trust(context: ssl.SSLContext, name: str, pem: bytes) -> None:
+    """Let a context trust certificates.
+
+    Raises:
+        SettingsError: One cannot be parsed.
+    """
+    try:
+        context.load_verify_locations(cadata=b"\n".join(_certificates(pem)).decode())
+    except (ssl.SSLError, ValueError) as error:
+        raise SettingsError(f"{name}: a certificate cannot be parsed: {_reason(error)}") from error
+
+
+def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Let a context present the server's certificate.
+
+    Raises:
+        SettingsError: The key cannot be parsed or does not fit, or the certificate is too weak.
+    """
+    with _memory_file(files.certificate) as certificate, _memory_file(files.key) as key:
+        try:
+            context.load_cert_chain(certificate, key, _no_password)
+        except (ssl.SSLError, ValueError) as error:
+            reason = _reason(error)
+            if reason in _OTHER_KEY:
+                text = "tls_key: expected the private key of the certificate, got another one"
+            elif reason.endswith(("_TOO_SMALL", "_TOO_WEAK")):
+                text = f"tls_certificate: expected a stronger key or signature ({reason})"
+            else:
+                text = f"tls_key: the private key cannot be parsed ({reason})"
+            raise SettingsError(text) from error
+
+
+def _no_password() -> str:
+    raise ValueError("it has a password")  # OpenSSL would ask for it on the terminal
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error)
+
+
+@contextmanager
+def _memory_file(content: bytes) -> Iterator[str]:
+    """Yield the path of a file in memory: OpenSSL takes a key from a file only."""
+    with os.fdopen(os.memfd_create("quadriga-tls"), "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"

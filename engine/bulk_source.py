@@ -36,10 +36,6 @@ _UNREADABLE = (
 """Exceptions of reading a member of a zip."""
 
 
-NO_WAY_IN = "with tls_client_ca the server's own certificate has to be one that tls_client_ca signed and that clients may present"
-"""What a server needs whose jobs send requests to itself, where clients need a certificate."""
-
-
 class BulkParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The model to run, and the images to run it on."""
 

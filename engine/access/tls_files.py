@@ -27,6 +27,9 @@ _OTHER_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGN
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python has no name for."""
 
+_NO_WAY_IN = "with tls_client_ca the server's own certificate has to be one that tls_client_ca signed and that clients may present"
+"""What a server needs whose jobs send requests to itself, where clients need a certificate."""
+
 
 class TlsFiles(msgspec.Struct, frozen=True):
     """Contents of the files that the settings name, in PEM."""
@@ -133,9 +136,9 @@ def way_in_problem(files: TlsFiles) -> str:
     try:
         _shake_hands(server_context(files), own_client_context(files))
     except ssl.SSLCertVerificationError as error:
-        return str(error.verify_message)
+        return f"{_NO_WAY_IN} ({error.verify_message})"
     except ssl.SSLError as error:
-        return str(error.reason)
+        return f"{_NO_WAY_IN} ({error.reason})"
     return ""
 
 

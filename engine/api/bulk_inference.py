@@ -9,7 +9,7 @@ from litestar.params import RawBody
 
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
-from quadriga.engine.bulk_source import NO_WAY_IN, BulkParameters, decode_parameters
+from quadriga.engine.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.job_kinds import BULK_INFERENCE
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.audit import note_target
@@ -51,7 +51,7 @@ def bulk_inference_route(
         """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body, folder)
         if problem := way_in_problem():
-            raise QueryError(f"bulk inference is off: {NO_WAY_IN} ({problem})")
+            raise QueryError(f"bulk inference is off: {problem}")
         name = names.resolve(parameters.model)
         admit_model(current_caller(), parameters.model, name)
         job = jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))

@@ -24,7 +24,6 @@ import msgspec
 
 from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
 from quadriga.engine.access.tls_renewal import RenewedFiles
-from quadriga.engine.bulk_source import NO_WAY_IN
 from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
 from quadriga.engine.native_runs import NativeRuns, create_native_runs
 from quadriga.engine.processes.data_folder import DataFolder
@@ -301,7 +300,7 @@ def _tls_files(settings: Settings) -> RenewedFiles | None:
         return None
     renewed = RenewedFiles(settings, files, is_silent=False)
     if settings.bulk_folder and renewed.own_problem:
-        _log.warning("bulk inference is off: %s (%s)", NO_WAY_IN, renewed.own_problem)
+        _log.warning("bulk inference is off: %s", renewed.own_problem)
     return renewed
 
 

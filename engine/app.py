@@ -12,12 +12,10 @@ from typing import Any
 
 import cv2
 import msgspec
-from litestar import Litestar, MediaType, Request, Router
+from litestar import Litestar, Router
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from quadriga.engine.access.audit import WatchedRequest, audit_of, note_first_key, open_log
+from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
@@ -31,12 +29,14 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.ground_truth import ground_truth_routes
-from quadriga.engine.api.inferences import BLOBS_PATH, inference_routes
+from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import model_routes
+from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.embedding import Vector
 from quadriga.engine.metrics import PrometheusMetrics
@@ -61,15 +61,12 @@ from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto import table
-from quadriga.proto.access import Gate, OpenGate, set_current_caller
+from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.audit import Audit
-from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
-from quadriga.proto.errors import Forbidden
+from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.grpc_server import GrpcServer
-from quadriga.proto.http import error_response, send_body
 from quadriga.proto.intake import Intake
-from quadriga.proto.openapi import add_keys, add_operations
-from quadriga.proto.operations import Dispatcher, Operation, WireOptions, expand_path
+from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
@@ -201,20 +198,7 @@ class Application:
             )
         )
         handlers.append(audit_route(settings.audit_directory))
-        check_needs(handlers)
-        app = Litestar(
-            handlers,
-            guards=[guard_route, guard_with(self._audit)],
-            exception_handlers=EXCEPTION_HANDLERS,
-            openapi_config=OpenAPIConfig(
-                "Quadriga",
-                VERSION,
-                render_plugins=[_OpenApiDocument(operations)],
-                openapi_router=Router("/schema", route_handlers=[], opt={"need": "key"}),
-            ),
-            request_max_body_size=settings.max_body_bytes,
-            logging_config=None,  # the process configures logging
-        )
+        app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)
         protocols = Dispatcher(
             self.pipeline,
             operations,
@@ -222,7 +206,7 @@ class Application:
             request_timeout_s=settings.request_timeout_s,
             audit=self._audit,
         )
-        self.asgi = _AsgiFront(
+        self.asgi = AsgiFront(
             app,
             protocols,
             self.intake,
@@ -398,92 +382,21 @@ def _open_store(
     )
 
 
-class _AsgiFront:
-    """Dispatch in front of the routes: who asks, Chariot's prefix, trailing slashes, HEAD, closing connections."""
-
-    def __init__(
-        self,
-        routes: ASGIApp,
-        protocols: Dispatcher,
-        intake: Intake,
-        *,
-        gate: Gate,
-        rules: BrowserRules,
-        audit: Audit,
-    ) -> None:
-        self._routes = routes
-        self._gate = gate
-        self._rules = rules
-        self._audit = audit
-        self._intake = intake
-        self._protocols = protocols
-        self.closing = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = WatchedRequest(self._audit, scope, send)
-        try:
-            with self._intake.receiving(scope, receive) as receive_body:
-                await self._respond(request, scope, receive_body)
-        finally:
-            request.end()
-
-    async def _respond(self, request: WatchedRequest, scope: Scope, receive: Receive) -> None:
-        send: Send = request.send
-        if self.closing:
-            send = _with_headers(send, [(b"connection", b"close")])
-        method, headers = str(scope.get("method")), dict(scope["headers"])
-        full_path = scope["path"].rstrip("/") or "/"
-        path = without_gateway_prefix(full_path)
-        try:
-            self._rules.check(method, path, headers)
-        except Forbidden as error:
-            await send_body(send, *error_response(error))
-            return
-        if shared_headers := self._rules.shared_with(headers):
-            send = _with_headers(send, shared_headers)
-            if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
-                await send_body(send, 204, b"", answer)
-                return
-        caller = self._gate.identify(headers.get)
-        set_current_caller(caller)  # each request has a task of its own
-        request.caller = caller
-        match = self._protocols.match(path, method)
-        if path != full_path:  # the prefix may name the model
-            match = self._protocols.match(full_path, method) or match
-        if match is not None:
-            operation = match[0].get(method)
-            request.need = "nothing" if operation is None else operation.need
-            await self._protocols.respond(match, scope, receive, send, caller=caller)
-            return
-        method = "GET" if method == "HEAD" else method  # the server drops the body itself
-        inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
-        request.route_scope = inner
-        await self._routes(inner, receive, send)
-
-
-class _OpenApiDocument(JsonRenderPlugin):
-    """The OpenAPI document, with the protocols' endpoints beside the routes."""
-
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        super().__init__(path="/openapi.json", media_type=MediaType.JSON)
-        self._operations = operations
-        self._open_paths = {
-            path
-            for operation in operations
-            if operation.need == "nothing"
-            for path in expand_path(operation.path)
-        } | {BLOBS_PATH + "{digest}"}
-
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """Write the document."""
-        document = add_operations(openapi_schema, self._operations)
-        return super().render(request, add_keys(document, self._open_paths))
-
-
-def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
-    async def send_more(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *headers]
-        await send(message)
-
-    return send_more
+def _routes_application(
+    handlers: list[Any], operations: Sequence[Operation], audit: Audit, max_body_bytes: int
+) -> Litestar:
+    """Return the application of the routes, each of which declares what it needs."""
+    check_needs(handlers)
+    return Litestar(
+        handlers,
+        guards=[guard_route, guard_with(audit)],
+        exception_handlers=EXCEPTION_HANDLERS,
+        openapi_config=OpenAPIConfig(
+            "Quadriga",
+            VERSION,
+            render_plugins=[OpenApiDocument(operations)],
+            openapi_router=Router("/schema", route_handlers=[], opt={"need": "key"}),
+        ),
+        request_max_body_size=max_body_bytes,
+        logging_config=None,  # the process configures logging
+    )

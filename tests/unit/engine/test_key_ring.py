@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -36,10 +36,27 @@ def settings_of(data: Path, host: str = "127.0.0.1", **more: object) -> Settings
     return Settings(data=str(data), host=host, **more)
 
 
+RINGS: list[KeyRing] = []
+"""Rings of a test, which are closed at its end."""
+
+
+@pytest.fixture(autouse=True)
+def close_rings() -> Iterator[None]:
+    yield
+    while RINGS:
+        RINGS.pop().close()
+
+
+def new_ring(settings: Settings, internal_key: str = "") -> KeyRing:
+    """Return a ring that has read nothing."""
+    RINGS.append(KeyRing(settings, internal_key))
+    return RINGS[-1]
+
+
 def opened(settings: Settings, internal_key: str = "") -> KeyRing:
     """Return a ring that has read the keys."""
     migrate(settings.database_url)
-    ring = KeyRing(settings, internal_key)
+    ring = new_ring(settings, internal_key)
     ring.refresh()
     return ring
 
@@ -70,7 +87,7 @@ def test_only_addresses_of_this_machine_are_loopback(host, expected):
 
 def test_on_loopback_no_key_is_needed_until_there_is_one(data):
     settings = settings_of(data)
-    ring = KeyRing(settings)  # no database yet
+    ring = new_ring(settings)  # no database yet
     assert ring.is_open
     with pytest.raises(StoreError):
         ring.refresh()
@@ -93,7 +110,7 @@ def test_on_loopback_no_key_is_needed_until_there_is_one(data):
 def test_elsewhere_a_first_key_is_made_once(data, store):
     settings = settings_of(data, OTHERS_REACH_IT, store=store)
     migrate(settings.database_url)
-    rings = [KeyRing(settings) for _ in range(4)]
+    rings = [new_ring(settings) for _ in range(4)]
     assert not any(ring.is_open for ring in rings)
     threads = [threading.Thread(target=ring.refresh) for ring in rings]
     for thread in threads:
@@ -125,7 +142,7 @@ def test_no_first_key_is_made_where_there_is_another(data):
 
 
 def test_no_first_key_is_made_before_the_database_was_read(data):
-    ring = KeyRing(settings_of(data, OTHERS_REACH_IT))
+    ring = new_ring(settings_of(data, OTHERS_REACH_IT))
     with pytest.raises(StoreError):
         ring.refresh()
     assert not (data / FIRST_KEY_FILE).exists()
@@ -135,7 +152,7 @@ def test_a_server_on_loopback_is_closed_until_it_has_read_the_keys(data):
     settings = settings_of(data)
     migrate(settings.database_url)
     _, text = changed(settings, create_key, name="", roles=["infer"])
-    ring = KeyRing(settings)
+    ring = new_ring(settings)
     assert not ring.is_open
     gate = KeyGate(ring)
     headers = {b"x-api-key": text.encode()}
@@ -158,7 +175,7 @@ def test_keys_outlast_the_database(data):
     assert text.partition(".")[2] not in (data / COPY_FILE).read_text()
     for path in data.glob("store.db*"):
         path.unlink()
-    ring = KeyRing(settings)
+    ring = new_ring(settings)
     with pytest.raises(StoreError):
         ring.refresh()
     assert ring.find(text).key_id == key.id

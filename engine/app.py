@@ -18,7 +18,7 @@ from litestar.openapi import OpenAPIConfig
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
@@ -269,6 +269,8 @@ class Application:
                 self._recorder.check_disk()
             retry_until_done("follow changes of models", self._control.start, wait)
             retry_until_done("load the models", self.repository.load_all, wait)
+            if self._keys is not None:
+                self._keys.wait_until_known(partial(wait, KEYS_UNREAD))
             states.mark(name, "ready")
             loaded.set()
 
@@ -395,7 +397,9 @@ def _routes_application(
             "Quadriga",
             VERSION,
             render_plugins=[OpenApiDocument(operations)],
-            openapi_router=Router("/schema", route_handlers=[], opt={"need": "key"}),
+            openapi_router=Router(
+                "/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False
+            ),
         ),
         request_max_body_size=max_body_bytes,
         logging_config=None,  # the process configures logging

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from quadriga.engine.access.key_ring import UNREAD, KeyRing
+from quadriga.engine.access.key_ring import UNREAD, UNREAD_LOCAL, KeyRing
 from quadriga.proto.access import ANYBODY, STRANGER, Caller, presented_key
 
 
@@ -17,6 +17,6 @@ class KeyGate:
         if self._keys.is_open:
             return ANYBODY
         if not self._keys.is_known:
-            return UNREAD
+            return UNREAD_LOCAL if self._keys.is_local else UNREAD
         text = presented_key(read_header)
         return STRANGER if text is None else self._keys.find(text)

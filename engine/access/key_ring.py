@@ -31,6 +31,11 @@ COPY_FILE = "keys.json"
 
 _NOTE_USES_S = 60.0
 _RETRY_S = 0.2
+_WAIT_S = 1.0
+
+KEYS_UNREAD = "expected the keys from the database, got no answer"
+"""Why a worker is not ready."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,22 +76,29 @@ class KeyRing:
             ReaderPool(settings.database_url, connections=1) if settings.store else None
         )
         copy = self._read_copy()
-        self._is_known = copy is not None or not self._has_database()
+        self._known = threading.Event()
+        if copy is not None or not self._has_database():
+            self._known.set()
         self._take(copy or [])
 
     @property
     def is_known(self) -> bool:
         """Whether the keys were read, in this run or by an earlier one that left a copy."""
-        return self._is_known
+        return self._known.is_set()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine reach the server."""
+        return self._is_local
 
     @property
     def is_open(self) -> bool:
         """Whether requests need no key: nobody else reaches the address, and no key was ever made."""
-        return self._is_local and self._is_known and not self._has_keys
+        return self._is_local and self._known.is_set() and not self._has_keys
 
     def find(self, text: str) -> Caller:
         """Return the caller whose key a request presents; one without rights if the key is not valid."""
-        if not self._is_known:
+        if not self._known.is_set():
             return UNREAD
         key = self._valid.get(id_of_key(text))
         if key is None or not compare_digest(hash_key(text), key.hash):
@@ -101,6 +113,11 @@ class KeyRing:
         """Read the keys, and keep them up to date in a thread."""
         self._thread = threading.Thread(target=self._run, name="keys", daemon=True)
         self._thread.start()
+
+    def wait_until_known(self, on_wait: Callable[[], object]) -> None:
+        """Wait until the keys were read; call a function again and again meanwhile."""
+        while not self._known.wait(_WAIT_S):
+            on_wait()
 
     def close(self) -> None:
         """Stop the thread, and note the last uses of keys."""
@@ -129,7 +146,7 @@ class KeyRing:
         if not (stored or self._is_local or any(key.name == "admin_key" for key in self._fixed)):
             self._make_first_key()
         self._take(stored)
-        self._is_known = True
+        self._known.set()
 
     def _has_database(self) -> bool:
         return self._database is not None and self._database.has_database()
@@ -141,7 +158,7 @@ class KeyRing:
                 self.refresh()
                 failing = ""
             except Exception as error:  # noqa: BLE001 - whatever it is, later changes of keys must count
-                if self._is_known and str(error) != failing:
+                if self._known.is_set() and str(error) != failing:
                     is_expected = isinstance(error, StoreError | OSError)
                     text = "the keys are those that were read last: %s"
                     _log.warning(text, full_text(error), exc_info=not is_expected)
@@ -149,7 +166,7 @@ class KeyRing:
             if time.monotonic() >= note_at_s:
                 self._note_uses()
                 note_at_s = time.monotonic() + _NOTE_USES_S
-            self._stop.wait(REFRESH_S if self._is_known else _RETRY_S)
+            self._stop.wait(REFRESH_S if self._known.is_set() else _RETRY_S)
 
     def _take(self, stored: Iterable[AccessKey]) -> None:
         keys = [*stored, *self._first_key(), *self._fixed]
@@ -213,6 +230,8 @@ UNREAD = Caller(
     is_known=False,
     refusal="expected the database to answer, as the keys are there: try again",
 )
+UNREAD_LOCAL = msgspec.structs.replace(UNREAD, rights=frozenset({"key"}))
+"""Caller on this machine before the keys were read: may see why the server is not ready, and nothing else."""
 _ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
 
 

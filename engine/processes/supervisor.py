@@ -123,8 +123,9 @@ class _Child:
         self._started_at = time.monotonic()
         self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(task) + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it was ended already, which `watch` sees
+            self._process.stdin.write(msgspec.json.encode(task) + b"\n")
+            self._process.stdin.flush()
 
     def watch(self) -> None:
         """Restart the child if it has died and its delay is over.
@@ -177,7 +178,8 @@ class _Child:
 
     def request_stop(self) -> None:
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def wait(self, deadline_s: float) -> bool:
         """Wait for the child to end; kill it after the deadline. Return whether it ended by itself."""

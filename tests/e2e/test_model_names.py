@@ -227,6 +227,7 @@ def test_commands_take_every_spelling(server: ServerProcess) -> None:
         )
     }
     assert named == COMMANDS.keys() | SERVER_COMMANDS
+    server.query({})  # commands see what is in the database, and this waits until everything is
     for command in COMMANDS.values():
         known = [quadriga(*command(name, server.data), code=0) for name in (FOLDER, ID)]
         assert known[0].stdout.count("\n") == known[1].stdout.count("\n")

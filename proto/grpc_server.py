@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
 from quadriga.proto.audit import Audit, NoAudit
-from quadriga.proto.errors import Forbidden, NotFound, Unauthenticated
+from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
@@ -147,6 +147,8 @@ class Health:
             try:  # whoever may not use a model does not learn whether it is there
                 admit(current_caller(), "infer")
                 ready = self._serving.model_unready_reason(name, None) is None
+            except KeysNotRead:
+                ready = False
             except (NotFound, Unauthenticated, Forbidden):
                 return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING

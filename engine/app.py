@@ -312,6 +312,8 @@ class Application:
     def close(self) -> None:
         """Finish running requests and close the journal."""
         self.pipeline.close()
+        if self._ids is not None:
+            self._ids.close()
         if self._keys is not None:
             self._keys.close()
         if self._audit_log is not None:

@@ -43,6 +43,10 @@ class WorkerIds:
         self._run_id = run_id
         self._inferences = inferences
 
+    def close(self) -> None:
+        """Close the connections to the store."""
+        self._inferences.close()
+
     def assign(self, on_wait: Callable[[], object] = lambda: None) -> None:
         """Wait for the number, and assign it; `on_wait` is called if that takes longer than a database should.
 

@@ -271,9 +271,10 @@ def probe(server: ServerProcess, image: bytes) -> tuple[list[int], str]:
 
 @contextmanager
 def slow_model(models: Path) -> Iterator[None]:
-    """Add a model, before the others, whose module takes long to import."""
-    shutil.copytree(SAMPLE_MODELS / "shapes-detector", models / "a-slow")
-    toml = models / "a-slow" / "model.toml"
+    """Put a model in the other's place whose module takes long to import."""
+    shutil.rmtree(models / "shapes-classifier")
+    shutil.copytree(SAMPLE_MODELS / "shapes-detector", models / "shapes-classifier")
+    toml = models / "shapes-classifier" / "model.toml"
     toml.write_text(toml.read_text().replace('"ultralytics"', '"slow_decoding:decode"'))
     (models.parent / "extensions").mkdir()
     module = models.parent / "extensions" / "slow_decoding.py"

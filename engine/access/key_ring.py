@@ -177,6 +177,7 @@ class KeyRing:
                 key_id=key.id,
                 rights=frozenset(right for role in key.roles for right in ROLES.get(role, ())),  # type: ignore[call-overload]  # a role of a newer version has no rights here
                 models=key.models,
+                team=key.team,
             )
             for key in valid.values()
         }

@@ -368,19 +368,19 @@ def _open_store(
             ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),
-            *job_routes(jobs, inferences.names),
+            *job_routes(jobs, inferences),
             bulk_inference_route(
                 jobs,
-                inferences.names,
+                inferences,
                 settings.bulk_folder,
                 lambda: "" if tls_files is None else tls_files.own_problem,
             ),
-            *evaluation_routes(jobs, inferences.names),
+            *evaluation_routes(jobs, inferences, reports),
             *drift_routes(drift),
             *model_routes(repository.served_versions, inferences, reports, drift),
-            *schedule_routes(settings.drift_directory, inferences.names, hosts),
+            *schedule_routes(settings.drift_directory, inferences, hosts),
             *evaluation_schedule_routes(
-                settings.evaluation_directory, inferences.names, reports, hosts=hosts
+                settings.evaluation_directory, inferences, reports, hosts=hosts
             ),
         ],
     )

@@ -67,6 +67,8 @@ class RequestSummary(msgspec.Struct, frozen=True):
     stages_ms: dict[str, float]
     error: str = ""
     """Reason for the model's failure; empty if it succeeded."""
+    team: str = ""
+    """Team of the caller, to which the inferences belong; empty for none."""
 
 
 class StoreResult(msgspec.Struct, frozen=True):
@@ -288,6 +290,7 @@ class Recorder:
                     metadata=result.metadata,
                     status=500 if summary.error else 200,
                     standard=standard if score is None else {**standard, "semantic_score": score},
+                    team=summary.team or msgspec.UNSET,
                 )
             )
         end = self._journal.append(records, hold_segment=on_disk)

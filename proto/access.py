@@ -32,6 +32,8 @@ unload and delete; to manage keys."""
 
 AUTHORIZATION = b"authorization"
 KEY_HEADER = b"x-api-key"
+TEAM_HEADER = b"x-quadriga-team"
+"""Header in which the server's own jobs name the team that they work for; of nobody else it has a meaning."""
 
 NO_KEY = "expected a key in Authorization: Bearer or X-API-Key, got none"
 

@@ -12,6 +12,7 @@ from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.key_texts import AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
+from quadriga.store.scope import check_team
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
@@ -29,6 +30,7 @@ def create_key(
     name: str,
     roles: Sequence[str],
     models: Sequence[str] = (),
+    team: str = "",
     expires_in_ms: int | None = None,
 ) -> tuple[AccessKey, str]:
     """Store a new key; return it, and its text, which is nowhere else.
@@ -38,13 +40,15 @@ def create_key(
         name: What people call it.
         roles: Its roles, at least one.
         models: Patterns of the models that it is for; empty for all.
+        team: Team that it belongs to; empty for none.
         expires_in_ms: Milliseconds until it expires; None for never.
 
     Raises:
-        StoreError: A text cannot be stored.
+        StoreError: A text cannot be stored, or the team is no name of one.
     """
     if len(name) > _MAX_NAME or not name.isprintable():
         raise StoreError(f"expected a name of at most {_MAX_NAME} printable characters")
+    check_team(team)
     key_id, text = make_key()
     with engine.begin() as connection:
         created_ms = clock_ms(connection)
@@ -53,6 +57,7 @@ def create_key(
             hash=hash_key(text),
             name=name,
             roles=tuple(roles),
+            team=team,
             models=tuple(models),
             created_ms=created_ms,
             expires_ms=None if expires_in_ms is None else created_ms + expires_in_ms,

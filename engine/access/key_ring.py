@@ -28,6 +28,8 @@ REFRESH_S = 2.0
 
 FIRST_KEY_FILE = "admin.key"
 COPY_FILE = "keys.json"
+JOBS_KEY = "jobs"
+"""Id of the key with which the server's own jobs send requests."""
 
 _NOTE_USES_S = 60.0
 _RETRY_S = 0.2
@@ -61,7 +63,7 @@ class KeyRing:
         self._fixed = [
             AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=roles)
             for name, text, roles in (
-                ("jobs", internal_key, ("infer",)),
+                (JOBS_KEY, internal_key, ("infer",)),
                 ("admin_key", settings.admin_key, ("admin",)),
             )
             if text
@@ -182,7 +184,7 @@ class KeyRing:
             for key in valid.values()
         }
         self._valid = valid
-        self._has_keys = any(key.name != "jobs" for key in keys)
+        self._has_keys = any(key.name != JOBS_KEY for key in keys)
 
     def _first_key(self) -> Iterable[AccessKey]:
         with suppress(OSError):

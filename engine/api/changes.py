@@ -7,6 +7,7 @@ from litestar import get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     BULK_CHANGE_ERRORS,
@@ -31,6 +32,7 @@ from quadriga.store.changes.service import (
     Retention,
 )
 from quadriga.store.records import MetadataChange, StoredInference
+from quadriga.store.scope import Scoped
 
 _KEYS = "Top-level keys"
 _METADATA = json_body(
@@ -44,7 +46,9 @@ _RETENTION = json_body(RetentionBody, inputs_days=_FOREVER, inferences_days=_FOR
 _INFERENCE = "/api/inferences/{inference_id:str}"
 
 
-def change_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+def change_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     """Return the handlers of changes, which run in `threads`, as they wait for the writer."""
     return [
         *_metadata_routes(changes, threads),
@@ -52,23 +56,31 @@ def change_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     ]
 
 
-def _metadata_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+def _metadata_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     route: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS}
 
     @post(f"{_INFERENCE}/metadata", operation_class=_METADATA, need="annotate", **route)
     async def change_metadata(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
-        return await threads.run(partial(changes.change_metadata, inference_id, body))
+        return await threads.run(
+            partial(changes.within(caller_scope()).change_metadata, inference_id, body)
+        )
 
     @get(f"{_INFERENCE}/metadata/history", need="read", **route)
     async def get_metadata_history(inference_id: FromPath[str]) -> MetadataHistory:
         """Return how the metadata of an inference was changed, newest first."""
-        return await threads.run(partial(changes.metadata_history, inference_id))
+        return await threads.run(
+            partial(changes.within(caller_scope()).metadata_history, inference_id)
+        )
 
     return [change_metadata, get_metadata_history]
 
 
-def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+def _other_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     path = "/api/models/{name:str}/retention"
 
     @post(
@@ -80,7 +92,9 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     )
     async def give_feedback(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
-        return await threads.run(partial(changes.add_feedback, inference_id, body))
+        return await threads.run(
+            partial(changes.within(caller_scope()).add_feedback, inference_id, body)
+        )
 
     delete_errors = BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL}
 
@@ -93,7 +107,7 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     )
     async def delete_inferences(body: RawBody) -> DeletionResult:
         """Delete inferences by a filter, newest first, or count which would be deleted."""
-        result = await threads.run(partial(changes.delete_inferences, body))
+        result = await threads.run(partial(changes.within(caller_scope()).delete_inferences, body))
         note_number(result.count)
         if decode_change(body, DeleteBody, "JSON").dry_run:
             note_target("dry run")
@@ -102,12 +116,12 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     def get_retention(name: FromPath[str]) -> Retention:
         """Return how long a model's inferences and inputs are kept."""
-        return changes.retention(name)
+        return changes.within(caller_scope()).retention(name)
 
     @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, status_code=200, need="operate")
     async def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Set how long a model's inferences and inputs are kept, past and future ones."""
-        return await threads.run(partial(changes.put_retention, name, body))
+        return await threads.run(partial(changes.within(caller_scope()).put_retention, name, body))
 
     options = options_route(path, "GET", "PUT")
     return [give_feedback, delete_inferences, options, get_retention, put_retention]

@@ -45,7 +45,9 @@ def keys_command() -> None:
 @option("--role", "What the key is for; may be repeated.", multiple=True, required=True,
         type=click.Choice(get_args(Role)))  # fmt: skip
 @option("--name", "What people call it.", default="")
-@option("--models", "Pattern of the models that it is for, such as 'shapes-*'; may be repeated. For the role infer.",
+@option("--team", "Team that it belongs to: it sees the team's records alone, and makes records of the team.",
+        default="")  # fmt: skip
+@option("--models", "Pattern of the models that it is for, such as 'shapes-*'; may be repeated.",
         multiple=True)  # fmt: skip
 @option(
     "--expires", "When it ends, such as 90d or 12h from now. [default: never]", type=_Duration()
@@ -56,11 +58,7 @@ def create(**options: Any) -> None:
     """Make a key and print it. It is shown this once: the database has only a hash of it."""
     from quadriga.store.access_keys import create_key
 
-    roles, models = options["role"], options["models"]
-    if models and set(roles) != {"infer"}:
-        raise click.UsageError(
-            "expected --models with the role infer alone: what is stored is searched across models"
-        )
+    models = options["models"]
     for pattern in models:
         if not pattern or "," in pattern:
             raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
@@ -68,8 +66,9 @@ def create(**options: Any) -> None:
         key, text = create_key(
             engine,
             name=options["name"],
-            roles=roles,
+            roles=options["role"],
             models=models,
+            team=options["team"],
             expires_in_ms=options["expires"],
         )
         note(key.id)
@@ -89,13 +88,14 @@ def list_keys(**options: Any) -> None:
         click.echo(json.dumps([_public(key) for key in keys], indent=1))
         return
     table = Table(
-        Column("id", min_width=12), "name", "roles", "models", "state", "made", "last use"
+        Column("id", min_width=12), "name", "roles", "team", "models", "state", "made", "last use"
     )
     for key in keys:
         table.add_row(
             key.id,
             key.name,
             ", ".join(key.roles),
+            key.team,
             ", ".join(key.models) or "all",
             _state(key),
             _day(key.created_ms),
@@ -162,6 +162,7 @@ def _public(key: AccessKey) -> dict[str, Any]:
         "id": key.id,
         "name": key.name,
         "roles": key.roles,
+        "team": key.team,
         "models": key.models,
         "state": _state(key).partition(" ")[0],
         "created_at": _time(key.created_ms),

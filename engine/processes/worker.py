@@ -217,9 +217,14 @@ def _run_jobs(
 
 def _run_schedules(settings: Settings, stop: threading.Event) -> None:
     """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
+    from quadriga.monitor.model_files import TEAMS_FOLDER
+
     folders = (settings.drift_directory, settings.evaluation_directory)
     while not any(
-        True for folder in folders for _ in folder.glob("*.schedule.json")
+        True
+        for folder in folders
+        for pattern in ("*.schedule.json", f"{TEAMS_FOLDER}/*/*.schedule.json")
+        for _ in folder.glob(pattern)
     ):  # as the jobs
         if stop.wait(_POLL_INTERVAL_S):
             return

@@ -23,6 +23,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scope
 
 
 class DriftService:
@@ -36,6 +37,12 @@ class DriftService:
         self._jobs = jobs
         self._inferences = inferences
         self._baselines = baselines
+
+    def within(self, scope: Scope) -> "DriftService":
+        """Return a service that compares what a scope admits, and keeps the baselines of its team."""
+        return DriftService(
+            self._jobs.within(scope), self._inferences.within(scope), self._baselines.within(scope)
+        )
 
     def submit(self, body: bytes) -> Job:
         """Submit the comparison of a window with its baseline."""

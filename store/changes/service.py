@@ -26,6 +26,7 @@ from quadriga.store.records import (
     timestamp_text,
 )
 from quadriga.store.rows import storable_text
+from quadriga.store.scope import Scope
 
 MAX_DELETED = 10_000
 """Maximum number of inferences that one request deletes."""
@@ -100,6 +101,11 @@ class ChangeService:
         self._journal = ChangeJournal(inferences, journal, ids)
         self.ground_truth = GroundTruthService(inferences, self._journal)
         self._read_metadata = read_metadata
+        self._source = journal, ids
+
+    def within(self, scope: Scope) -> "ChangeService":
+        """Return a service that changes what a scope admits."""
+        return ChangeService(self._inferences.within(scope), *self._source, self._read_metadata)
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
         """Add, replace or remove metadata of an inference, and return it."""
@@ -158,17 +164,21 @@ class ChangeService:
         return DeletionResult(len(ids), ids, has_more)
 
     def retention(self, model: str) -> Retention:
-        """Return the retention rule of a model; a `NotFoundError` if it is not known."""
+        """Return the retention rule of a model, the team's own within its scope; a `NotFoundError` if it is not known."""
         model = self._inferences.names.resolve(model)
-        statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
+        statement = (
+            "SELECT inputs_days, inferences_days FROM retention WHERE model = ? AND team = ?"
+        )
+        key = storable_text(model), self._inferences.scope.team
         with self._inferences.snapshot() as connection:
-            row = execute(connection, statement, (storable_text(model),)).first()
+            row = execute(connection, statement, key).first()
         return Retention(model, *(row or (None, None)))
 
     def put_retention(self, model: str, body: bytes) -> Retention:
         """Replace the retention rule of a model, as `retention`; it holds for stored and for later inferences."""
         model = self._inferences.names.resolve(model)
-        self._journal.apply([change_requests.parse_retention_rule(model, body)])
+        rule = change_requests.parse_retention_rule(model, body)
+        self._journal.apply([msgspec.structs.replace(rule, team=self._inferences.scope.team)])
         return self.retention(model)
 
     def _count(self, statement: str, ids: Sequence[int]) -> int:

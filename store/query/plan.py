@@ -28,6 +28,7 @@ from quadriga.store.query.sql import (
     Scan,
     Sql,
     compile_compare,
+    of_models,
     seq_range,
 )
 from quadriga.store.query.syntax import (
@@ -42,6 +43,7 @@ from quadriga.store.query.syntax import (
     conjuncts,
     leaves,
 )
+from quadriga.store.scope import Scope
 
 NARROW_ROWS = 10_000
 """Maximum rows of an index scan that is read completely before the first row is tested."""
@@ -81,6 +83,8 @@ class Plan(NamedTuple):
     """Whether no two scans return the same id."""
     is_probable: bool
     """Whether most candidates match, because nothing beyond the scans is tested."""
+    admitted: tuple[int, ...] | None = None
+    """Ids of the models whose rows may be seen; None for all."""
 
 
 class Planner:
@@ -89,11 +93,17 @@ class Planner:
     Args:
         connection: Connection with the snapshot.
         tree: The filter.
+        scope: What may be seen: the filter is one of these rows alone.
         narrow_rows: See `NARROW_ROWS`; a parameter so that tests can force each plan.
     """
 
     def __init__(
-        self, connection: sa.Connection, tree: Filter, narrow_rows: int = NARROW_ROWS
+        self,
+        connection: sa.Connection,
+        tree: Filter,
+        scope: Scope,
+        *,
+        narrow_rows: int = NARROW_ROWS,
     ) -> None:
         self._connection = connection
         self._dialect = DIALECTS[connection.dialect.name]
@@ -102,7 +112,7 @@ class Planner:
         self._wide: set[Any] = connection.info.setdefault("wide", set())
         fields = [leaf.field for leaf in leaves(tree) if isinstance(leaf, Compare | Range)]
         paths = [field[5:] for field in fields if field.startswith("meta.")]
-        self._catalog = Catalog(connection, paths)
+        self._catalog = Catalog(connection, scope, paths)
         id_range, operands = IdRange(), []
         for operand in conjuncts(tree):
             if isinstance(operand, Compare) and _is_range(operand):
@@ -114,6 +124,9 @@ class Planner:
         self._predicates = [
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
+        admitted = self._catalog.admitted_ids
+        if admitted is not None and not any(map(_is_among_models, operands)):
+            self._predicates.append(of_models(admitted))
         self._usable = _usable(self._predicates)
 
     @cached_property
@@ -151,6 +164,7 @@ class Planner:
             ),
             is_disjoint=True if chosen is None else chosen.is_disjoint,
             is_probable=self._predicates == [chosen],
+            admitted=self._catalog.admitted_ids,
         )
 
     def _choose(self) -> Predicate | None:
@@ -252,6 +266,15 @@ class Planner:
 
 def _is_range(condition: Compare) -> bool:
     return condition.field in {"id", "ts"} and condition.operator not in {"in", "exists"}
+
+
+def _is_among_models(tree: Filter) -> bool:
+    """Check whether a condition admits rows of listed models alone, which are of the scope."""
+    return (
+        isinstance(tree, Compare)
+        and tree.field in {"model", "version", "task"}
+        and tree.operator != "exists"
+    )
 
 
 def _in_order(predicate: Predicate) -> bool:

@@ -21,8 +21,7 @@ from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 from quadriga.store.jobs import Job, Jobs
-from quadriga.store.model_names import ModelNames
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 
 MODEL = "shapes-classifier"
 HOOK = "http://127.0.0.1:9/hook"
@@ -74,7 +73,7 @@ def test_history_is_returned_oldest_first_with_the_latest_evaluation(directory, 
     for number, (day, right, images) in enumerate([(2, 48, 50), (1, 9, 10), (1, 85, 100), (3, 60, 100)]):  # fmt: skip
         record_window(directory, report(number, right, images), MODEL, window(day))
     reports = ReportStore(Jobs(tmp_path / "jobs"))
-    with client_of(evaluation_schedule_routes(directory, ModelNames(tuple), reports)) as client:
+    with client_of(evaluation_schedule_routes(directory, NoStore(), reports)) as client:
         path = f"/api/models/{MODEL}/evaluation"
         history = client.get(path).json()
         windows = history["windows"]

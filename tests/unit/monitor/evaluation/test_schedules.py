@@ -18,9 +18,8 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
 from quadriga.store.jobs import Jobs, Result
-from quadriga.store.model_names import ModelNames
 from quadriga.store.records import timestamp_text
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 
 DAY_S = 86_400
 MIDNIGHT_S = 20_000 * DAY_S
@@ -40,9 +39,9 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(schedules, jobs):
-    names = ModelNames(tuple)
+    names = NoStore()
     routes = evaluation_schedule_routes(schedules.directory, names, ReportStore(jobs))
-    with client_of([*routes, *evaluation_routes(jobs, names)]) as http_client:
+    with client_of([*routes, *evaluation_routes(jobs, names, ReportStore(jobs))]) as http_client:
         yield http_client
 
 

@@ -1,0 +1,105 @@
+"""What the scope of a team costs: the first page of each filter with and without it, by turns, on each database.
+
+The store has the records of `bench/store_queries.py`, each of one of `--teams` teams, of which every one has as many.
+With the scope a page has the newest 50 matches of one team, without it those of all. Wall and CPU are of the middle
+repetition; the ratio is that of the CPU. The store is made once, in a folder that is kept.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from store_queries import KINDS, LIMIT, QUERIES, prepare
+from store_records import Clock, databases, percentile, records
+
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader, QueryRequest
+from quadriga.store.records import InferenceRecord
+from quadriga.store.scope import EVERYTHING, Scope
+
+
+def of_teams(made: Iterator[InferenceRecord], teams: int) -> Iterator[InferenceRecord]:
+    """Give each record to one of some teams."""
+    chance = random.Random(2)
+    for record in made:
+        yield msgspec.structs.replace(record, team=f"team-{chance.randrange(teams)}")
+
+
+class Comparison:
+    """One database, asked with and without a scope.
+
+    Args:
+        url: The database.
+        folder: For what a reader wants beside it.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        blobs = FileBlobs(folder / "blobs")
+        reader = InferenceReader(url, folder / "journal", blobs, timeout_s=60)
+        self._clock = Clock(url)
+        self._reader = reader
+        self._readers = (reader.within(EVERYTHING), reader.within(Scope("team-0")))
+
+    def measure(self, name: str, repeats: int) -> None:
+        """Print one line for a filter."""
+        chance = random.Random(name)
+        wall_ms: tuple[list[float], list[float]] = ([], [])
+        cpu_ms: tuple[list[float], list[float]] = ([], [])
+        rows = 0
+        for number in range(-3, repeats):  # the first ones find connections
+            where = QUERIES[name](chance).where
+            for position, reader in enumerate(self._readers):
+                if number <= 0:
+                    self._clock.find()
+                self._clock.start()
+                begun_s = time.perf_counter()
+                page = reader.query(QueryRequest(where, limit=LIMIT))
+                msgspec.json.encode(page)
+                elapsed_ms = (time.perf_counter() - begun_s) * 1000
+                used_ms = sum(self._clock.stop()) * 1000
+                if number >= 0:
+                    wall_ms[position].append(elapsed_ms)
+                    cpu_ms[position].append(used_ms)
+                    rows = len(page.inferences)
+        middle = [percentile(values, 0.5) for values in (*wall_ms, *cpu_ms)]
+        figures = "".join(f"{value:9.2f}" for value in middle)
+        print(f"  {name:24}{rows:5}{figures}{middle[3] / middle[2]:9.2f}", flush=True)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._reader.close()
+        self._clock.close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--teams", type=int, default=4)
+    parser.add_argument("--folder", type=Path, default=Path("bench-data/teams"))
+    parser.add_argument("--database", action="append", choices=KINDS)
+    parser.add_argument("--only", action="append", choices=QUERIES)
+    parser.add_argument("--repeats", type=int, default=100)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with databases(arguments.folder, arguments.database or KINDS) as urls:
+        for kind, url in urls.items():
+            made = of_teams(records(arguments.records), arguments.teams)
+            prepare(url, kind, arguments, made)
+            print(
+                f"{kind}, {arguments.records} records of {arguments.teams} teams: milliseconds, without and with the scope"
+            )
+            print(f"{'':26} rows     wall   scoped      CPU   scoped    ratio")
+            comparison = Comparison(url, arguments.folder / f"{kind}-writer")
+            for name in arguments.only or QUERIES:
+                comparison.measure(name, arguments.repeats)
+            comparison.close()
+
+
+if __name__ == "__main__":
+    main()

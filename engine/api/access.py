@@ -8,8 +8,6 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from quadriga.proto.access import Need, admit, current_caller
 from quadriga.proto.audit import Audit, is_audited
-from quadriga.proto.errors import Forbidden
-from quadriga.store.scope import Scope
 
 
 def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -18,22 +16,6 @@ def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     A route that declares nothing, which `check_needs` lets not be added, would need the rights of an administrator.
     """
     admit(current_caller(), handler.opt.get("need", "admin"))
-
-
-def caller_scope() -> Scope:
-    """Return what the caller of the request that this task or thread answers may see of the store."""
-    caller = current_caller()
-    return Scope(caller.team, caller.models)
-
-
-def check_sees_everything(what: str) -> None:
-    """Return if the caller sees what the whole server has.
-
-    Raises:
-        Forbidden: Its key is for a team or for some models.
-    """
-    if not caller_scope().is_everything:
-        raise Forbidden(f"expected a key without team and models, as {what} of the whole server")
 
 
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]

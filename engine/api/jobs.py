@@ -8,7 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
-from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
 from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import decode_parameters

@@ -8,7 +8,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
 from quadriga.engine.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from litestar import Request
 from litestar.types import Receive
 
-from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
 from quadriga.store.cancellation import Cancellation

@@ -89,7 +89,7 @@ class Teams:
         self._team, self._models = team, models
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         answer = self.client.request(method, f"/api/{path}", content=content)
-        is_json = answer.headers["content-type"].startswith("application/json")
+        is_json = answer.headers["content-type"].partition(";")[0] == "application/json"
         return answer.status_code, answer.json() if is_json else answer.content
 
     def ok(self, method: str, path: str, body: Any = b"", **caller: Any) -> Any:

@@ -199,7 +199,8 @@ def test_commands_send_the_key_of_the_environment(server, admin):
     [
         (["--role", "boss"], "boss"),
         ([], "--role"),
-        (["--role", "read", "--models", "a*"], "with the role infer alone"),
+        (["--role", "read", "--team", "a b"], "expected a team"),
+        (["--role", "read", "--team", "default"], "and is not 'default'"),
         (["--role", "infer", "--models", "a,b"], "to be a pattern"),
         (["--role", "infer", "--expires", "soon"], "such as 90d"),
         (["--role", "infer", "--expires", "99999999999d"], "at most"),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import execute, execute_in
+from quadriga.store.database import execute, execute_in, fetch_all
 from quadriga.store.schema import MAX_KEYS, KeyType
 from quadriga.store.scope import Scope
 
@@ -104,11 +104,13 @@ class Catalog:
     @cached_property
     def models(self) -> list[ModelRow]:
         """The models that the scope admits."""
-        rows: Iterable[Any] = execute(
-            self._connection, "SELECT id, name, version, task, team FROM model"
-        ).all()
-        models = (ModelRow(*row) for row in rows)
-        return [model for model in models if self._scope.admits(model.name, model.team)]
+        select = "SELECT id, name, version, task, team FROM model"
+        if self._scope.team:
+            rows = fetch_all(self._connection, f"{select} WHERE team = ?", (self._scope.team,))
+        else:
+            rows = fetch_all(self._connection, select)
+        models = [ModelRow(*row) for row in rows]
+        return [model for model in models if self._scope.admits_model(model.name)]
 
     @cached_property
     def admitted_ids(self) -> tuple[int, ...] | None:

@@ -85,6 +85,8 @@ class Plan(NamedTuple):
     """Whether most candidates match, because nothing beyond the scans is tested."""
     admitted: tuple[int, ...] | None = None
     """Ids of the models whose rows may be seen; None for all."""
+    tests_scope_alone: bool = False
+    """Whether the predicate is no more than that a row may be seen."""
 
 
 class Planner:
@@ -124,10 +126,11 @@ class Planner:
         self._predicates = [
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
-        admitted = self._catalog.admitted_ids
-        if admitted is not None and not any(map(_is_among_models, operands)):
-            self._predicates.append(of_models(admitted))
         self._usable = _usable(self._predicates)
+        admitted, self._scope = self._catalog.admitted_ids, None
+        if admitted is not None and not any(map(_is_among_models, operands)):
+            self._scope = of_models(admitted)
+            self._predicates.insert(0, self._scope)  # the cheapest test
 
     @cached_property
     def plan(self) -> Plan:
@@ -139,10 +142,11 @@ class Planner:
 
         Returns `None` if `plan` needs no probing either, or if its driving predicate was narrow recently.
         """
-        ordered = _first_in_order(self._usable)
+        ordered, scope = _first_in_order(self._usable), self._scope
         if ordered:
-            return self._build_plan(ordered) if len(self._usable) > 1 else None
-        plan = self._build_plan(None)
+            is_tested = len(self._usable) > 1 or scope is not None
+            return self._build_plan(ordered) if is_tested else None
+        plan = self._build_plan(scope if scope is not None and _in_order(scope) else None)
         is_wide = self._usable and all(
             _subject(predicate) in self._wide for predicate in self._usable
         )
@@ -165,16 +169,23 @@ class Planner:
             is_disjoint=True if chosen is None else chosen.is_disjoint,
             is_probable=self._predicates == [chosen],
             admitted=self._catalog.admitted_ids,
+            tests_scope_alone=chosen is not None
+            and chosen.is_exact
+            and self._predicates == [self._scope, chosen],
         )
 
     def _choose(self) -> Predicate | None:
         """Return the driving predicate, or `None` for a full scan."""
-        usable = self._usable
-        if len(usable) == 1 and _in_order(usable[0]):
+        usable, scope = self._usable, self._scope
+        if scope is not None and not usable:
+            usable, scope = [scope], None
+        if scope is None and len(usable) == 1 and _in_order(usable[0]):
             return usable[0]
         best, rows = self._narrowest(usable, self._id_range)
+        if best is None and scope is not None:
+            best, rows = self._narrowest([scope], self._id_range)
         if best is None:
-            return _first_in_order(usable)
+            return _first_in_order(usable if scope is None else [*usable, scope])
         if self._is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
             if self._count((FULL_SCAN,), self._id_range, cap + 1) <= cap:
@@ -189,8 +200,9 @@ class Planner:
             if predicate.scans is None or self._probes >= MAX_PROBES:
                 continue
             # Scans in order stop early, so their size matters only where there is a choice.
+            is_alone = len(predicates) == 1 and self._scope is None
             scans = predicate.fewer_scans or [
-                scan for scan in predicate.scans if len(predicates) > 1 or not scan.ordered
+                scan for scan in predicate.scans if not is_alone or not scan.ordered
             ]
             self._probes += len(scans)
             rows = self._count(scans, id_range, fewest)

@@ -122,9 +122,10 @@ class Search:
         id_range = self._plan.id_range.intersect(*page_range)
         if id_range.low > id_range.high or self._plan.scans == ():
             return []
-        probe = self._fetch_sorted(self._matches("{}", id_range, PROBE_ROWS, limit))
-        if len(probe) < min(PROBE_ROWS // FREQUENT_RATIO, limit):
-            return []
+        if not self._plan.tests_scope_alone:
+            probe = self._fetch_sorted(self._matches("{}", id_range, PROBE_ROWS, limit))
+            if len(probe) < min(PROBE_ROWS // FREQUENT_RATIO, limit):
+                return []
         rows = min(limit * FREQUENT_RATIO * 2, MAX_BATCH_ROWS)
         matches = self._fetch_sorted(self._matches(select, id_range, rows, limit))
         return matches if len(matches) == limit else []
@@ -164,8 +165,9 @@ class Search:
             ).scalar()
             for model_id in admitted
         )
-        found = [int(next_seq) for next_seq in nexts if next_seq is not None]
-        return (max if self._descending else min)(found) + step if found else None
+        next_seqs = [int(next_seq) for next_seq in nexts if next_seq is not None]
+        nearest = max if self._descending else min
+        return nearest(next_seqs) + step if next_seqs else None
 
     def _check_bounded(self, budget: Budget) -> None:
         plan = self._plan

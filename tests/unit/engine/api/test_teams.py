@@ -256,6 +256,9 @@ def test_an_unknown_model_is_near_to_those_alone_that_a_key_may_see(random_teams
             assert model in admitted or model not in named
 
 
+TRUTH = [{"label": "circle", "xmin": 1, "ymin": 1, "xmax": 3, "ymax": 3}]
+
+
 def teams_of(store: StoreHarness) -> Teams:
     teams = Teams(store)
     digest = store.blobs.put(IMAGE)
@@ -263,7 +266,12 @@ def teams_of(store: StoreHarness) -> Teams:
     store.commit(
         *(
             make_record(
-                seq, team=team, input=image, request_id="shared", metadata={"place": "north"}
+                seq,
+                team=team,
+                input=image,
+                request_id="shared",
+                predictions=[TRUTH[0] | {"score": 0.9}],
+                metadata={"place": "north"},
             )
             for seq, team in ((1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "b"))
         ),
@@ -279,9 +287,6 @@ def two(store: StoreHarness) -> Iterator[Teams]:
     with teams.client, in_background(store.writer.run):
         yield teams
     teams.close()
-
-
-TRUTH = [{"label": "circle", "xmin": 1, "ymin": 1, "xmax": 3, "ymax": 3}]
 
 
 @pytest.mark.parametrize(
@@ -416,7 +421,7 @@ def test_an_evaluation_and_its_report_are_of_a_team_s_own_inferences(two: Teams)
     finished = two.finished(job["id"])
     assert finished.state == "succeeded", finished
     report = two.ok("GET", f"reports/{job['id']}", team="a")
-    assert report["data"]["current"]["n"] == 1  # two inferences of one image
+    assert report["data"]["current"]["n"] == 2
     page = two.ok("GET", f"reports/{job['id']}/page", team="a")
     assert page
     assert [entry["id"] for entry in two.ok("GET", "reports", team="a")["reports"]] == [job["id"]]

@@ -67,6 +67,10 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+DISCONNECT_EXTENSION = "quadriga.disconnect"
+"""Extension of a scope: sets the function that is called if the client leaves before its answer, or None."""
+
+
 async def send_body(
     send: Send,
     status: int,

@@ -19,6 +19,7 @@ from quadriga.proto.audit import Audit, NoAudit, is_audited
 from quadriga.proto.deadline import HEADER, HEADER_LIMIT, Deadline, read_timeout_header
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import (
+    DISCONNECT_EXTENSION,
     Headers,
     compress,
     decompress,
@@ -220,7 +221,7 @@ class Dispatcher:
                 answering = self._serving.run(
                     task, model=model, deadline=deadline, connection=scope.get("client")
                 )
-                response = await _while_connected(answering, deadline, receive)
+                response = await _while_connected(answering, deadline, scope, receive)
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
@@ -294,9 +295,16 @@ class _Chunks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _while_connected(
-    answering: Awaitable[HttpResponse], deadline: Deadline, receive: Receive
+    answering: Awaitable[HttpResponse], deadline: Deadline, scope: Scope, receive: Receive
 ) -> HttpResponse:
     """Wait for a response, and stop the request if its client disconnects before."""
+    call_on_disconnect: Any = (scope.get("extensions") or {}).get(DISCONNECT_EXTENSION)
+    if call_on_disconnect is not None:
+        call_on_disconnect(partial(_stop_for_client, deadline))
+        try:
+            return await answering
+        finally:
+            call_on_disconnect(None)
     watching = asyncio.ensure_future(_stop_on_disconnect(receive, deadline))
     try:
         return await answering
@@ -328,6 +336,10 @@ async def _send_stream(
 async def _stop_on_disconnect(receive: Receive, deadline: Deadline) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    _stop_for_client(deadline)
+
+
+def _stop_for_client(deadline: Deadline) -> None:
     deadline.stop(ClientLeft("the client disconnected"))
 
 

@@ -164,11 +164,20 @@ class HttpLoad:
 
     def __init__(self, host: str) -> None:
         name, _, port = host.partition(":")
-        self._sockets = [socket.create_connection((name, int(port))) for _ in range(CONNECTIONS)]
+        self._address = name, int(port)
+        self._sockets: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
+
+    def connect(self) -> None:
+        """Open the connections again: servers close those that send nothing for long."""
+        for connection in self._sockets:
+            self._selector.unregister(connection)
+            connection.close()
+        self._sockets = [socket.create_connection(self._address) for _ in range(CONNECTIONS)]
         for connection in self._sockets:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(connection, selectors.EVENT_READ)
+        time.sleep(0.02)
 
     def __call__(self, requests: Sequence[bytes], count: int) -> list[tuple[int, Answer]]:
         """Send requests in turns; return each answer with the number of its request."""
@@ -217,6 +226,9 @@ class GrpcLoad:
         ]
         self._pool = ThreadPoolExecutor(CONNECTIONS)
 
+    def connect(self) -> None:
+        """Leave it to grpc, which connects again by itself."""
+
     def __call__(self, requests: Sequence[bytes], count: int) -> list[tuple[int, Answer]]:
         """Send requests in turns; return each answer with the number of its request."""
 
@@ -260,6 +272,7 @@ class Target:
     def measure(self, path: Way, count: int) -> Measured:
         """Send a number of requests of a path."""
         load = self._grpc if path.is_grpc else self._http
+        load.connect()
         pids = self._pids()
         begun_s, begun_ns = time.perf_counter(), cpu_ns(pids)
         answers = load(path.requests, count)

@@ -8,7 +8,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import msgspec
@@ -42,6 +42,9 @@ JSON = b"application/json"
 MAX_HEADER_BYTES = 3072
 """Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
 64 KiB a line."""
+
+MAX_REMEMBERED_PATH = 256
+"""Maximum length of a path whose operation is remembered: clients choose paths, and memory is limited."""
 
 IDS_HEADER = b"quadriga-inference-ids"
 
@@ -170,6 +173,7 @@ class Dispatcher:
         self._fixed = {
             path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
         }
+        self._recent = lru_cache(maxsize=256)(self._search)
 
     def match(self, path: str, method: str | None = None) -> _Found | None:
         """Return the operations of a path, by verb, and the path's parameters; None if no path matches.
@@ -177,6 +181,11 @@ class Dispatcher:
         Paths that have the verb, if one is given, go before those that have not; among these a path without parameters
         goes before one with parameters, then the order of the table decides.
         """
+        if len(path) > MAX_REMEMBERED_PATH:
+            return self._search(path, method)
+        return self._recent(path, method)  # the search takes 3 us
+
+    def _search(self, path: str, method: str | None) -> _Found | None:
         method = "GET" if method == "HEAD" else method
         fixed = self._fixed.get(path)
         if fixed is not None and method in (None, *fixed):

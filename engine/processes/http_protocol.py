@@ -11,11 +11,12 @@ maximum size, and trailers are dropped; connections have a maximum number.
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.proto.http import DISCONNECT_EXTENSION, error_body
+from quadriga.proto.http import BODY_EXTENSION, DISCONNECT_EXTENSION, error_body
 from quadriga.proto.intake import Intake
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -152,20 +153,22 @@ class HttpProtocol(HttpToolsProtocol):
             self._received_bytes += len(data)
             self._quiet_bytes += len(data)
         if not self._in_request():
-            self._expect_header()
             self._header_bytes += len(data)
-            head, separator, rest = data.partition(b"\r\n\r\n")
-            if not separator and self._header_bytes > MAX_HEADER_BYTES:
+            end = data.find(b"\r\n\r\n")
+            if end < 0 and self._header_bytes > MAX_HEADER_BYTES:
                 self._refuse(
                     b"431 Request Header Fields Too Large",
                     f"expected headers of at most {MAX_HEADER_BYTES} bytes",
                 )
                 return
-            if b"h2c" in head:
-                data = _OFFER_OF_HTTP_2.sub(b"", head) + separator + rest
+            end = len(data) if end < 0 else end
+            if data.find(b"h2c", 0, end) >= 0:
+                data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
         super().data_received(data)
         if self._body_open:
             self._check_framing()
+        elif not self._in_request():  # most headers come whole, and need no timer
+            self._expect_header()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; one that comes behind the body is dropped.
@@ -187,8 +190,23 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_open = True
         super().on_headers_complete()
         self.cycle.transport = _Lingering(self)
-        extensions: Any = {DISCONNECT_EXTENSION: self.call_on_disconnect}
+        extensions: Any = {
+            DISCONNECT_EXTENSION: self.call_on_disconnect,
+            BODY_EXTENSION: partial(self._take_body, self.cycle),
+        }
         self.cycle.scope["extensions"] = extensions
+
+    def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
+        """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
+
+        Most bodies come whole. To wait for one, with a timer, takes a tiny binary request 0.015 ms.
+        """
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()
+        self.flow.resume_reading()
+        return body
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""

@@ -14,13 +14,14 @@ import uvloop
 from uvicorn.server import ServerState
 
 from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.proto.http import DISCONNECT_EXTENSION, send_body
+from quadriga.proto.http import BODY_EXTENSION, DISCONNECT_EXTENSION, send_body
 from quadriga.proto.intake import Intake
 from tests.certificates import Authority
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 CHUNK = bytes(range(256)) * 256
-TIMEOUT_S = 20
+TIMEOUT_S = 30
+HEADER_TIMEOUT_S = 1.5
 
 
 class CountingTransport(asyncio.Transport):
@@ -87,7 +88,7 @@ async def connect(app, surroundings):
     """Serve an application, and connect to it."""
     config = uvicorn.Config(app, lifespan="off", log_config=None)
     config.load()
-    protocol_class = with_limits(5, 10, Intake())
+    protocol_class = with_limits(HEADER_TIMEOUT_S, 10, Intake())
     state = ServerState()
     transports: list[CountingTransport] = []
 
@@ -357,3 +358,74 @@ def test_who_asks_too_late_is_told_at_once(surroundings):
 
     surroundings.run(wait, case)
     assert calls == ["left"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 1_300_000])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_whole_body_is_taken_without_waiting(surroundings, size, parts):
+    content = (CHUNK * 20)[:size]
+    seen = []
+
+    async def take(scope, receive, send):
+        take_body = scope["extensions"][BODY_EXTENSION]
+        body = take_body()
+        if body is None:
+            body = await receive_body(receive)
+        else:
+            seen.append("taken")
+        left = asyncio.ensure_future(receive())
+        await asyncio.sleep(0.02)
+        seen.append(left.done())  # what follows the body is the end of the connection
+        await send_body(send, 200, body)
+        seen.append((await left)["type"])
+
+    async def case(connection):
+        for _ in range(2):
+            seen.clear()
+            head = b"POST / HTTP/1.1\nHost: a\nContent-Length: %d" % size
+            if parts == 2:
+                connection.send(head)
+                await connection.writer.drain()
+                await asyncio.sleep(0.05)
+                connection.writer.write(content)
+            else:
+                connection.send(head, content)
+            assert (await connection.read_answer())[1] == content
+            await until(lambda: "http.disconnect" in seen)
+            assert seen[-2:] == [False, "http.disconnect"]
+            if parts == 1 and size < 10_000:
+                assert seen[0] == "taken"
+
+    surroundings.run(take, case)
+
+
+def test_a_client_that_waits_to_be_told_to_go_on_is_told(surroundings):
+    async def take(scope, receive, send):
+        assert scope["extensions"][BODY_EXTENSION]() is None
+        await send_body(send, 200, await receive_body(receive))
+
+    async def case(connection):
+        connection.send(b"POST / HTTP/1.1\nHost: a\nContent-Length: 3\nExpect: 100-continue")
+        assert (await connection.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        connection.writer.write(b"abc")
+        return await connection.read_answer()
+
+    assert surroundings.run(take, case)[1] == b"abc"
+
+
+@pytest.mark.parametrize(
+    "head", [b"G", b"GET / HTTP/1.1\r\nHost: a", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nG"]
+)
+def test_headers_that_do_not_end_have_a_time(surroundings, head):
+    async def case(connection):
+        connection.writer.write(head)
+        if head.endswith(b"\r\n\r\nG"):
+            await connection.read_answer()
+            connection.writer.write(b"ET")
+        begun_s = asyncio.get_running_loop().time()
+        answer = await connection.reader.read()
+        return answer, asyncio.get_running_loop().time() - begun_s
+
+    answer, elapsed_s = surroundings.run(echo, case)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert elapsed_s < 10

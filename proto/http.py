@@ -67,6 +67,13 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+DISCONNECT_EXTENSION = "quadriga.disconnect"
+"""Extension of a scope: sets the function that is called if the client leaves before its answer, or None."""
+
+BODY_EXTENSION = "quadriga.body"
+"""Extension of a scope: returns the body if all of it has arrived and none was received, else None."""
+
+
 async def send_body(
     send: Send,
     status: int,

@@ -9,6 +9,7 @@ from litestar.params import FromPath, RawBody
 from litestar.response import File
 
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
+from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.jobs import Job, Jobs
@@ -39,6 +40,8 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
+        if (quota := current_caller().quota) is not None:
+            quota.check_export()
         parameters = decode_parameters(body)
         names.check_where(parameters.where)
         job = jobs.submit("export", parameters)
@@ -66,7 +69,9 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", audited=True, **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
-        path = jobs.result(job_id)
+        path, quota = jobs.result(job_id), current_caller().quota
+        if quota is not None and jobs.read(job_id).kind == "export":
+            quota.take_export(path.stat().st_size)
         media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         return File(path, filename=path.name, media_type=media_type)
 

@@ -49,15 +49,6 @@ def send(server, method, path, key, body=None):
     return status, headers, answer
 
 
-def children(server, role):
-    """Return the processes of a role."""
-    return [
-        pid
-        for pid in server.child_pids()
-        if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[-2].startswith(role)
-    ]
-
-
 def new_key(server, *limits, name="", role="operate"):
     """Make a key, and wait until both workers know it; it has used nothing of its limits."""
     options = [option for limit in limits for option in ("--limit", limit)]
@@ -267,7 +258,7 @@ def test_jobs_and_exports(server):
     assert send(server, "GET", f"{path}/result", server.admin)[0] == 200
 
     # The default of the server: three jobs at once. A stopped process of jobs ends none.
-    (pid,) = children(server, "jobs")
+    pid = server.child_pid("jobs")
     os.kill(pid, 19)
     try:
         codes = [submit(kept)[0] for _ in range(4)]
@@ -315,8 +306,8 @@ def test_the_end_of_a_worker_forgets_nothing_and_holds_nothing(server):
         connection.endheaders()
         held.append(connection)
     server.wait_until(lambda: samples_of(server, key["id"])["requests_running",] == 2)
-    for pid in children(server, "worker"):
-        os.kill(pid, 9)
+    for number in range(WORKERS):
+        server.kill_child(f"worker-{number}")
 
     def code():
         try:

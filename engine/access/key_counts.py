@@ -36,6 +36,7 @@ _PERIOD_CELLS = 4  # of two periods, their number and the amount
 _RATES = {rate: _PERIOD_CELLS * place for place, rate in enumerate(get_args(Rate))}
 _IN_FLIGHT = _PERIOD_CELLS * len(_RATES)
 _TOTALS = {name: _IN_FLIGHT + 1 + place for place, name in enumerate(get_args(Counter))}
+_REQUESTS, _BYTES = _TOTALS["requests"], _TOTALS["bytes"]
 _REFUSALS = {
     name: _IN_FLIGHT + 1 + len(_TOTALS) + place for place, name in enumerate(get_args(LimitName))
 }
@@ -198,8 +199,9 @@ class KeyRow:
         """Count a request that is answered from now on."""
         cells, own = self._cells, self._own
         cells[own + _IN_FLIGHT] += 1
-        cells[own + _TOTALS["requests"]] += 1
-        cells[own + _TOTALS["bytes"]] += body_bytes
+        cells[own + _REQUESTS] += 1
+        if body_bytes:
+            cells[own + _BYTES] += body_bytes
 
     def end(self) -> None:
         """Count that a request was answered."""

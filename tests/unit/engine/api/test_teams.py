@@ -452,6 +452,16 @@ def test_baselines_and_schedules_are_a_team_s_own(two: Teams):
     assert two.ok("DELETE", f"{baseline}?baseline=mine", team="a")["name"] == "mine"
 
 
+def test_a_baseline_is_read_for_keys_of_some_models_too(two: Teams):
+    path, some = "models/shapes-detector/baseline", {"team": "a", "models": ("shapes-*",)}
+    two.ok("PUT", path, {}, team="a")
+    (baseline,) = two.ok("GET", path, **some)["baselines"]
+    assert baseline["state"] == "building"
+    assert two.ask("GET", f"jobs/{baseline['job']}", **some)[0] == 404
+    two.ok("DELETE", path, **some)
+    assert two.ok("GET", f"jobs/{baseline['job']}", team="a")["state"] == "cancelled"
+
+
 def test_metadata_and_feedback_of_a_team_s_own_inferences_change(two: Teams):
     assert two.ok("POST", "inferences/1/metadata", {"set": {"x": 1}}, team="a")["team"] == "a"
     assert two.ok("POST", "inferences/1/feedback", {"kind": "thumbs", "value": 1}, team="a")

@@ -32,7 +32,11 @@ class Server:
     def __init__(self, store: StoreHarness, worker: int = 0) -> None:
         self.store = store
         changes = ChangeService(
-            store.inferences, store.journal, IdSource(worker), parse_metadata_value
+            store.inferences,
+            store.journal,
+            IdSource(worker),
+            read_metadata=parse_metadata_value,
+            erasures=store.erasures,
         )
         store.inferences.names = ModelNames(set, lambda: [*map(str.lower, TRUTHS), "other"])
         self.client = client_of(store_routes(store.inferences, changes))

@@ -35,6 +35,9 @@ STEP_ROWS = 1000
 RETRY_S = 0.5
 """Pause until what cannot be done yet is tried again."""
 
+FAILED_RETRY_S = 5.0
+"""Pause until a step that failed is tried again."""
+
 UPLOAD_S = 30.0
 """Age since its last upload from which an image on this machine can be removed: then the record of that upload is journaled."""
 
@@ -86,6 +89,7 @@ class Eraser:
         self._replica = replica
         self._upload_s = min(upload_s, blobs.grace_s)
         self._running: dict[str, _Erasure] = {}
+        self._unreadable: set[str] = set()
         self._late_until = 0.0
 
     def is_due(self) -> bool:
@@ -93,8 +97,11 @@ class Eraser:
         now_s = time.monotonic()
         return any(
             erasure_id not in self._running or self._running[erasure_id].due_s <= now_s
-            for erasure_id in self._erasures.pending_ids()
+            for erasure_id in self._pending_ids()
         )
+
+    def _pending_ids(self) -> list[str]:
+        return [id_ for id_ in self._erasures.pending_ids() if id_ not in self._unreadable]
 
     def step(self, engine: sa.Engine, names: NameIds, offsets: Mapping[str, int]) -> bool:
         """Do one step of each erasure that is due; return whether any is not complete.
@@ -106,16 +113,18 @@ class Eraser:
             names: The writer's ids of names.
             offsets: Offset up to which each segment of the journal is moved.
         """
-        pending = self._erasures.pending_ids()
+        pending = self._pending_ids()
         for erasure_id in pending:
             if erasure_id not in self._running:
                 targets = self._erasures.targets(erasure_id)
-                if targets is None:
+                if targets is None:  # such as one of a newer release
+                    self._unreadable.add(erasure_id)
+                    _log.error("erasure %s cannot be read, and is left", erasure_id)
                     continue
                 self._running[erasure_id] = _Erasure(targets)
             erasure = self._running[erasure_id]
             if time.monotonic() >= erasure.due_s:
-                erasure.due_s = time.monotonic() + RETRY_S  # also if it fails
+                erasure.due_s = time.monotonic() + FAILED_RETRY_S  # each step sets it anew
                 self._advance(erasure, engine, names, offsets)
         if not pending and self._late_until > time.monotonic():
             self._overwrite(engine, offsets)
@@ -170,6 +179,7 @@ class Eraser:
 
     def _finish(self, erasure: "_Erasure", engine: sa.Engine, offsets: Mapping[str, int]) -> None:
         targets = erasure.targets
+        erasure.due_s = time.monotonic() + RETRY_S
         erasure.needed = erasure.needed or dict(offsets)
         waiting, remaining = [], []
         if "images" not in erasure.done:

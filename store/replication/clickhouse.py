@@ -214,7 +214,7 @@ def erase(url: str, ids: Sequence[int], joins: Sequence[tuple[str, str]]) -> Non
                 client.command(f"ALTER TABLE {table} DELETE WHERE {condition}", settings=settings)
         for join, value in joins:
             client.command(
-                "ALTER TABLE truth DELETE WHERE join_on = {join:String} AND value = {value:String}",
+                "ALTER TABLE truth DELETE WHERE join_on = %(join)s AND value = %(value)s",
                 {"join": join, "value": value},
                 settings=settings,
             )

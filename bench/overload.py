@@ -144,7 +144,7 @@ def _run_load(host: str, requests: list[bytes], load: dict[str, float]) -> Outco
 def http_request(model: str, body: dict[str, Any], headers: str = "") -> bytes:
     """Write an inference request as it goes over the wire."""
     text = json.dumps(body).encode()
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: bench\r\n{headers}Content-Length: {len(text)}\r\n\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(text)}\r\n\r\n"
     return head.encode() + text
 
 

@@ -144,6 +144,7 @@ RUN_BY = {
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",
+        *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
     "docs/store.md": [

@@ -70,6 +70,7 @@ from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
+from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
@@ -364,7 +365,10 @@ def _open_store(
     recorder = Recorder(
         ids.source, journal, blobs, settings=settings, engine_version=VERSION, embed=embed
     )
-    changes = ChangeService(inferences, journal, ids.source, parse_metadata_value)
+    erasures = Erasures(settings.erasures_directory)
+    changes = ChangeService(
+        inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
+    )
     change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))

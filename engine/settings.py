@@ -518,6 +518,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.data) / "evaluation"
 
     @property
+    def erasures_directory(self) -> Path:
+        """Folder of the receipts of erasures."""
+        return Path(self.data) / "erasures"
+
+    @property
     def archives_directory(self) -> Path:
         """Folder of the unpacked archives of models."""
         return Path(self.data) / "archives"

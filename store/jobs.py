@@ -224,6 +224,11 @@ class Jobs:
         """Return the ids of all jobs, the oldest first."""
         return sorted(path.name for path in self.directory.glob("*") if _ID.fullmatch(path.name))
 
+    def removed_ids(self) -> list[str]:
+        """Return the ids of jobs whose removal was interrupted."""
+        names = (path.name[1:] for path in self.directory.glob(".*"))
+        return sorted(name for name in names if _ID.fullmatch(name))
+
     def all(self) -> list[Job]:
         """Return all jobs, the newest first."""
         jobs = []

@@ -186,7 +186,7 @@ class Dispatcher:
             return self._search(path, method)
         return self._recent(path, method)  # the search takes 3 us
 
-    def _search(self, path: str, method: str | None) -> _Found | None:
+    def _search(self, path: str, method: str | None) -> Match | None:
         method = "GET" if method == "HEAD" else method
         fixed = self._fixed.get(path)
         if fixed is not None and method in (None, *fixed):

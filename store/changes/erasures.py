@@ -77,7 +77,7 @@ class Erasures:
     def within(self, scope: Scope) -> "Erasures":
         """Return a view for a scope: within less than everything there are no erasures, and none may begin."""
         view = Erasures(self._directory)
-        view._scope = scope  # noqa: SLF001 - it is one of these
+        view._scope = scope
         return view
 
     def check_scope(self) -> None:

@@ -113,6 +113,7 @@ class ChangeService:
         journal: Journal,
         ids: IdSource,
         read_metadata: Callable[[Any, str], dict[str, Any]],
+        *,
         erasures: Erasures,
     ) -> None:
         self._inferences = inferences

@@ -46,7 +46,11 @@ class ErasingHarness(StoreHarness):
         self.blobs = FileBlobs(root / "blobs", grace_s=3600)
         self.ids = IdSource(0)
         self.changes = ChangeService(
-            self.inferences, self.journal, self.ids, lambda value, _: value, self.erasures
+            self.inferences,
+            self.journal,
+            self.ids,
+            lambda value, _: value,
+            erasures=self.erasures,
         )
 
     def record(self, image: bytes, **fields: Any) -> InferenceRecord:

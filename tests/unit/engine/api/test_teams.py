@@ -471,14 +471,14 @@ def test_metadata_and_feedback_of_a_team_s_own_inferences_change(two: Teams):
     assert dry["ids"] == ["5", "4", "3"]
 
 
-def test_who_sees_a_part_only_neither_erases_nor_sees_an_erasure(teams: Teams) -> None:
+def test_who_sees_a_part_only_neither_erases_nor_sees_an_erasure(two: Teams) -> None:
     everywhere = {"where": {"meta.a": 1}, "erase": True}
-    teams.store.erasures.submit([], ["meta.a"], [])
+    two.store.erasures.submit([], ["meta.a"], [])
     for caller in ({"team": "a"}, {"models": ("m1",)}):
-        status, answer = teams.ask("POST", "inferences/delete", everywhere, **caller)
+        status, answer = two.ask("POST", "inferences/delete", everywhere, **caller)
         assert status == 403
         assert "expected a key for all teams and models to erase" in answer["error"]
-        assert teams.ok("GET", "erasures", **caller) == {"erasures": []}
-        (erasure,) = teams.ok("GET", "erasures")["erasures"]
-        status, answer = teams.ask("GET", f"erasures/{erasure['id']}", **caller)
+        assert two.ok("GET", "erasures", **caller) == {"erasures": []}
+        (erasure,) = two.ok("GET", "erasures")["erasures"]
+        status, answer = two.ask("GET", f"erasures/{erasure['id']}", **caller)
         assert (status, "not found" in answer["error"]) == (404, True)

@@ -151,6 +151,7 @@ RUN_BY = {
         *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
+    "docs/team.md": ["sh tests/e2e/test_team_page.py::test_two_teams_share_a_server_as_the_page_says"] * 9,
     "docs/store.md": [
         f"{language} {STORE}"
         for language in ("", "json", "", "sh", "json", *["sh"] * 4, "json", "sh", "sh", "", "json", "sh", "json", *["sh"] * 3)

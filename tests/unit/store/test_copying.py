@@ -22,7 +22,7 @@ from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal, run_statements, select_rows
 
 TABLES = {
-    "inference": "SELECT i.*, name, version, sha256, task FROM inference i JOIN model m ON m.id = model_id",
+    "inference": "SELECT i.*, name, version, sha256, task, team FROM inference i JOIN model m ON m.id = model_id",
     "meta_num": "SELECT path, type, val, seq FROM meta_num JOIN meta_key ON id = key",
     "meta_str": "SELECT path, type, val, seq FROM meta_str JOIN meta_key ON id = key",
     "pred": "SELECT name, score, seq, worst, n FROM pred JOIN label ON id = label",

@@ -346,6 +346,9 @@ class Pipeline:
         recorder = self._recorder_of(model)
         if recorder is None or _opts_out(request):
             return ADMITTED
+        quota = current_caller().quota
+        if quota is not None:
+            quota.check_storing()
         return recorder.capacity.admit(model.recognition.written.store.journal_full)
 
     def _score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:

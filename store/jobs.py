@@ -89,6 +89,8 @@ class Job(msgspec.Struct, frozen=True):
     log: str = ""  # the end of `log.txt`; empty in a list of jobs
     scope: Scope | msgspec.UnsetType = msgspec.UNSET
     """What the job may see, as the key had it that submitted it; left out for everything."""
+    key_id: str | msgspec.UnsetType = msgspec.UNSET
+    """Key that submitted the job; left out without one."""
 
     @property
     def team(self) -> str:
@@ -113,6 +115,14 @@ class _LimitReached(Exception):
     """The job reached one of its limits."""
 
 
+class JobOwner(msgspec.Struct, frozen=True):
+    """The key that submits a job."""
+
+    key_id: str
+    check: Callable[[int], None]
+    """Raises an error if the key may submit no more, given the number of its jobs that have not ended."""
+
+
 class Jobs:
     """The jobs of a data folder; safe to use from several threads and processes.
 
@@ -121,9 +131,17 @@ class Jobs:
     Args:
         directory: Folder of the jobs.
         max_waiting: Maximum number of jobs that have not ended; None for no limit, as for those of schedules.
+        owner: Returns who submits a job; None for nobody who has limits.
     """
 
-    def __init__(self, directory: Path, max_waiting: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_waiting: int | None = None,
+        *,
+        owner: Callable[[], JobOwner | None] = lambda: None,
+    ) -> None:
+        self._owner = owner
         self.directory = directory
         self._max_waiting = max_waiting
         self._ended: set[str] = set()
@@ -142,12 +160,15 @@ class Jobs:
         """Queue a job whose parameters are already checked.
 
         Raises:
-            TooManyJobsError: As many jobs wait as may.
+            TooManyJobsError: As many jobs wait as may. What `owner` returns may raise an error of its own.
             JournalError: It cannot be written, for example because the disk is full.
         """
+        owner = self._owner()
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         scope = msgspec.UNSET if self._scope.is_everything else self._scope
         job = Job(job_id, kind, msgspec.to_builtins(parameters), _now(), scope=scope)
+        if owner is not None:
+            job = msgspec.structs.replace(job, key_id=owner.key_id)
         hidden = self.directory / f".{job_id}"
         with translate_disk_errors("store the job"):
             try:
@@ -155,8 +176,10 @@ class Jobs:
                 _write(hidden, job)
                 with lock(self.directory / ".submitting"):
                     self._check_room()
+                    if owner is not None:
+                        owner.check(self._unended_count_of(owner.key_id))
                     hidden.rename(self.directory / job_id)
-            except (OSError, TooManyJobsError):
+            except Exception:
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
         return job
@@ -170,6 +193,16 @@ class Jobs:
             if job_id not in self._ended and self._has_ended(job_id):
                 self._ended.add(job_id)
             count += job_id not in self._ended
+        return count
+
+    def _unended_count_of(self, key_id: str) -> int:
+        """Return the number of jobs of a key that have not ended."""
+        count = 0
+        for job_id in self.ids():
+            if job_id not in self._ended:
+                with suppress(NotFoundError):  # removed meanwhile, or damaged
+                    job = self._read(job_id)
+                    count += job.key_id == key_id and job.state not in _ENDED
         return count
 
     def _has_ended(self, job_id: str) -> bool:
@@ -190,6 +223,11 @@ class Jobs:
     def ids(self) -> list[str]:
         """Return the ids of all jobs, the oldest first."""
         return sorted(path.name for path in self.directory.glob("*") if _ID.fullmatch(path.name))
+
+    def removed_ids(self) -> list[str]:
+        """Return the ids of jobs whose removal was interrupted."""
+        names = (path.name[1:] for path in self.directory.glob(".*"))
+        return sorted(name for name in names if _ID.fullmatch(name))
 
     def all(self) -> list[Job]:
         """Return all jobs, the newest first."""

@@ -32,7 +32,7 @@ COLUMNS = {
     "worker_number": ("number", "owner", "place", "host", "seen_ms"),
     "access_key": (
         "id", "hash", "name", "roles", "team", "models", "created_ms", "expires_ms", "revoked_ms",
-        "used_ms",
+        "used_ms", "limits",
     ),
 }  # fmt: skip
 """Columns of the tables that rows are written to, in the order of their values; the key comes first."""

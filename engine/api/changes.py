@@ -3,7 +3,8 @@
 from functools import partial
 from typing import Any
 
-from litestar import get, post, put
+import msgspec
+from litestar import Response, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
@@ -15,10 +16,12 @@ from quadriga.engine.api.responses import (
     NOT_READY,
     QUERY_ERRORS,
     UNKNOWN_MODEL,
+    error_response,
     options_route,
 )
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.proto.audit import note_number, note_target
+from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.changes.requests import (
     DeleteBody,
     FeedbackBody,
@@ -39,11 +42,23 @@ _METADATA = json_body(
     MetadataChange, "type", "target", set=f"{_KEYS} and their new values", remove=_KEYS
 )
 _FEEDBACK = json_body(FeedbackBody)
-_DELETE = json_body(DeleteBody, dry_run="Delete nothing", all="A filter may be left out")
+_DELETE = json_body(
+    DeleteBody,
+    dry_run="Delete nothing",
+    all="A filter may be left out",
+    erase="Remove the bytes, too, from the journal, the database, images, jobs and ClickHouse",
+)
+_NO_ERASURE = error_response("No such erasure")
 _FOREVER = "null keeps them for ever"
 _RETENTION = json_body(RetentionBody, inputs_days=_FOREVER, inferences_days=_FOREVER)
 
 _INFERENCE = "/api/inferences/{inference_id:str}"
+
+
+class ErasureList(msgspec.Struct, frozen=True):
+    """All erasures."""
+
+    erasures: list[ErasureReceipt]
 
 
 def change_routes(
@@ -105,13 +120,32 @@ def _other_routes(
         status_code=200,
         need="operate",
     )
-    async def delete_inferences(body: RawBody) -> DeletionResult:
-        """Delete inferences by a filter, newest first, or count which would be deleted."""
+    async def delete_inferences(body: RawBody) -> Response[DeletionResult]:
+        """Delete or erase inferences by a filter, or count which would be; 202 if an erasure goes on afterwards."""
         result = await threads.run(partial(changes.within(caller_scope()).delete_inferences, body))
         note_number(result.count)
         if decode_change(body, DeleteBody, "JSON").dry_run:
             note_target("dry run")
-        return result
+        status = 200
+        if isinstance(receipt := result.erasure, ErasureReceipt):
+            note_target(f"erasure {receipt.id} by {', '.join(receipt.fields) or 'all'}")
+            status = 200 if receipt.state == "complete" else 202
+        return Response(result, status_code=status)
+
+    @get("/api/erasures", sync_to_thread=True, need="operate")
+    def list_erasures() -> ErasureList:
+        """Return the receipts of all erasures, newest first."""
+        return ErasureList(changes.within(caller_scope()).erasures.all())
+
+    @get(
+        "/api/erasures/{erasure_id:str}",
+        sync_to_thread=True,
+        responses={404: _NO_ERASURE},
+        need="operate",
+    )
+    def get_erasure(erasure_id: FromPath[str]) -> ErasureReceipt:
+        """Return the receipt of an erasure."""
+        return changes.within(caller_scope()).erasures.read(erasure_id)
 
     @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     def get_retention(name: FromPath[str]) -> Retention:
@@ -124,4 +158,12 @@ def _other_routes(
         return await threads.run(partial(changes.within(caller_scope()).put_retention, name, body))
 
     options = options_route(path, "GET", "PUT")
-    return [give_feedback, delete_inferences, options, get_retention, put_retention]
+    return [
+        give_feedback,
+        delete_inferences,
+        list_erasures,
+        get_erasure,
+        options,
+        get_retention,
+        put_retention,
+    ]

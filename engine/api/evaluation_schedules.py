@@ -63,6 +63,10 @@ class EvaluationScheduleState(msgspec.Struct, frozen=True):
     version: str | None
     where: Any
     by: list[str]
+    top_k: list[int] | None
+    iou: list[float] | None
+    score: list[float] | None
+    bins: int | None
     metric: str | None
     reference: str | None
     at_least: float | None

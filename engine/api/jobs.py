@@ -10,6 +10,7 @@ from litestar.response import File
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
+from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.inferences import InferenceReader
@@ -41,6 +42,8 @@ def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[
     )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
+        if (quota := current_caller().quota) is not None:
+            quota.check_export()
         parameters = decode_parameters(body)
         inferences.within(caller_scope()).names.check_where(parameters.where)
         job = jobs.within(caller_scope()).submit("export", parameters)
@@ -68,7 +71,10 @@ def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[
     @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", audited=True, **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
-        path = jobs.within(caller_scope()).result(job_id)
+        visible_jobs, quota = jobs.within(caller_scope()), current_caller().quota
+        path = visible_jobs.result(job_id)
+        if quota is not None and visible_jobs.read(job_id).kind == "export":
+            quota.take_export(path.stat().st_size)
         media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         return File(path, filename=path.name, media_type=media_type)
 

@@ -166,7 +166,7 @@ def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[St
         "SELECT id, coalesce(length(annotations), 0) FROM truth"
         f" WHERE join_on = ? AND value = ? AND {_SCOPE} ORDER BY id DESC LIMIT ?"
     )
-    joins = _stated_joins(connection)
+    joins = stated_joins(connection)
     for subject in read_subjects(connection, [seq]):
         for join, value in join_values(subject, joins):
             values = (join, value, subject.task, subject.model, owner_of(subject.team), limit)
@@ -267,13 +267,13 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Link stored inferences to their ground truth again, as after a change of their metadata."""
-    if seqs and (joins := _stated_joins(connection)):
+    if seqs and (joins := stated_joins(connection)):
         _link(connection, read_subjects(connection, seqs), joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Link newly inserted inferences to statements that came before them."""
-    if joins := _stated_joins(connection):
+    if joins := stated_joins(connection):
         subjects = [
             Subject(
                 record.seq,
@@ -290,7 +290,7 @@ def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> N
         _link(connection, subjects, joins)
 
 
-def _stated_joins(connection: sa.Connection) -> set[str]:
+def stated_joins(connection: sa.Connection) -> set[str]:
     """Return the joins of all statements: few names, each found by one index lookup."""
     statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
     joins: list[str] = []

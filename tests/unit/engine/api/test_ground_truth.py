@@ -38,7 +38,11 @@ class Server:
             served=lambda: [*map(str.lower, TRUTHS), "other"],
         )
         changes = ChangeService(
-            store.inferences, store.journal, IdSource(worker), parse_metadata_value
+            store.inferences,
+            store.journal,
+            IdSource(worker),
+            read_metadata=parse_metadata_value,
+            erasures=store.erasures,
         )
         self.client = client_of(store_routes(store.inferences, changes))
 

@@ -57,7 +57,9 @@ class Teams:
         self.reader = reader
         reports = ReportStore(self.jobs)
         drift = DriftService(self.jobs, reader, BaselineStore(store.root / "baselines"))
-        changes = ChangeService(reader, store.journal, IdSource(0), parse_metadata_value)
+        changes = ChangeService(
+            reader, store.journal, IdSource(0), parse_metadata_value, erasures=store.erasures
+        )
         client = client_of(
             [
                 *store_routes(reader, changes),
@@ -467,3 +469,16 @@ def test_metadata_and_feedback_of_a_team_s_own_inferences_change(two: Teams):
     assert two.ok("POST", "inferences/1/feedback", {"kind": "thumbs", "value": 1}, team="a")
     dry = two.ok("POST", "inferences/delete", {"dry_run": True, "all": True}, team="b")
     assert dry["ids"] == ["5", "4", "3"]
+
+
+def test_who_sees_a_part_only_neither_erases_nor_sees_an_erasure(two: Teams) -> None:
+    everywhere = {"where": {"meta.a": 1}, "erase": True}
+    two.store.erasures.submit([], ["meta.a"], [])
+    for caller in ({"team": "a"}, {"models": ("m1",)}):
+        status, answer = two.ask("POST", "inferences/delete", everywhere, **caller)
+        assert status == 403
+        assert "expected a key for all teams and models to erase" in answer["error"]
+        assert two.ok("GET", "erasures", **caller) == {"erasures": []}
+        (erasure,) = two.ok("GET", "erasures")["erasures"]
+        status, answer = two.ask("GET", f"erasures/{erasure['id']}", **caller)
+        assert (status, "not found" in answer["error"]) == (404, True)

@@ -171,6 +171,29 @@ def test_a_window_is_compared_with_a_report(directory):
     assert last.reason == "expected an evaluation of OBJECT_DETECTION, got IMAGE_CLASSIFICATION"
 
 
+def test_a_metric_is_not_compared_with_one_of_other_thresholds(directory):
+    def error_report(number, **parameters):
+        error = Metric("ECE", 0.2, parameters, ci95=(0.1, 0.3))
+        return msgspec.structs.replace(report(number, 90), metrics=[error])
+
+    reference = ReferenceMetric("7", "IMAGE_CLASSIFICATION", error_report(7, bins=15).metrics[0])
+    compared = [{"bins": 15}, {"bins": 10}, {"bins": 15, "score": 0.4}]
+    for day, parameters in enumerate(compared, 1):
+        scheduled = window(day, reference=reference, metric="ECE")
+        record_window(directory, error_report(day, **parameters), MODEL, scheduled)
+    assert statuses(directory) == [("01", "ok"), ("02", "error"), ("03", "error")]
+    reason = read_history(directory, MODEL).windows[1].reason
+    assert reason == "expected ECE[bins=15], as in report 7, got ECE[bins=10]"
+
+
+def test_a_score_that_was_found_may_differ_from_the_reference(directory):
+    for day, score in enumerate((0.41, 0.43), 1):
+        found = Metric("F1", 0.8, {"score": score, "chosen": "best F1"}, ci95=(0.7, 0.9))
+        best = msgspec.structs.replace(report(day, 80), metrics=[found])
+        record_window(directory, best, MODEL, window(day, metric="F1[chosen=best F1]"))
+    assert statuses(directory) == [("01", "ok"), ("02", "ok")]
+
+
 def test_another_series_starts_anew(directory):
     for day, right in enumerate((95, 60), 1):
         record_window(directory, report(day, right), MODEL, window(day))

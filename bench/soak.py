@@ -1,8 +1,12 @@
 """A server at moderate load for a long time: memory, open files and threads of its processes, in one run or in pieces.
 
 All protocols ask all sample models; beside them run searches, statements of ground truth, drift and evaluation jobs,
-schedules of both for each model, exports, deletions and reloads of models. Each process is measured every few seconds. After the warm-up its memory must
-grow by less than 1 MB a minute in total, and descriptors and threads must stay as many as they were, else the status is 1.
+schedules of both for each model, exports, deletions and reloads of models. Each process is measured every few seconds.
+After the warm-up its memory must grow by less than 1 MB a minute in total, and descriptors and threads must stay as many
+as they were, else the status is 1.
+
+The writer's page cache of SQLite grows to 64 MiB before it is flat: with about 1.5 kB a record that is an hour at the default
+rate. In a shorter run the slope of the writer is that of its cache.
 
 Flags: `--minutes N` (120), `--warm-up N` (a sixth of it), `--rate N` requests a second (8), `--workers N` (1),
 `--folder DIR`: a data folder to keep, so that a later run goes on with it.

@@ -15,6 +15,7 @@ from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.errors import (
     InvalidRequest,
+    LimitReached,
     MethodNotAllowed,
     ProtocolError,
     TooLarge,
@@ -141,8 +142,10 @@ def error_response(
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), headers
     status: int = getattr(error, "status", 500)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", 1)))
+    if isinstance(error, LimitReached):
+        headers += error.headers
     if getattr(error, "closes", False):
         headers.append((b"connection", b"close"))
     if status == HTTPStatus.UNAUTHORIZED:

@@ -139,7 +139,8 @@ def model_names(serving: Serving) -> list[str]:
     return sorted({status.name for status in serving.model_statuses()})
 
 
-_Found = tuple[Mapping[str, Operation], Mapping[str, Any]]
+Match = tuple[Mapping[str, Operation], Mapping[str, Any]]
+"""The operations of a path, by verb, and the parameters in it."""
 
 
 class Dispatcher:
@@ -175,7 +176,7 @@ class Dispatcher:
         }
         self._recent = lru_cache(maxsize=256)(self._search)
 
-    def match(self, path: str, method: str | None = None) -> _Found | None:
+    def match(self, path: str, method: str | None = None) -> Match | None:
         """Return the operations of a path, by verb, and the path's parameters; None if no path matches.
 
         Paths that have the verb, if one is given, go before those that have not; among these a path without parameters
@@ -185,12 +186,12 @@ class Dispatcher:
             return self._search(path, method)
         return self._recent(path, method)  # the search takes 3 us
 
-    def _search(self, path: str, method: str | None) -> _Found | None:
+    def _search(self, path: str, method: str | None) -> Match | None:
         method = "GET" if method == "HEAD" else method
         fixed = self._fixed.get(path)
         if fixed is not None and method in (None, *fixed):
             return fixed, {}
-        fallback: _Found | None = None if fixed is None else (fixed, {})
+        fallback: Match | None = None if fixed is None else (fixed, {})
         for template, verbs in self._table:
             path_match = template.fullmatch(path)
             if path_match is not None and method in verbs:
@@ -200,7 +201,7 @@ class Dispatcher:
         return fallback
 
     async def respond(
-        self, match: _Found, scope: Scope, receive: Receive, send: Send, *, caller: Caller
+        self, match: Match, scope: Scope, receive: Receive, send: Send, *, caller: Caller
     ) -> None:
         """Respond to a request whose path `match` resolved; errors become responses, too."""
         verbs, parameters = match

@@ -1,9 +1,12 @@
 """The gate in front of every protocol: reads the key of a request, and finds whose it is."""
 
 from collections.abc import Callable
+from urllib.parse import unquote
 
-from quadriga.engine.access.key_ring import UNREAD, UNREAD_LOCAL, KeyRing
-from quadriga.proto.access import ANYBODY, STRANGER, Caller, presented_key
+import msgspec
+
+from quadriga.engine.access.key_ring import JOBS_KEY, UNREAD, UNREAD_LOCAL, KeyRing
+from quadriga.proto.access import ANYBODY, STRANGER, TEAM_HEADER, Caller, presented_key
 
 
 class KeyGate:
@@ -19,4 +22,9 @@ class KeyGate:
         if not self._keys.is_known:
             return UNREAD_LOCAL if self._keys.is_local else UNREAD
         text = presented_key(read_header)
-        return STRANGER if text is None else self._keys.find(text)
+        if text is None:
+            return STRANGER
+        caller = self._keys.find(text)
+        if caller.key_id == JOBS_KEY and (team := read_header(TEAM_HEADER)):
+            return msgspec.structs.replace(caller, team=unquote(team.decode("latin-1")))
+        return caller

@@ -43,6 +43,9 @@ PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
+LIMITS = (
+    "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
+)
 RUN_BY = {
     "SECURITY.md": [],
     "README.md": [
@@ -104,6 +107,7 @@ RUN_BY = {
         f" {HERE}the_embedding_is_named_as_the_page_shows",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
+    "docs/performance.md": [],
     "docs/protocols.md": [
         f"json {ENVELOPE}",
         f"json {ENVELOPE}",
@@ -137,6 +141,7 @@ RUN_BY = {
     ],
     "docs/security.md": [
         *[f"sh {KEYS}"] * 3,
+        *[f"{language} {LIMITS}" for language in ("sh", "http")],
         "sh tests/unit/engine/test_tls_files.py::test_the_certificates_of_the_page_are_accepted",
         "sh tests/e2e/test_tls.py::test_the_health_check_of_the_page_gets_in",
         f"Caddyfile {HERE}proxies_reach_the_ports_of_the_server",

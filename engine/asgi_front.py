@@ -1,5 +1,6 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -74,7 +75,10 @@ class AsgiFront:
             if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
                 await send_body(send, 204, b"", answer)
                 return
-        caller = self._gate.identify(headers.get)
+        if b"cookie" in headers and not self._rules.may_use_session(method, headers):
+            caller = self._gate.identify(without_cookies(headers))
+        else:
+            caller = self._gate.identify(headers.get)
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
         match = self._protocols.match(path, method)
@@ -89,6 +93,11 @@ class AsgiFront:
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
         request.route_scope = inner
         await self._routes(inner, receive, send)
+
+
+def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes | None]:
+    """Return what reads all headers but `Cookie`."""
+    return lambda name: None if name == b"cookie" else headers.get(name)
 
 
 def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:

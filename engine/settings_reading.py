@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
@@ -182,4 +183,24 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         parse_webhook_hosts(settings.webhook_hosts)
     except ValueError as error:
         raise SettingsError(f"{origins['webhook_hosts']}: {error}") from error
+    _check_sign_on(settings, origins)
     return settings
+
+
+def _check_sign_on(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Check the settings of single sign-on as far as they depend on each other.
+
+    Raises:
+        SettingsError: They cannot be used.
+    """
+    try:
+        entries = parse_role_entries(settings.oidc_roles)
+    except ValueError as error:
+        raise SettingsError(f"{origins['oidc_roles']}: oidc_roles: {error}") from error
+    if not settings.oidc_issuer:
+        return
+    if not settings.oidc_client_id or not entries:
+        missing = "oidc_roles" if settings.oidc_client_id else "oidc_client_id"
+        raise SettingsError(f"{missing} is required with oidc_issuer")
+    if settings.insecure:
+        raise SettingsError("expected oidc_issuer or insecure, got both")

@@ -46,6 +46,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     rights: frozenset[str] = frozenset()
     models: tuple[str, ...] = ()
     """Patterns of the models that the key is for, such as `shapes-*`; empty for all models."""
+    team: str = ""
+    """Team whose records the caller sees and makes; empty for all."""
     refusal: str = NO_KEY
     """Why the caller has no rights: the text of the error, for a caller without rights."""
     is_known: bool = True

@@ -29,7 +29,12 @@ from quadriga.engine.sign_on.log_in import (
     ProviderAway,
     own_path,
 )
-from quadriga.engine.sign_on.sessions import SESSION_COOKIE, STATE_COOKIE, Session, cookie_value
+from quadriga.engine.sign_on.sessions import (
+    SESSION_COOKIE,
+    STATE_COOKIE,
+    PersonSession,
+    cookie_value,
+)
 from quadriga.engine.sign_on.sign_on import NoRole, SignOn
 from quadriga.proto.access import STRANGER, Caller, current_caller
 from quadriga.proto.audit import Audit, Notes, Visit
@@ -151,7 +156,7 @@ class _Console:
                 lambda: self._sign_on.begin_session(begun, sent.get("code"), sent.get("error"))
             )
         except LogInError as error:
-            caller = Caller(name=error.name if isinstance(error, NoRole) else STRANGER.name)
+            caller = error.caller if isinstance(error, NoRole) else STRANGER
             self._audit.refuse(visit(caller, error.detail[:_MAX_REASON]), 400)
             _log.warning("request %s: a log-in failed: %s", request_id, error.detail)
             status = 503 if isinstance(error, ProviderAway) else 400
@@ -187,7 +192,7 @@ class _Console:
             provider=urlsplit(self._sign_on.issuer).netloc,
         )
 
-    def _session(self, request: PageRequest) -> Session | None:
+    def _session(self, request: PageRequest) -> PersonSession | None:
         return self._sign_on.sessions.find(_cookies(request))
 
     def _origin(self, request: PageRequest) -> str:

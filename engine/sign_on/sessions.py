@@ -19,7 +19,7 @@ SESSION_COOKIE = "__Host-quadriga-session"
 STATE_COOKIE = "__Host-quadriga-login"
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True, rename={"expires_s": "exp"}):
+class PersonSession(msgspec.Struct, frozen=True, kw_only=True, rename={"expires_s": "exp"}):
     """What the cookie of a session says; its owner can read it, and not change it."""
 
     id: str
@@ -51,9 +51,9 @@ class Sessions:
         self._seconds = max(1, round(hours * 3600))
         self._is_ended = is_ended
 
-    def begin(self, caller: Caller, roles: tuple[str, ...]) -> tuple[Session, str]:
+    def begin(self, caller: Caller, roles: tuple[str, ...]) -> tuple[PersonSession, str]:
         """Return a new session of a caller, and the value of its cookie."""
-        session = Session(
+        session = PersonSession(
             id=secrets.token_hex(16),
             key_id=caller.key_id,
             name=caller.name,
@@ -63,10 +63,10 @@ class Sessions:
         )
         return session, self._seal.close(session)
 
-    def find(self, cookies: bytes | None) -> Session | None:
+    def find(self, cookies: bytes | None) -> PersonSession | None:
         """Return the session of a header `Cookie`; None if there is none, or it has ended."""
         text = cookie_value(cookies, SESSION_COOKIE)
-        session = self._seal.open(text, Session) if text else None
+        session = self._seal.open(text, PersonSession) if text else None
         if session is None or time.time() >= session.expires_s or self._is_ended(session.id):
             return None
         return session

@@ -8,10 +8,10 @@ import msgspec
 from quadriga.engine.claim_roles import granted, parse_role_entries
 from quadriga.engine.settings import Settings
 from quadriga.engine.sign_on.log_in import LogIn, LogInError, LogInState
-from quadriga.engine.sign_on.people import caller_of_claims, person_name
+from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.engine.sign_on.provider import BadToken, KeysAway, Provider
 from quadriga.engine.sign_on.seals import Seal, server_key
-from quadriga.engine.sign_on.sessions import Session, Sessions
+from quadriga.engine.sign_on.sessions import PersonSession, Sessions
 from quadriga.proto.access import STRANGER, Caller
 
 EndSession = Callable[[str, str, int], None]
@@ -20,9 +20,9 @@ EndSession = Callable[[str, str, int], None]
 class NoRole(LogInError):
     """The provider knows the person, and the setting gives them no role here."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} has no role here. Ask who runs this server.", "no role")
-        self.name = name
+    def __init__(self, caller: Caller) -> None:
+        super().__init__(f"{caller.name} has no role here. Ask who runs this server.", "no role")
+        self.caller = caller
 
 
 class SignOn:
@@ -65,7 +65,7 @@ class SignOn:
 
     def begin_session(
         self, begun: LogInState, code: str | None, problem: str | None = None
-    ) -> tuple[Session, str]:
+    ) -> tuple[PersonSession, str]:
         """Return the session of the person whom the provider has sent back, and the value of its cookie.
 
         Args:
@@ -80,11 +80,11 @@ class SignOn:
             detail = f"the provider says {problem or 'nothing'!r:.100}"
             raise LogInError("The provider did not let you in.", detail)
         claims = self.log_in.claims(begun, code)
-        roles, _ = granted(self._entries, claims)
+        caller, (roles, _) = caller_of_claims(claims, self._entries), granted(self._entries, claims)
         if not roles:
-            raise NoRole(person_name(claims))
-        return self.sessions.begin(caller_of_claims(claims, self._entries), tuple(sorted(roles)))
+            raise NoRole(caller)
+        return self.sessions.begin(caller, tuple(sorted(roles)))
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: PersonSession) -> None:
         """Let a session count no more."""
         self._end_session(session.id, session.name, session.expires_s * 1000)

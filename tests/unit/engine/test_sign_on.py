@@ -1,13 +1,17 @@
 """Roles by claims, sealed texts, sessions, and where a log-in may lead."""
 
+import subprocess
+import sys
 import time
 
 import msgspec
 import pytest
 
 from quadriga.engine.access.browsers import BrowserRules
+from quadriga.engine.app import Application
 from quadriga.engine.claim_roles import granted, parse_role_entries
 from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.sign_on.log_in import own_path
 from quadriga.engine.sign_on.people import caller_of_claims, person_id, person_name
 from quadriga.engine.sign_on.seals import Seal, server_key
@@ -188,3 +192,20 @@ def test_a_session_counts_with_the_mark_of_an_own_page(method, headers, counts):
     rules = BrowserRules(Settings(cors_origins="https://friend"))
     given = {name.encode(): value.encode() for name, value in {"host": "here", **headers}.items()}
     assert rules.may_use_session(method, given) is counts
+
+
+def test_without_the_extra_the_error_names_what_to_type(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "quadriga.engine.api.console", None)
+    settings = Settings(data=str(tmp_path), oidc_issuer="https://login.example.org")
+    with pytest.raises(SettingsError, match=r"pip install 'quadriga\[oidc\]'"):
+        Application(settings)
+
+
+def test_a_server_without_a_provider_loads_nothing_of_it():
+    script = (
+        "import sys, quadriga.engine.app; print({'jwt', 'authlib', 'httpx2'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"

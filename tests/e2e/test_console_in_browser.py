@@ -11,9 +11,11 @@ from tests.oidc_provider import ProviderProcess
 from tests.onnx_models import doubling
 from tests.server_process import ServerProcess
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-SESSION_S = 12
+SESSION_S = 25
+"""Enough for what one session does here, also on a machine that has no time."""
+
 ATTEMPTS = """(async () => {
   const server = %r, outcomes = [];
   for (const [path, options] of [

@@ -65,7 +65,8 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 
 # Benchmarks use the servers and models of the tests.
 bench: export PYTHONPATH := $(CURDIR)
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, embeddings, the store, and evaluation
+bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each protocol, embeddings, the store, and evaluation
+	@$(BIN)/python bench/path_cost.py
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/gate_cost.py
 	@$(BIN)/python bench/protocol_cost.py

@@ -18,7 +18,10 @@ from litestar.openapi import OpenAPIConfig
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.key_counts import KeyCounts
+from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
+from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
@@ -68,6 +71,7 @@ from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
+from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
@@ -101,6 +105,7 @@ class Application:
         host: What the worker gives to its models.
         internal_key: Key with which the server's own jobs send requests.
         tls_files: Certificate and key of gRPC; None without TLS.
+        key_counts: What the keys have used, shared with the other workers.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -116,11 +121,16 @@ class Application:
         host: ModelHost | None = None,
         internal_key: str = "",
         tls_files: RenewedFiles | None = None,
+        key_counts: KeyCounts | None = None,
     ) -> None:
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
-        self._keys = None if settings.insecure else KeyRing(settings, internal_key, first_key)
+        self._keys = (
+            None
+            if settings.insecure
+            else KeyRing(settings, internal_key, first_key, counts=key_counts)
+        )
         self._sign_on, console = _open_sign_on(settings, self._keys, self._audit)
         self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys, self._sign_on)
         self._host = msgspec.structs.replace(
@@ -139,7 +149,7 @@ class Application:
         )
         recorder: Recorder | None = None
         self._ids: WorkerIds | None = None
-        self._jobs = Jobs(settings.jobs_directory, settings.max_waiting_jobs)
+        self._jobs = Jobs(settings.jobs_directory, settings.max_waiting_jobs, owner=job_owner)
         self._queries = BoundedThreads(
             "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
         )
@@ -195,6 +205,7 @@ class Application:
         handlers.append(
             metrics_route(
                 PrometheusMetrics(self.pipeline, VERSION, self._counters),
+                KeyMetrics(self._keys),
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
             )
@@ -379,7 +390,10 @@ def _open_store(
     recorder = Recorder(
         ids.source, journal, blobs, settings=settings, engine_version=VERSION, embed=embed
     )
-    changes = ChangeService(inferences, journal, ids.source, parse_metadata_value)
+    erasures = Erasures(settings.erasures_directory)
+    changes = ChangeService(
+        inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
+    )
     change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
@@ -393,19 +407,19 @@ def _open_store(
             ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),
-            *job_routes(jobs, inferences.names),
+            *job_routes(jobs, inferences),
             bulk_inference_route(
                 jobs,
-                inferences.names,
+                inferences,
                 settings.bulk_folder,
                 lambda: "" if tls_files is None else tls_files.own_problem,
             ),
-            *evaluation_routes(jobs, inferences.names),
+            *evaluation_routes(jobs, inferences, reports),
             *drift_routes(drift),
             *model_routes(repository.served_versions, inferences, reports, drift),
-            *schedule_routes(settings.drift_directory, inferences.names, hosts),
+            *schedule_routes(settings.drift_directory, inferences, hosts),
             *evaluation_schedule_routes(
-                settings.evaluation_directory, inferences.names, reports, hosts=hosts
+                settings.evaluation_directory, inferences, reports, hosts=hosts
             ),
         ],
     )

@@ -139,6 +139,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Addresses or networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto count, separated by commas. Default: none."
         ),
     ] = ""
+    key_limits: Annotated[
+        str,
+        Meta(
+            description="Limits of keys that have none of their own, separated by commas, such as requests=100/second,concurrency=8. Default: none."
+        ),
+    ] = ""
     open_metrics: Annotated[bool, Meta(description="Answer /metrics without a key.")] = False
     audit_days: Annotated[
         int,
@@ -555,6 +561,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def evaluation_directory(self) -> Path:
         """Folder of evaluation schedules, their history, and undelivered alerts."""
         return Path(self.data) / "evaluation"
+
+    @property
+    def erasures_directory(self) -> Path:
+        """Folder of the receipts of erasures."""
+        return Path(self.data) / "erasures"
 
     @property
     def archives_directory(self) -> Path:

@@ -12,6 +12,7 @@ from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.key_texts import SESSION, AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
+from quadriga.store.scope import check_team
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
@@ -68,7 +69,9 @@ def create_key(
     name: str,
     roles: Sequence[str],
     models: Sequence[str] = (),
+    team: str = "",
     expires_in_ms: int | None = None,
+    limits: str = "",
 ) -> tuple[AccessKey, str]:
     """Store a new key; return it, and its text, which is nowhere else.
 
@@ -77,13 +80,16 @@ def create_key(
         name: What people call it.
         roles: Its roles, at least one.
         models: Patterns of the models that it is for; empty for all.
+        team: Team that it belongs to; empty for none.
         expires_in_ms: Milliseconds until it expires; None for never.
+        limits: Its limits as a text; empty for the default of each server.
 
     Raises:
-        StoreError: A text cannot be stored.
+        StoreError: A text cannot be stored, or the team is no name of one.
     """
     if len(name) > _MAX_NAME or not name.isprintable():
         raise StoreError(f"expected a name of at most {_MAX_NAME} printable characters")
+    check_team(team)
     key_id, text = make_key()
     with engine.begin() as connection:
         created_ms = clock_ms(connection)
@@ -92,9 +98,11 @@ def create_key(
             hash=hash_key(text),
             name=name,
             roles=tuple(roles),
+            team=team,
             models=tuple(models),
             created_ms=created_ms,
             expires_ms=None if expires_in_ms is None else created_ms + expires_in_ms,
+            limits=limits,
         )
         _insert(connection, key)
     return key, text
@@ -110,8 +118,16 @@ def revoke_key(engine: sa.Engine, key_id: str) -> AccessKey:
         return key
 
 
+def limit_key(engine: sa.Engine, key_id: str, limits: str) -> AccessKey:
+    """Replace the limits of a key by a text; empty for the default. Raises NotFoundError for an unknown id."""
+    with engine.begin() as connection:
+        key = msgspec.structs.replace(_find(connection, key_id), limits=limits)
+        _update(connection, key)
+        return key
+
+
 def rotate_key(engine: sa.Engine, key_id: str, overlap_ms: int) -> tuple[AccessKey, str]:
-    """Store a new key with the rights and the end of another, which goes on for a while.
+    """Store a new key with the rights, the limits and the end of another, which goes on for a while.
 
     Args:
         engine: The database, open for writing.
@@ -171,5 +187,5 @@ def _insert(connection: sa.Connection, key: AccessKey) -> None:
 
 
 def _update(connection: sa.Connection, key: AccessKey) -> None:
-    statement = "UPDATE access_key SET expires_ms = ?, revoked_ms = ? WHERE id = ?"
-    execute(connection, statement, (key.expires_ms, key.revoked_ms, key.id))
+    statement = "UPDATE access_key SET expires_ms = ?, revoked_ms = ?, limits = ? WHERE id = ?"
+    execute(connection, statement, (key.expires_ms, key.revoked_ms, key.limits, key.id))

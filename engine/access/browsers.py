@@ -11,6 +11,7 @@ import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from quadriga.engine.access.key_ring import is_loopback
 from quadriga.engine.settings import Settings
@@ -39,6 +40,7 @@ class BrowserRules:
             origin.rstrip("/").lower().encode() for origin in _split(settings.cors_origins)
         }
         self._is_local = is_loopback(settings.host)
+        self._is_our_host = lru_cache(maxsize=64)(self._names_us)
 
     def check(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Check where a request comes from.
@@ -120,8 +122,8 @@ class BrowserRules:
             (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
         ]
 
-    def _is_our_host(self, host: bytes) -> bool:
-        """Whether a request names this server.
+    def _names_us(self, host: bytes) -> bool:
+        """Whether a `Host` names this server.
 
         Without a list, a server on a loopback address has the names of such addresses, as others may be pointed at it.
         One that others reach has any name: who reaches it needs a key, which browsers do not send by themselves.

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from typing import Protocol
+from urllib.parse import unquote
 
-from quadriga.engine.access.key_ring import UNREAD, UNREAD_LOCAL, KeyRing
-from quadriga.proto.access import ANYBODY, STRANGER, Caller, presented_key
+import msgspec
+
+from quadriga.engine.access.key_ring import JOBS_KEY, UNREAD, UNREAD_LOCAL, KeyRing
+from quadriga.proto.access import ANYBODY, STRANGER, TEAM_HEADER, Caller, presented_key
 
 
 class People(Protocol):
@@ -38,11 +41,17 @@ class KeyGate:
             return self._people.caller_of_token(text)
         if not self._keys.is_known:
             return UNREAD_LOCAL if self._keys.is_local else UNREAD
-        if text is not None:
-            return self._keys.find(text)
-        if self._people is not None and (cookies := read_header(b"cookie")):
-            return self._people.caller_of_cookies(cookies) or STRANGER
-        return STRANGER
+        if text is None:
+            return self._caller_of_session(read_header(b"cookie"))
+        caller = self._keys.find(text)
+        if caller.key_id == JOBS_KEY and (team := read_header(TEAM_HEADER)):
+            return msgspec.structs.replace(caller, team=unquote(team.decode("latin-1")))
+        return caller
+
+    def _caller_of_session(self, cookies: bytes | None) -> Caller:
+        if self._people is None or not cookies:
+            return STRANGER
+        return self._people.caller_of_cookies(cookies) or STRANGER
 
 
 def is_token(text: str) -> bool:

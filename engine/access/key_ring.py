@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from quadriga.engine.access.key_counts import KeyCounts
+from quadriga.engine.access.quotas import KeyQuota, KeyQuotas, KeyUse
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import (
@@ -33,6 +35,8 @@ REFRESH_S = 2.0
 
 FIRST_KEY_FILE = "admin.key"
 COPY_FILE = "keys.json"
+JOBS_KEY = "jobs"
+"""Id of the key with which the server's own jobs send requests."""
 
 _NOTE_USES_S = 60.0
 _RETRY_S = 0.2
@@ -51,6 +55,7 @@ class KeyRing:
         settings: Settings of the server.
         internal_key: Key of the server's own jobs, which send requests; empty for none.
         on_first_key: Called with the id of the first key when it was made.
+        counts: What the keys have used, shared with the other workers.
     """
 
     def __init__(
@@ -58,7 +63,10 @@ class KeyRing:
         settings: Settings,
         internal_key: str = "",
         on_first_key: Callable[[str], None] = lambda _: None,
+        *,
+        counts: KeyCounts | None = None,
     ) -> None:
+        self._quotas = KeyQuotas(counts or KeyCounts(1), settings.key_limits)
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
@@ -67,7 +75,7 @@ class KeyRing:
         self._fixed = [
             AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=roles)
             for name, text, roles in (
-                ("jobs", internal_key, ("infer",)),
+                (JOBS_KEY, internal_key, ("infer",)),
                 ("admin_key", settings.admin_key, ("admin",)),
             )
             if text
@@ -189,6 +197,7 @@ class KeyRing:
                     text = "the keys are those that were read last: %s"
                     _log.warning(text, full_text(error), exc_info=not is_expected)
                 failing = str(error)
+            self._quotas.refusals.flush()
             if time.monotonic() >= note_at_s:
                 self._note_uses()
                 note_at_s = time.monotonic() + _NOTE_USES_S
@@ -209,11 +218,25 @@ class KeyRing:
                 key_id=key.id,
                 rights=frozenset(right for role in key.roles for right in ROLES.get(role, ())),  # type: ignore[call-overload]  # a role of a newer version has no rights here
                 models=key.models,
+                team=key.team,
+                quota=self._quota(key),
             )
             for key in valid.values()
         }
+        self._quotas.keep(valid)
         self._valid = valid
-        self._has_keys = any(key.name != "jobs" for key in keys)
+        self._has_keys = any(key.name != JOBS_KEY for key in keys)
+
+    def _quota(self, key: AccessKey) -> KeyQuota | None:
+        """Return the quota of a key; None for that of the server's own jobs. Keys of files have no limits."""
+        if key.name == "jobs" and key in self._fixed:
+            return None
+        is_stored = key not in self._fixed and key.name != FIRST_KEY_FILE
+        return self._quotas.quota(key, has_default=is_stored)
+
+    def key_uses(self) -> list[KeyUse]:
+        """Return what each key has used since the start of the server, for metrics."""
+        return self._quotas.uses()
 
     def _first_key(self) -> Iterable[AccessKey]:
         with suppress(OSError):

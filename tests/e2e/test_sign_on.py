@@ -459,7 +459,7 @@ def test_sessions_outlive_workers_and_are_shared_by_servers_with_one_key(tmp_pat
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"oidc-roles": "groups=ops"}, "oidc_roles: expected CLAIM:VALUE=ROLE"),
+        ({"oidc-roles": "groups=ops"}, "OIDC_ROLES: expected CLAIM:VALUE=ROLE"),
         ({"oidc-roles": ""}, "oidc_roles is required with oidc_issuer"),
         ({"oidc-client-id": ""}, "oidc_client_id is required with oidc_issuer"),
         ({"oidc-issuer": "http://login.example.org"}, "oidc_issuer"),

@@ -43,6 +43,9 @@ PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
+LIMITS = (
+    "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
+)
 RUN_BY = {
     "SECURITY.md": [],
     "README.md": [
@@ -137,6 +140,7 @@ RUN_BY = {
     ],
     "docs/security.md": [
         *[f"sh {KEYS}"] * 3,
+        *[f"{language} {LIMITS}" for language in ("sh", "http")],
         "sh tests/unit/engine/test_tls_files.py::test_the_certificates_of_the_page_are_accepted",
         "sh tests/e2e/test_tls.py::test_the_health_check_of_the_page_gets_in",
         f"Caddyfile {HERE}proxies_reach_the_ports_of_the_server",
@@ -144,6 +148,7 @@ RUN_BY = {
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",
+        *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
     "docs/store.md": [

@@ -103,7 +103,7 @@ def list_keys(**options: Any) -> None:
         Column("name", min_width=8, overflow="fold"),
         *(
             Column(name, overflow="fold")
-            for name in ("roles", "for", "limits", "state", "made", "last use")
+            for name in ("roles", "for", "limits", "state", "last use")
         ),
         padding=0,  # so that it fits a terminal of 80 columns
     )
@@ -115,7 +115,6 @@ def list_keys(**options: Any) -> None:
             _subject(key),
             key.limits.replace(",", ", ") or "default",
             _state(key),
-            _day(key.created_ms),
             _day(key.used_ms),
         )
     Console().print(table if keys else "no keys")

@@ -100,18 +100,21 @@ def list_keys(**options: Any) -> None:
         return
     table = Table(
         Column("id", min_width=12),
-        *("name", "roles", "team", "models", "limits", "state", "made", "last use"),
+        Column("name", min_width=8, overflow="fold"),
+        *(
+            Column(name, overflow="fold")
+            for name in ("roles", "for", "limits", "state", "last use")
+        ),
+        padding=0,  # so that it fits a terminal of 80 columns
     )
     for key in keys:
         table.add_row(
             key.id,
             key.name,
             ", ".join(key.roles),
-            key.team,
-            ", ".join(key.models) or "all",
+            _subject(key),
             key.limits.replace(",", ", ") or "default",
             _state(key),
-            _day(key.created_ms),
             _day(key.used_ms),
         )
     Console().print(table if keys else "no keys")
@@ -218,6 +221,12 @@ def _public(key: AccessKey) -> dict[str, Any]:
         "revoked_at": _time(key.revoked_ms),
         "used_at": _time(key.used_ms),
     }
+
+
+def _subject(key: AccessKey) -> str:
+    """Return what a key is for: its team, if it has one, and its models."""
+    models = ", ".join(key.models) or "all"
+    return f"{key.team}: {models}" if key.team else models
 
 
 def _state(key: AccessKey) -> str:

@@ -14,13 +14,17 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from quadriga.engine.access.audit import AuditTrail, WatchedRequest
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.settings import Settings
-from quadriga.proto.access import Need, OpenGate, admit
+from quadriga.engine.sign_on.sessions import SESSION_COOKIE
+from quadriga.engine.sign_on.sign_on import SignOn
+from quadriga.proto.access import Caller, Need, OpenGate, admit
 from quadriga.proto.errors import LimitReached
 from quadriga.store.access_keys import create_key
 from quadriga.store.audit.log import AuditLog
@@ -31,6 +35,8 @@ KEYS = 1000
 WORKERS = 2
 CALLS = 50_000
 ROUNDS = 7
+
+Headers = list[tuple[bytes, bytes]]
 
 
 def cpu_us(call: Callable[[], object]) -> float:
@@ -59,10 +65,25 @@ def main() -> None:
         headers += [(b"content-length", b"12345"), (b"content-type", b"application/json")]
         headers += [(b"authorization", f"Bearer {texts[KEYS // 2]}".encode())]
 
-        for name, gate in (("no keys needed", OpenGate()), (f"{KEYS} keys", KeyGate(ring))):
+        people = msgspec.structs.replace(
+            settings,
+            oidc_issuer="https://login.invalid",
+            oidc_client_id="x",
+            oidc_roles="a:b=infer",
+        )
+        sign_on = SignOn(people, ring.is_ended, ring.end_session)
+        caller = Caller(name="mara", key_id="oidc-1")
+        cookie = f"{SESSION_COOKIE}={sign_on.sessions.begin(caller, ('infer',))[1]}".encode()
+        with_session = [*headers[:-1], (b"sec-fetch-site", b"same-origin"), (b"cookie", cookie)]
+        for name, gate, sent in (
+            ("no keys needed", OpenGate(), headers),
+            (f"{KEYS} keys", KeyGate(ring), headers),
+            ("beside log-in", KeyGate(ring, sign_on), headers),
+            ("a session", KeyGate(ring, sign_on), with_session),
+        ):
 
-            def decide(gate: OpenGate | KeyGate = gate) -> None:
-                admit(gate.identify(dict(headers).get), "infer")
+            def decide(gate: OpenGate | KeyGate = gate, sent: Headers = sent) -> None:
+                admit(gate.identify(dict(sent).get), "infer")
 
             print(f"{name:16} {cpu_us(decide):6.2f} us a request")
         ring.close()

@@ -55,6 +55,7 @@ from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.store_access import open_reader
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
@@ -130,7 +131,8 @@ class Application:
             if settings.insecure
             else KeyRing(settings, internal_key, first_key, counts=key_counts)
         )
-        self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys)
+        self._sign_on, console = _open_sign_on(settings, self._keys, self._audit)
+        self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys, self._sign_on)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             isolation=settings.isolation,
@@ -208,7 +210,7 @@ class Application:
                 need="nothing" if settings.open_metrics else "monitor",
             )
         )
-        handlers.append(audit_route(settings.audit_directory))
+        handlers += [audit_route(settings.audit_directory), *console]
         app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)
         protocols = Dispatcher(
             self.pipeline,
@@ -273,6 +275,8 @@ class Application:
                 self._audit_log.start()
             if self._keys is not None:
                 self._keys.start()
+            if self._sign_on is not None:
+                self._sign_on.provider.start()
             if self._ids is not None:
                 assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
                 retry_until_done("find the newest id", assign, wait)
@@ -325,10 +329,31 @@ class Application:
         self.pipeline.close()
         if self._ids is not None:
             self._ids.close()
+        if self._sign_on is not None:
+            self._sign_on.provider.close()
         if self._keys is not None:
             self._keys.close()
         if self._audit_log is not None:
             self._audit_log.close()
+
+
+def _open_sign_on(settings: Settings, keys: KeyRing | None, audit: Audit) -> tuple[Any, list[Any]]:
+    """Return what knows people and the tokens of machines, and its routes; None and no route without a provider.
+
+    Raises:
+        SettingsError: The extra is not installed.
+    """
+    if keys is None or not settings.oidc_issuer:
+        return None, []
+    try:
+        from quadriga.engine.api.console import console_routes  # noqa: PLC0415 - it is an extra
+        from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise SettingsError(
+            f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"
+        ) from error
+    sign_on = SignOn(settings, keys.is_ended, keys.end_session)
+    return sign_on, console_routes(sign_on, audit, settings.public_url)
 
 
 def _open_store(

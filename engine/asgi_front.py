@@ -1,6 +1,6 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -79,7 +79,7 @@ class AsgiFront:
             if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
                 await send_body(send, 204, b"", answer)
                 return
-        caller = self._gate.identify(headers.get)
+        caller = self._gate.identify(self._reader(method, headers))
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
         match = self._protocols.match(path, method)
@@ -108,6 +108,14 @@ class AsgiFront:
         finally:
             quota.end()
 
+    def _reader(
+        self, method: str, headers: Mapping[bytes, bytes]
+    ) -> Callable[[bytes], bytes | None]:
+        """Return what reads the headers for the gate: without cookies that the browser may have added by itself."""
+        if b"cookie" in headers and not self._rules.may_use_session(method, headers):
+            return without_cookies(headers)
+        return headers.get
+
     async def _answer(
         self,
         request: WatchedRequest,
@@ -127,6 +135,11 @@ class AsgiFront:
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
         request.route_scope = inner
         await self._routes(inner, receive, send)
+
+
+def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes | None]:
+    """Return what reads all headers but `Cookie`."""
+    return lambda name: None if name == b"cookie" else headers.get(name)
 
 
 def body_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
@@ -167,6 +168,7 @@ def _toml(path: Path) -> dict[str, Any]:
 _PARSED: Mapping[str, Callable[[str], object]] = {
     "webhook_hosts": parse_webhook_hosts,
     "key_limits": lambda text: parse_limits(split_limits(text)),
+    "oidc_roles": parse_role_entries,
 }
 """Settings with a form of their own, and what reads it; raises ValueError."""
 
@@ -191,4 +193,20 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
             parse(getattr(settings, name))
         except ValueError as error:
             raise SettingsError(f"{origins[name]}: {error}") from error
+    _check_sign_on(settings)
     return settings
+
+
+def _check_sign_on(settings: Settings) -> None:
+    """Check the settings of single sign-on as far as they depend on each other.
+
+    Raises:
+        SettingsError: They cannot be used.
+    """
+    if not settings.oidc_issuer:
+        return
+    if not settings.oidc_client_id or not parse_role_entries(settings.oidc_roles):
+        missing = "oidc_roles" if settings.oidc_client_id else "oidc_client_id"
+        raise SettingsError(f"{missing} is required with oidc_issuer")
+    if settings.insecure:
+        raise SettingsError("expected oidc_issuer or insecure, got both")

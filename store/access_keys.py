@@ -10,18 +10,57 @@ import sqlalchemy as sa
 
 from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.key_texts import AccessKey, hash_key, make_key
+from quadriga.store.key_texts import SESSION, AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
 from quadriga.store.scope import check_team
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
+_IS_SESSION = f"substr(id, 1, {len(SESSION)}) = '{SESSION}'"
 
 
 def read_keys(connection: sa.Connection) -> list[AccessKey]:
     """Return all keys, the oldest first."""
-    rows = fetch_all(connection, f"{_SELECT} ORDER BY created_ms, id")
-    return [_from_row(row) for row in rows]
+    statement = f"{_SELECT} WHERE NOT {_IS_SESSION} ORDER BY created_ms, id"
+    return [_from_row(row) for row in fetch_all(connection, statement)]
+
+
+def read_ended_sessions(connection: sa.Connection) -> list[AccessKey]:
+    """Return the sessions that were ended before their time, as keys that are revoked."""
+    statement = f"{_SELECT} WHERE {_IS_SESSION} ORDER BY created_ms, id"
+    return [_from_row(row) for row in fetch_all(connection, statement)]
+
+
+def end_session(engine: sa.Engine, session_id: str, *, name: str, expires_ms: int) -> None:
+    """Note that a session counts no more; those whose time is over are removed.
+
+    Args:
+        engine: The database, open for writing.
+        session_id: Its id.
+        name: Name of the person.
+        expires_ms: Time at which it would have ended.
+    """
+    key_id = SESSION + session_id
+    with engine.begin() as connection:
+        now_ms = clock_ms(connection)
+        # A day longer than needed, for servers with other clocks.
+        over = (now_ms - 86_400_000,)
+        execute(
+            connection,
+            f"DELETE FROM access_key WHERE {_IS_SESSION} AND expires_ms < ?",
+            over,
+        )
+        if execute(connection, "SELECT 1 FROM access_key WHERE id = ?", (key_id,)).fetchall():
+            return
+        session = AccessKey(
+            id=key_id,
+            hash="",
+            name=name,
+            created_ms=now_ms,
+            revoked_ms=now_ms,
+            expires_ms=expires_ms,
+        )
+        _insert(connection, session)
 
 
 def create_key(

@@ -9,6 +9,8 @@ import secrets
 import msgspec
 
 PREFIX = "quadriga-"
+SESSION = "session-"
+"""Beginning of the id under which a session that was ended stands among the keys, without rights; no key has it."""
 
 
 class AccessKey(msgspec.Struct, frozen=True, kw_only=True):

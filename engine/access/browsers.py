@@ -83,6 +83,24 @@ class BrowserRules:
         ):  # a link on another page may lead here; what it shows, that page cannot read
             raise Forbidden("expected a request of a page of this server, got one of another site")
 
+    def may_use_session(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
+        """Check whether a browser marks a request, which `check` lets pass, as one of a page of this server or of its user.
+
+        Browsers add the cookie of a session by themselves, so it counts with such a mark only.
+        """
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if (
+            origin is not None
+            and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
+        ):
+            return False  # one of cors_origins
+        if site == b"same-origin" or (site is None and origin is not None):
+            return True
+        return site is not None and method in (
+            "GET",
+            "HEAD",
+        )  # a visit, as other sites may do nothing else
+
     def shared_with(self, headers: Mapping[bytes, bytes]) -> Headers:
         """Return the headers that let a page of another origin read the response; none for others."""
         origin = headers.get(b"origin")

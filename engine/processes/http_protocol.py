@@ -118,7 +118,7 @@ class HttpProtocol(HttpToolsProtocol):
     def call_on_disconnect(self, callback: Callable[[], object] | None) -> None:
         """Call a function if the client leaves before its request, which has been read, is answered; None to call none.
 
-        It takes the place of a task that waits for the end, which would cost more than the rest of a small request.
+        It takes the place of a task that waits for the end; `write_soon` has what both gained.
         """
         self._on_disconnect = callback
         if callback is not None and self.transport.is_closing():
@@ -129,8 +129,8 @@ class HttpProtocol(HttpToolsProtocol):
     def write_soon(self, data: bytes) -> None:
         """Write a part of a response, together with what follows in the same turn of the event loop.
 
-        Each call of the system costs as much as a tenth of a small request, and headers and body would take two: with one
-        a tiny binary request takes 0.05 ms less CPU of 0.41.
+        A call of the system costs as much as a tenth of a small request, and headers and body would take two. With one, and
+        `call_on_disconnect`, a tiny binary request takes 0.36 ms of CPU instead of 0.41.
         """
         self._unsent.append(data)
         if len(self._unsent) > 1:
@@ -199,7 +199,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
         """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
 
-        Most bodies come whole. To wait for one, with a timer, takes a tiny binary request 0.015 ms.
+        Most bodies come whole, and to receive one under a timer takes 5 us more.
         """
         if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
             return None

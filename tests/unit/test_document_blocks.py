@@ -107,6 +107,7 @@ RUN_BY = {
         f" {HERE}the_embedding_is_named_as_the_page_shows",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
+    "docs/performance.md": [],
     "docs/protocols.md": [
         f"json {ENVELOPE}",
         f"json {ENVELOPE}",
@@ -151,6 +152,7 @@ RUN_BY = {
         *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
+    "docs/team.md": ["sh tests/e2e/test_team_page.py::test_two_teams_share_a_server_as_the_page_says"] * 9,
     "docs/store.md": [
         f"{language} {STORE}"
         for language in ("", "json", "", "sh", "json", *["sh"] * 4, "json", "sh", "sh", "", "json", "sh", "json", *["sh"] * 3)

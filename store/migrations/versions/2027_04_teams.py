@@ -22,9 +22,9 @@ DROP TABLE model;
 ALTER TABLE new_model RENAME TO model;
 CREATE TABLE new_retention (
     model TEXT NOT NULL,                -- name, of all versions
-    team TEXT DEFAULT '' NOT NULL,      -- whose inferences the rule is for, empty for those of every team
     inputs_days REAL,                   -- NULL is for ever
     inferences_days REAL,               -- NULL is for ever
+    team TEXT DEFAULT '' NOT NULL,      -- whose inferences the rule is for, empty for those of every team
     CONSTRAINT pk_retention PRIMARY KEY (model, team)
 ) STRICT;
 INSERT INTO new_retention (model, inputs_days, inferences_days)

@@ -13,9 +13,9 @@ ALTER TABLE new_model RENAME TO model;
 
 CREATE TABLE new_retention (
     model TEXT NOT NULL,
-    team TEXT DEFAULT '' NOT NULL,
     inputs_days REAL,
     inferences_days REAL,
+    team TEXT DEFAULT '' NOT NULL,
     CONSTRAINT pk_retention PRIMARY KEY (model, team)
 ) STRICT;
 

@@ -52,6 +52,8 @@ class ServerProcess:
         self.host = ""
         self.tls: SSLContext | None = None
         """Context of connections to a server with `--tls-certificate`."""
+        self.environment: dict[str, str] = {}
+        """Variables of its environment besides those of this process."""
         self.grpc = ""
         """`host:port` of gRPC, where there is one."""
         self.log = data.parent / f"{data.name}.log"
@@ -65,6 +67,7 @@ class ServerProcess:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
+                env={**os.environ, **self.environment},
                 start_new_session=True,
             )
         assert self.process.stdout is not None

@@ -1,15 +1,19 @@
 """Scenes of what the store stands on: its database, its disk, the clock, and the bits of its files."""
 
+import re
 import shutil
 import sqlite3
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from quadriga.store.clock import MAX_LEAD_MS
+from quadriga.store.ids import time_ms
 from tests.drill.client import ACKNOWLEDGED, BUSY
-from tests.drill.outcomes import Result, count_lost_and_twice, stored_rows
+from tests.drill.outcomes import Outcome, Result, count_lost_and_twice, stored_rows
 from tests.drill.trial import Drill, Trial
 from tests.server_process import ServerProcess
 
@@ -17,6 +21,8 @@ OUTAGES = 10
 FULL_DISKS = 5
 TMPFS_BYTES = 48 * 1024 * 1024
 BIT_FLIPS = 5
+CLOCK_JUMPS = (400 * 86_400, -3600, 7200, -400 * 86_400)
+"""Seconds by which a clock is wrong for a moment."""
 
 
 def database_outages(drill: Drill) -> Result:
@@ -88,13 +94,44 @@ def _fill(path: Path) -> None:
                 continue
 
 
-def clock_jumps(_: Drill) -> Result:
-    """Set the clock forward and back; the clock of a machine is not the drill's to set."""
-    return Result(
-        "clock jumps",
-        "none",
-        note="skipped: needs libfaketime; tests/unit/store/test_clock.py sets a clock of its own",
-    )
+def clock_jumps(drill: Drill) -> Result:
+    """Set the clock of a server's processes forward and back under load; ids must not run ahead of the true time."""
+    library, clock = drill.folder / "wrong-clock.so", drill.folder / "clock"
+    source = Path(__file__).with_name("wrong_clock.c")
+    try:
+        command = ["cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        note = "skipped: needs a C compiler; tests/unit/store/test_clock.py sets a clock of its own"
+        return Result("clock jumps", "none", note=note)
+    clock.write_bytes(bytes(8))
+    server = drill.server("clock-jumps")
+    server.environment = {"LD_PRELOAD": str(library), "DRILL_CLOCK": str(clock)}
+    trial = Trial(drill, "clock jumps", [server]).start()
+    try:
+        for jump in CLOCK_JUMPS:
+            for wrong_by_s in (jump, 0):
+                with clock.open("r+b", buffering=0) as file:
+                    file.write(struct.pack("=q", wrong_by_s))
+                trial.load.wait_for(30)
+                time.sleep(1.0)
+        metrics = server.request("GET", "/metrics")[2].decode()
+        seen = re.search(r"^quadriga_store_clock_jumps_total (\S+)$", metrics, re.MULTILINE)
+        jumps = float(seen[1]) if seen else 0.0
+        trial.notes.append(f"{jumps:.0f} jumps seen by the server")
+
+        def check(outcomes: list[Outcome]) -> str:
+            given = [int(outcome.text) for outcome in outcomes if outcome.kind == ACKNOWLEDGED]
+            lead_s = time_ms(max(given)) / 1000 - time.time()
+            if lead_s > MAX_LEAD_MS / 1000:
+                return f"ids are {lead_s:.0f} s ahead"
+            return "" if jumps else "the server saw no jump"
+
+        harm = f"{len(CLOCK_JUMPS)} times forward or back by up to 400 days"
+        return trial.finish(harm, check=check)
+    except BaseException:
+        trial.abandon()
+        raise
 
 
 def flipped_journal_bits(drill: Drill) -> Result:

@@ -14,6 +14,7 @@ from quadriga.engine.model import Model
 from quadriga.engine.quantization.quantizer import Feeds
 from quadriga.engine.quantization.stored_images import ImageToRun, read_images
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
+from quadriga.monitor.evaluation.intervals import MIN_UNITS
 from quadriga.monitor.evaluation.limits import find_metric, is_error, name_of, written
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluatedImage
@@ -154,6 +155,8 @@ def judge(quality: Quality, tolerance: float) -> Verdict:
     worst = bounds[0] if sign > 0 else bounds[1]
     if loss > tolerance:
         return Verdict(False, f"it loses {loss:.4f} {quality.metric}, more than {tolerance:g}")
+    if worst is None and not loss and quality.images >= MIN_UNITS:
+        return Verdict(True, f"it gives the same {quality.metric} on every resample")
     if worst is None:
         return Verdict(
             False,

@@ -55,9 +55,11 @@ def find_source(text: str, root: Path | None) -> SourceVersion:
         LoadError: There is no such model.
         QuantizationError: It is an archive, or a package of several graphs.
     """
-    path, version = Path(text), None
+    path = Path(text)
+    version: str | None = None
     if not path.exists():
-        text, _, version = text.partition("@")
+        text, _, named = text.partition("@")
+        version = named or None
         path = Path(text)
     if path.exists():
         folder, version = _folder_of(path.resolve(), version)

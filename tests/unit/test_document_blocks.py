@@ -147,6 +147,7 @@ RUN_BY = {
         *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
+    "docs/speed.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
     "docs/store.md": [
         f"{language} {STORE}"
         for language in ("", "json", "", "sh", "json", *["sh"] * 4, "json", "sh", "sh", "", "json", "sh", "json", *["sh"] * 3)

@@ -62,6 +62,11 @@ def run_options() -> Any:
     return onnxruntime.RunOptions()
 
 
+def available_providers() -> list[str]:
+    """Return the execution providers of the installed onnxruntime, in its order of preference."""
+    return list(onnxruntime.get_available_providers())
+
+
 class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is opened, and how it is run."""
 

@@ -1,9 +1,7 @@
 """Two versions of a model on the same images: how good, how fast, and whether the new one may take the old one's place."""
 
-import math
-import statistics
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,6 +9,7 @@ import msgspec
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_inference import ImageModel, infer_images
 from quadriga.engine.model import Model
+from quadriga.engine.paired_times import median_factor, time_in_turns
 from quadriga.engine.quantization.quantizer import Feeds
 from quadriga.engine.quantization.stored_images import ImageToRun, read_images
 from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
@@ -27,10 +26,6 @@ MAX_PAIRS = 200
 """Maximum pairs of runs that are timed."""
 
 MAX_TIMING_S = 20.0
-_MIN_PAIRS = 6
-"""Smallest number of pairs whose ratios have an interval of their median."""
-
-_WARM_UP_PAIRS = 3
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,46 +169,22 @@ def judge(quality: Quality, tolerance: float) -> Verdict:
 
 def compare_speed(original: ImageGraph, candidate: ImageGraph, feeds: Sequence[Feeds]) -> Speed:
     """Time runs of two graphs on the same inputs, at least one, in turns."""
-    graphs = [original, candidate]
-    wall_s: tuple[list[float], list[float]] = ([], [])
-    cpu_s: tuple[list[float], list[float]] = ([], [])
-    for pair in range(_WARM_UP_PAIRS):
-        for graph in graphs:
-            graph.run_feeds(feeds[pair % len(feeds)])
-    end_s = time.monotonic() + MAX_TIMING_S
-    for pair in range(MAX_PAIRS):
-        if pair >= _MIN_PAIRS and time.monotonic() > end_s:
-            break
-        for index in (0, 1) if pair % 2 else (1, 0):
-            started_s, started_cpu_s = time.perf_counter(), time.process_time()
-            graphs[index].run_feeds(feeds[pair % len(feeds)])
-            cpu_s[index].append(time.process_time() - started_cpu_s)
-            wall_s[index].append(time.perf_counter() - started_s)
-    factors = [old / max(new, 1e-9) for old, new in zip(*cpu_s, strict=True)]
+    before, after = time_in_turns(
+        [partial(_run_one, graph, feeds) for graph in (original, candidate)],
+        max_rounds=MAX_PAIRS,
+        max_s=MAX_TIMING_S,
+    )
+    factor, interval = median_factor(before.cpu_s, after.cpu_s)
     return Speed(
-        original_ms=_median_ms(wall_s[0]),
-        candidate_ms=_median_ms(wall_s[1]),
-        original_cpu_ms=_median_ms(cpu_s[0]),
-        candidate_cpu_ms=_median_ms(cpu_s[1]),
-        factor=round(statistics.median(factors), 3),
-        factor_ci95=median_interval(factors),
-        pairs=len(factors),
+        original_ms=before.ms,
+        candidate_ms=after.ms,
+        original_cpu_ms=before.cpu_ms,
+        candidate_cpu_ms=after.cpu_ms,
+        factor=factor,
+        factor_ci95=interval,
+        pairs=len(before.cpu_s),
     )
 
 
-def _median_ms(seconds: Iterable[float]) -> float:
-    return round(statistics.median(seconds) * 1000, 3)
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a median by the ranks of the values; None of fewer than six.
-
-    Source: Conover, Practical Nonparametric Statistics, 3.2: normal approximation of the binomial ranks.
-    """
-    count, ordered = len(values), sorted(values)
-    if count < _MIN_PAIRS:
-        return None
-    half_width = 1.96 * math.sqrt(count) / 2
-    low = max(0, math.floor(count / 2 - half_width) - 1)
-    high = min(count - 1, math.ceil(count / 2 + half_width))
-    return round(ordered[low], 3), round(ordered[high], 3)
+def _run_one(graph: ImageGraph, feeds: Sequence[Feeds], number: int) -> None:
+    graph.run_feeds(feeds[number % len(feeds)])

@@ -57,15 +57,14 @@ def test_a_version_in_int8_is_written_only_if_it_is_as_good(tmp_path):
         assert server.call("GET", f"/v2/models/{MODEL}")[1]["versions"] == ["1"]  # nobody asked yet
         assert server.call("POST", f"/v2/repository/models/{MODEL}/load", {})[0] == 200
         assert server.call("GET", f"/v2/models/{MODEL}")[1]["versions"] == ["2", "1"]
-        labels = [prediction["class_label"] for prediction in _predictions(server, image)]
-        before = _predictions(server, image, "/versions/1")
-        assert labels == [prediction["class_label"] for prediction in before]
+        labels = [
+            [prediction["class_label"] for prediction in _predictions(server, image, version)]
+            for version in ("", "/versions/2", "/versions/1")
+        ]
+        assert labels[0]
+        assert labels[0] == labels[1] == labels[2]
 
 
-def _predictions(server, image, version=""):
-    headers = {"Content-Type": "application/octet-stream"}
-    url = f"/v2/models/{MODEL}{version}/infer"
-    status, _, body = server.request("POST", url, image, headers)
-    assert status == 200, body
-    data = json.loads(body)["outputs"][0]["data"]
-    return [json.loads(item) if isinstance(item, str) else item for item in data[0]]
+def _predictions(server, image, version):
+    (predictions,) = server.infer(f"{MODEL}{version}", image)["data"]
+    return json.loads(predictions) if isinstance(predictions, str) else predictions

@@ -1,6 +1,6 @@
 import pytest
 
-from quadriga.engine.quantization.judgement import Quality, judge, median_interval
+from quadriga.engine.quantization.judgement import Quality, judge
 
 
 def quality(difference, ci95, *, metric="AP[iou=0.5]", images=100):
@@ -38,12 +38,3 @@ def test_a_version_is_accepted_if_it_cannot_lose_more_than_the_tolerance(
     verdict = judge(measured, 0.01)
     assert verdict.accepted is accepted
     assert reason in verdict.reason
-
-
-@pytest.mark.parametrize(
-    ("values", "interval"),
-    [([], None), ([1.0] * 5, None), ([2.0] * 6, (2.0, 2.0)), (range(100), (39, 60))],
-    ids=["none", "five", "equal", "a hundred"],
-)
-def test_the_interval_of_a_median_lies_between_ranks(values, interval):
-    assert median_interval([float(value) for value in values]) == interval

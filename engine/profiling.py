@@ -128,7 +128,7 @@ def profile_model(
         height=image.height,
         cores=os.cpu_count() or 1,
         threads=runtime.intra_op_threads,
-        providers=runtime.providers,
+        providers=model.session.providers,
         stages=stages,
         total_ms=round(total_ms, 3),
         variants=variants,
@@ -193,7 +193,7 @@ def _measure_threads(model: Model, path: Path, feeds: Any, seconds: float) -> li
 
 def _measure_providers(model: Model, path: Path, feeds: Any, seconds: float) -> list[Variant]:
     """Time a run by each other provider that is installed."""
-    present = model.recognition.written.runtime.providers
+    present = model.session.providers
     graphs: dict[str, ImageGraph] = {}
     failed = []
     for name in available_providers():

@@ -65,7 +65,8 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 
 # Benchmarks use the servers and models of the tests.
 bench: export PYTHONPATH := $(CURDIR)
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, embeddings, the store, and evaluation
+bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each protocol, embeddings, the store, and evaluation
+	@$(BIN)/python bench/path_cost.py
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/gate_cost.py
 	@$(BIN)/python bench/protocol_cost.py
@@ -94,7 +95,7 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
 # Of the image; rouge-score comes as source alone, and Ray has images of its own.
-EXTRAS := clickhouse parquet postgres s3
+EXTRAS := clickhouse oidc parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote

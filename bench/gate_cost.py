@@ -1,11 +1,12 @@
 """Cost of the gate and of the audit log on the way of a request, in microseconds of CPU.
 
-The gate reads the key and decides, with and without keys. The audit log looks at each answer, writes the line of a
+The gate reads the key and decides, with and without keys; limits are counted for two workers. The audit log looks at each answer, writes the line of a
 change, and sums refusals.
 
 python bench/gate_cost.py
 """
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,18 +14,29 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from quadriga.engine.access.audit import AuditTrail, WatchedRequest
 from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.settings import Settings
-from quadriga.proto.access import Need, OpenGate, admit
+from quadriga.engine.sign_on.sessions import SESSION_COOKIE
+from quadriga.engine.sign_on.sign_on import SignOn
+from quadriga.proto.access import Caller, Need, OpenGate, admit
+from quadriga.proto.errors import LimitReached
 from quadriga.store.access_keys import create_key
 from quadriga.store.audit.log import AuditLog
 from quadriga.store.database import migrate, writer_engine
+from quadriga.store.key_limits import parse_limits, split_limits
 
 KEYS = 1000
+WORKERS = 2
 CALLS = 50_000
 ROUNDS = 7
+
+Headers = list[tuple[bytes, bytes]]
 
 
 def cpu_us(call: Callable[[], object]) -> float:
@@ -53,14 +65,54 @@ def main() -> None:
         headers += [(b"content-length", b"12345"), (b"content-type", b"application/json")]
         headers += [(b"authorization", f"Bearer {texts[KEYS // 2]}".encode())]
 
-        for name, gate in (("no keys needed", OpenGate()), (f"{KEYS} keys", KeyGate(ring))):
+        people = msgspec.structs.replace(
+            settings,
+            oidc_issuer="https://login.invalid",
+            oidc_client_id="x",
+            oidc_roles="a:b=infer",
+        )
+        sign_on = SignOn(people, ring.is_ended, ring.end_session)
+        caller = Caller(name="mara", key_id="oidc-1")
+        cookie = f"{SESSION_COOKIE}={sign_on.sessions.begin(caller, ('infer',))[1]}".encode()
+        with_session = [*headers[:-1], (b"sec-fetch-site", b"same-origin"), (b"cookie", cookie)]
+        for name, gate, sent in (
+            ("no keys needed", OpenGate(), headers),
+            (f"{KEYS} keys", KeyGate(ring), headers),
+            ("beside log-in", KeyGate(ring, sign_on), headers),
+            ("a session", KeyGate(ring, sign_on), with_session),
+        ):
 
-            def decide(gate: OpenGate | KeyGate = gate) -> None:
-                admit(gate.identify(dict(headers).get), "infer")
+            def decide(gate: OpenGate | KeyGate = gate, sent: Headers = sent) -> None:
+                admit(gate.identify(dict(sent).get), "infer")
 
             print(f"{name:16} {cpu_us(decide):6.2f} us a request")
         ring.close()
+        measure_limits()
         measure_audit(Path(folder) / "audit", headers)
+
+
+def measure_limits() -> None:
+    """Measure and print what the limits of a key add to a request that is admitted, and to one that is refused."""
+    counts, refusals = KeyCounts(WORKERS), RefusalLog()
+    logging.getLogger("quadriga.limits").setLevel(logging.ERROR)
+    rates = "requests=999999999/second,concurrency=8,bytes=999TB/hour"
+    cases = {
+        "no limits": "",
+        "concurrency": "concurrency=8",
+        "requests": "requests=999999999/second",
+        "all at the door": f"{rates},jobs=4,export-bytes=10GB/day,stored-bytes=50GB/day",
+        "refused": "requests=1/day",
+    }
+    for name, text in cases.items():
+        limits = parse_limits(split_limits(text))
+        quota = KeyQuota(counts, refusals, key_id=name, name=name, limits=limits)
+
+        def count(quota: KeyQuota = quota) -> None:
+            with suppress(LimitReached):
+                quota.begin(12345)
+                quota.end()
+
+        print(f"limits: {name:16} {cpu_us(count):6.2f} us a request")
 
 
 def measure_audit(folder: Path, headers: list[tuple[bytes, bytes]]) -> None:

@@ -154,12 +154,12 @@ def detector_requests() -> list[bytes]:
     return [http_request(MODEL, {"inputs": [image_input(image)]}) for image in images]
 
 
-def resident_mib(server: ServerProcess) -> float:
-    """Sum the resident memory of all processes of a server, in MiB."""
+def private_mib(server: ServerProcess) -> float:
+    """Sum the memory of all processes of a server in MiB, without the pages of files, such as the database."""
     total = 0
     for pid in server.child_pids():
         status = Path(f"/proc/{pid}/status").read_text()
-        match = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+        match = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
         total += int(match[1]) if match else 0
     return total / 1024
 
@@ -176,14 +176,14 @@ def measure_overload(server: ServerProcess, arguments: argparse.Namespace) -> No
     """Print the goodput at a multiple of the peak beside the peak."""
     requests = detector_requests()
     peak = find_peak(server, arguments)
-    before, memory = refused(server), resident_mib(server)
+    before, memory = refused(server), private_mib(server)
     rate = peak.rate * arguments.times
     memories = []
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         load = {"rate": rate, "seconds": arguments.seconds}
         running = pool.apply_async(_run_load, (server.host, requests, load))
         while not running.ready():
-            memories.append(resident_mib(server))
+            memories.append(private_mib(server))
             running.wait(1)
         outcome = running.get()
     counted = refused(server) - before
@@ -201,7 +201,7 @@ def measure_overload(server: ServerProcess, arguments: argparse.Namespace) -> No
     quarter, half = memories[len(memories) // 4], memories[len(memories) // 2]
     print(
         f"  memory {memory:.0f} MiB before, {quarter:.0f} after a quarter of the time, {half:.0f} after half, "
-        f"{resident_mib(server):.0f} after, {max(memories):.0f} at most"
+        f"{private_mib(server):.0f} after, {max(memories):.0f} at most"
     )
 
 

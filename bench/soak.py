@@ -1,8 +1,12 @@
 """A server at moderate load for a long time: memory, open files and threads of its processes, in one run or in pieces.
 
 All protocols ask all sample models; beside them run searches, statements of ground truth, drift and evaluation jobs,
-exports, deletions and reloads of models. Each process is measured every few seconds. After the warm-up its memory must
-grow by less than 1 MB a minute in total, and descriptors and threads must stay as many as they were, else the status is 1.
+schedules of both for each model, exports, deletions and reloads of models. Each process is measured every few seconds.
+After the warm-up its memory must grow by less than 1 MB a minute in total, and descriptors and threads must stay as many
+as they were, else the status is 1.
+
+The writer's page cache of SQLite grows to 64 MiB before it is flat: with about 1.5 kB a record that is an hour at the default
+rate. In a shorter run the slope of the writer is that of its cache.
 
 Flags: `--minutes N` (120), `--warm-up N` (a sixth of it), `--rate N` requests a second (8), `--workers N` (1),
 `--folder DIR`: a data folder to keep, so that a later run goes on with it.
@@ -168,6 +172,26 @@ class Load:
         return str(status)
 
 
+def set_schedules(server: ServerProcess) -> None:
+    """Let the drift of each model be compared every five minutes, and its answers be evaluated every hour."""
+    for model in MODELS.values():
+        for kind, every in (("drift", "5m"), ("evaluation", "1h")):
+            body = {"every": every, "delay": "1m"}
+            status, answer = server.call("PUT", f"/api/models/{model}/{kind}-schedule", body)
+            if status != 200:
+                raise SystemExit(f"{kind} schedule of {model}: {status} {answer}")
+
+
+def examined_windows(server: ServerProcess) -> Iterator[str]:
+    """Describe how many windows of the schedules have been examined, by kind."""
+    for kind in ("drift", "evaluation"):
+        histories = [
+            server.call("GET", f"/api/models/{model}/{kind}")[1]["windows"]
+            for model in MODELS.values()
+        ]
+        yield f"{sum(map(len, histories))} windows of {kind} schedules"
+
+
 def intervals_s(rate: float) -> dict[str, float]:
     """Return how often each kind of request is sent, seconds."""
     return {
@@ -255,6 +279,7 @@ def report(usages: list[Usage]) -> bool:
 def soak(server: ServerProcess, minutes: float, warm_up: float, rate: float) -> bool:
     """Put load on a server; return whether its usage stayed as it was after the warm-up."""
     stop, usages = threading.Event(), []
+    set_schedules(server)
     with Client(server.grpc) as grpc:
         load = Load(server, grpc)
         threads = [
@@ -279,6 +304,7 @@ def soak(server: ServerProcess, minutes: float, warm_up: float, rate: float) -> 
                 thread.join()
     for outcome, count in sorted(load.outcomes.items()):
         print(f"{count:8}  {outcome}")
+    print("; ".join(examined_windows(server)))
     return report([usage for usage in usages if usage.minute >= warm_up])
 
 
@@ -294,6 +320,7 @@ def main() -> None:
     warm_up = arguments.minutes / 6 if arguments.warm_up is None else arguments.warm_up
     with ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
         flags = ("--grpc-port", "0", "--workers", str(arguments.workers))
         server = stack.enter_context(ServerProcess(folder / "data", SAMPLE_MODELS, *flags))
         is_flat = soak(server, arguments.minutes, warm_up, arguments.rate)

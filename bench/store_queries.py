@@ -14,7 +14,7 @@ the queries; `--repeats N` and `--seconds S` bound what is asked of each.
 import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ from quadriga.store.database import ReaderPool, execute
 from quadriga.store.errors import QueryTimeoutError
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader, QueryRequest
+from quadriga.store.records import InferenceRecord
 
 KINDS = ("sqlite", "postgresql")
 LIMIT = 50
@@ -304,13 +305,19 @@ class Bench:
         return starts[-1]
 
 
-def prepare(url: str, kind: str, arguments: argparse.Namespace) -> None:
-    """Make the store, if it was not made before."""
+def prepare(
+    url: str,
+    kind: str,
+    arguments: argparse.Namespace,
+    stored: Iterator[InferenceRecord] | None = None,
+) -> None:
+    """Make the store, of these records or the usual ones, if it was not made before."""
     made = arguments.folder / f"{kind}-{arguments.records}"
     if made.exists():
         return
     begun = time.perf_counter()
-    done = build(url, arguments.folder / f"{kind}-writer", records(arguments.records))
+    made_records = records(arguments.records) if stored is None else stored
+    done = build(url, arguments.folder / f"{kind}-writer", made_records)
     if not url.startswith("sqlite"):
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:

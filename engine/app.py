@@ -18,7 +18,10 @@ from litestar.openapi import OpenAPIConfig
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.key_counts import KeyCounts
+from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
+from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
@@ -52,6 +55,7 @@ from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.store_access import open_reader
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
@@ -67,6 +71,7 @@ from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
+from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
@@ -100,6 +105,7 @@ class Application:
         host: What the worker gives to its models.
         internal_key: Key with which the server's own jobs send requests.
         tls_files: Certificate and key of gRPC; None without TLS.
+        key_counts: What the keys have used, shared with the other workers.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -115,12 +121,18 @@ class Application:
         host: ModelHost | None = None,
         internal_key: str = "",
         tls_files: RenewedFiles | None = None,
+        key_counts: KeyCounts | None = None,
     ) -> None:
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
-        self._keys = None if settings.insecure else KeyRing(settings, internal_key, first_key)
-        self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys)
+        self._keys = (
+            None
+            if settings.insecure
+            else KeyRing(settings, internal_key, first_key, counts=key_counts)
+        )
+        self._sign_on, console = _open_sign_on(settings, self._keys, self._audit)
+        self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys, self._sign_on)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             isolation=settings.isolation,
@@ -137,7 +149,7 @@ class Application:
         )
         recorder: Recorder | None = None
         self._ids: WorkerIds | None = None
-        self._jobs = Jobs(settings.jobs_directory, settings.max_waiting_jobs)
+        self._jobs = Jobs(settings.jobs_directory, settings.max_waiting_jobs, owner=job_owner)
         self._queries = BoundedThreads(
             "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
         )
@@ -193,11 +205,12 @@ class Application:
         handlers.append(
             metrics_route(
                 PrometheusMetrics(self.pipeline, VERSION, self._counters),
+                KeyMetrics(self._keys),
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
             )
         )
-        handlers.append(audit_route(settings.audit_directory))
+        handlers += [audit_route(settings.audit_directory), *console]
         app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)
         protocols = Dispatcher(
             self.pipeline,
@@ -262,6 +275,8 @@ class Application:
                 self._audit_log.start()
             if self._keys is not None:
                 self._keys.start()
+            if self._sign_on is not None:
+                self._sign_on.provider.start()
             if self._ids is not None:
                 assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
                 retry_until_done("find the newest id", assign, wait)
@@ -314,10 +329,31 @@ class Application:
         self.pipeline.close()
         if self._ids is not None:
             self._ids.close()
+        if self._sign_on is not None:
+            self._sign_on.provider.close()
         if self._keys is not None:
             self._keys.close()
         if self._audit_log is not None:
             self._audit_log.close()
+
+
+def _open_sign_on(settings: Settings, keys: KeyRing | None, audit: Audit) -> tuple[Any, list[Any]]:
+    """Return what knows people and the tokens of machines, and its routes; None and no route without a provider.
+
+    Raises:
+        SettingsError: The extra is not installed.
+    """
+    if keys is None or not settings.oidc_issuer:
+        return None, []
+    try:
+        from quadriga.engine.api.console import console_routes  # noqa: PLC0415 - it is an extra
+        from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise SettingsError(
+            f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"
+        ) from error
+    sign_on = SignOn(settings, keys.is_ended, keys.end_session)
+    return sign_on, console_routes(sign_on, audit, settings.public_url)
 
 
 def _open_store(
@@ -354,7 +390,10 @@ def _open_store(
     recorder = Recorder(
         ids.source, journal, blobs, settings=settings, engine_version=VERSION, embed=embed
     )
-    changes = ChangeService(inferences, journal, ids.source, parse_metadata_value)
+    erasures = Erasures(settings.erasures_directory)
+    changes = ChangeService(
+        inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
+    )
     change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
@@ -368,19 +407,19 @@ def _open_store(
             ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),
-            *job_routes(jobs, inferences.names),
+            *job_routes(jobs, inferences),
             bulk_inference_route(
                 jobs,
-                inferences.names,
+                inferences,
                 settings.bulk_folder,
                 lambda: "" if tls_files is None else tls_files.own_problem,
             ),
-            *evaluation_routes(jobs, inferences.names),
+            *evaluation_routes(jobs, inferences, reports),
             *drift_routes(drift),
             *model_routes(repository.served_versions, inferences, reports, drift),
-            *schedule_routes(settings.drift_directory, inferences.names, hosts),
+            *schedule_routes(settings.drift_directory, inferences, hosts),
             *evaluation_schedule_routes(
-                settings.evaluation_directory, inferences.names, reports, hosts=hosts
+                settings.evaluation_directory, inferences, reports, hosts=hosts
             ),
         ],
     )

@@ -1,5 +1,6 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -9,10 +10,14 @@ from quadriga.engine.access.browsers import BrowserRules
 from quadriga.proto.access import Gate, set_current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
-from quadriga.proto.errors import Forbidden
-from quadriga.proto.http import error_response, send_body
+from quadriga.proto.errors import Forbidden, ProtocolError
+from quadriga.proto.http import error_request_id, error_response, send_body
 from quadriga.proto.intake import Intake
-from quadriga.proto.operations import Dispatcher
+from quadriga.proto.operations import Dispatcher, Match
+from quadriga.proto.quota import UNKNOWN_SIZE, Quota
+
+_MAX_DIGITS = 18
+"""Digits of a length that are read."""
 
 
 class AsgiFront:
@@ -74,16 +79,57 @@ class AsgiFront:
             if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
                 await send_body(send, 204, b"", answer)
                 return
-        caller = self._gate.identify(headers.get)
+        caller = self._gate.identify(self._reader(method, headers))
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
         match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model
             match = self._protocols.match(full_path, method) or match
+        verb = "GET" if method == "HEAD" else method
+        operation = None if match is None else match[0].get(verb)
+        if operation is not None:
+            request.need = operation.need
+        quota = caller.quota
+        if quota is None or (operation is not None and operation.need == "nothing"):
+            await self._answer(request, match, path, scope=scope, receive=receive, send=send)
+            return
+        try:
+            rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
+        except ProtocolError as error:
+            request_id = error_request_id(headers.get(b"x-request-id"))
+            await send_body(send, *error_response(error, request_id))
+            return
+        try:
+            if b"transfer-encoding" in headers:
+                receive = _counted(quota, receive)
+            if rate_headers:
+                send = _with_headers(send, list(rate_headers), unless=b"ratelimit")
+            await self._answer(request, match, path, scope=scope, receive=receive, send=send)
+        finally:
+            quota.end()
+
+    def _reader(
+        self, method: str, headers: Mapping[bytes, bytes]
+    ) -> Callable[[bytes], bytes | None]:
+        """Return what reads the headers for the gate: without cookies that the browser may have added by itself."""
+        if b"cookie" in headers and not self._rules.may_use_session(method, headers):
+            return without_cookies(headers)
+        return headers.get
+
+    async def _answer(
+        self,
+        request: WatchedRequest,
+        match: Match | None,
+        path: str,
+        *,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Let the protocol that has the path, or else the routes, answer a request."""
+        method = str(scope.get("method"))
         if match is not None:
-            operation = match[0].get(method)
-            request.need = "nothing" if operation is None else operation.need
-            await self._protocols.respond(match, scope, receive, send, caller=caller)
+            await self._protocols.respond(match, scope, receive, send, caller=request.caller)
             return
         method = "GET" if method == "HEAD" else method  # the server drops the body itself
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
@@ -91,10 +137,46 @@ class AsgiFront:
         await self._routes(inner, receive, send)
 
 
-def _with_headers(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes | None]:
+    """Return what reads all headers but `Cookie`."""
+    return lambda name: None if name == b"cookie" else headers.get(name)
+
+
+def body_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
+    """Return how many bytes the body of a request has, as it announces them.
+
+    It is 0 for a body of more than `max_bytes`, which is refused without being read, and `UNKNOWN_SIZE` for one whose
+    size is not announced.
+    """
+    length = headers.get(b"content-length", b"")
+    if length.isdigit():
+        size = int(length[:_MAX_DIGITS])
+        return 0 if len(length) > _MAX_DIGITS or size > max_bytes else size
+    return UNKNOWN_SIZE if b"transfer-encoding" in headers else 0
+
+
+def _counted(quota: Quota, receive: Receive) -> Receive:
+    """Count the bytes of a body that was not announced, as they arrive."""
+
+    async def receive_counted() -> Any:
+        message = await receive()
+        if message["type"] == "http.request":
+            quota.add_bytes(len(message["body"]))
+        return message
+
+    return receive_counted
+
+
+def _with_headers(
+    send: Send, headers: list[tuple[bytes, bytes]], *, unless: bytes | None = None
+) -> Send:
+    """Add headers to the response, unless it has a certain one."""
+
     async def send_more(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *headers]
+            present = message.get("headers", [])
+            if unless is None or all(name.lower() != unless for name, _ in present):
+                message["headers"] = [*present, *headers]
         await send(message)
 
     return send_more

@@ -37,8 +37,6 @@ from quadriga.engine.tensor_block import HEADER_BYTES, TensorBlock
 _STOP_INTERVAL_S = 0.02
 _OOM_SCORE = "700"
 """Makes the kernel end this process before the server, if the machine has no memory left."""
-_NICENESS = 5
-"""Lets the worker go first where there are too few cores, also while this process starts."""
 _MAX_REASON_CHARACTERS = 4000
 
 
@@ -80,11 +78,10 @@ def end_with_worker(lifeline_fd: int) -> None:
 def limit_resources(memory_bytes: int, cpu_s: int) -> None:
     """Limit the private memory of this process, beyond what it has now, and its CPU seconds; 0: no limit.
 
-    Where memory or cores are short, it goes after the processes of the server.
+    Where memory is short, it ends before the processes of the server.
 
     RLIMIT_DATA counts private writable memory: neither files that are mapped nor the blocks of tensors.
     """
-    os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing a core file would delay the restart
     with contextlib.suppress(OSError):  # some containers do not allow it
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

@@ -32,7 +32,7 @@ _OF_REQUESTS = {
     "jobs_waiting": "Submitted jobs that wait or run.",
     "audit_lines_total": "Lines written to the audit log.",
     "audit_lost_total": "Lines that the audit log could not take.",
-    "audit_refusals_total": "Accesses refused with 401 or 403.",
+    "audit_refusals_total": "Accesses refused with 401, 403 or 429.",
     "audit_failing": "Whether this worker cannot write the audit log, and so refuses changes.",
     "jobs_refused_total": "Jobs refused as too many waited.",
 }

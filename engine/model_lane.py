@@ -76,10 +76,16 @@ class ModelLane:
         self.stopped: Counter[str] = Counter()
         self._by_connection: dict[Hashable, deque[Ticket]] = {}
         """Waiting tickets; connections in the order of their turns."""
+        self._connections_with: list[int] = []
+        """Number of connections that have more waiting tickets than the position says; no number is 0."""
 
     def add(self, ticket: Ticket) -> None:
         """Let a ticket wait."""
-        self._by_connection.setdefault(ticket.connection, deque()).append(ticket)
+        tickets = self._by_connection.setdefault(ticket.connection, deque())
+        if len(tickets) == len(self._connections_with):
+            self._connections_with.append(0)
+        self._connections_with[len(tickets)] += 1
+        tickets.append(ticket)
         self.waiting += 1
 
     def take(self) -> Ticket:
@@ -89,7 +95,7 @@ class ModelLane:
         ticket = tickets.popleft()
         if tickets:
             self._by_connection[connection] = tickets
-        self.waiting -= 1
+        self._forget(len(tickets))
         return ticket
 
     def remove(self, ticket: Ticket) -> None:
@@ -98,7 +104,14 @@ class ModelLane:
         tickets.remove(ticket)
         if not tickets:
             del self._by_connection[ticket.connection]
+        self._forget(len(tickets))
+
+    def _forget(self, left: int) -> None:
+        """Count one ticket less, of a connection that has so many left."""
         self.waiting -= 1
+        self._connections_with[left] -= 1
+        if not self._connections_with[left]:  # those that have more are none, too
+            self._connections_with.pop()
 
     def begin(self, now_s: float) -> None:
         """Note that a request begins."""
@@ -118,11 +131,8 @@ class ModelLane:
         """Estimate how long a new request of a connection waits where all threads are busy."""
         rate = max(self.running, 1) / self.mean_s if self.mean_s else math.inf
         own = len(self._by_connection.get(connection, ()))
-        ahead = self.waiting
-        if (
-            own + 1 < ahead
-        ):  # requests of other connections that are later in their turns come after
-            ahead = sum(min(len(tickets), own + 1) for tickets in self._by_connection.values())
+        # Requests of other connections that are later in their turns come after.
+        ahead = sum(self._connections_with[: own + 1])
         wait_s = ahead / rate
         if not self.running:
             return wait_s
@@ -131,10 +141,11 @@ class ModelLane:
 
     def newest_of_longest(self, connection: Hashable) -> Ticket | None:
         """Return the last ticket of the connection with the most, if it has more than this one would have."""
-        tickets = max(self._by_connection.values(), key=len)
         own = len(self._by_connection.get(connection, ()))
-        ticket = tickets[-1]
-        return ticket if len(tickets) > own + 1 and not ticket.is_begun else None
+        if len(self._connections_with) <= own + 1:  # at an overload, by far the most frequent
+            return None
+        ticket = max(self._by_connection.values(), key=len)[-1]
+        return None if ticket.is_begun else ticket
 
 
 def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

@@ -50,7 +50,7 @@ from quadriga.proto.deadline import (
     current_deadline,
     read_timeout_parameter,
 )
-from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound, Unsupported
 from quadriga.proto.messages import (
     InferChunk,
     InferRequest,
@@ -59,7 +59,7 @@ from quadriga.proto.messages import (
     ModelStatistics,
     ModelStatus,
 )
-from quadriga.store.model_names import find_model_name
+from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.tasks.budget import Budget
 from quadriga.tasks.predictions import OutputError
 
@@ -121,7 +121,7 @@ class Pipeline:
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready; this and what follows as `quadriga.proto.messages.Serving` has it."""
-        self._check_model(name)
+        self._check_known_model(name)
         return self._repository.info(name, version)
 
     def model_statuses(self) -> list[ModelStatus]:
@@ -131,7 +131,7 @@ class Pipeline:
 
     def model_unready_reason(self, name: str, version: str | None) -> str | None:
         """Return why requests to a model are refused; None if they are answered."""
-        self._check_model(name)
+        self._check_known_model(name)
         return self.health.model_unready_reason(name, version)
 
     def load_model(
@@ -139,18 +139,24 @@ class Pipeline:
     ) -> None:
         """Load a model, or load it again."""
         self._check_model(name)
-        self._control.load(name, config, files)
+        try:
+            self._control.load(name, config, files)
+        except NotFound:
+            self._check_known_model(name)
+            raise
 
     def unload_model(self, name: str) -> None:
         """Unload all versions of a model."""
-        self._check_model(name)
+        self._check_known_model(name)
         self._control.unload(name)
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Return the statistics of the models that the caller may use."""
+        """Return the statistics of the models that the caller may use; they are of all teams."""
         if name is not None:
             self._check_model(name)
         caller = current_caller()
+        if caller.team:
+            raise Forbidden("expected a key without a team, as statistics are of all teams")
         every = self._control.statistics(name, version)
         return [statistics for statistics in every if caller.may_use(statistics.name)]
 
@@ -161,9 +167,16 @@ class Pipeline:
             folder_name = find_model_name(name, self._repository.names()) or name
             admit_model(caller, name, folder_name)
 
+    def _check_known_model(self, name: str) -> None:
+        """Raise as `_check_model`, and `NotFound`, which names no other models, if the caller's key is for none such."""
+        self._check_model(name)
+        caller, names = current_caller(), self._repository.names()
+        if caller.models and find_model_name(name, names) is None:
+            raise NotFound(unknown_model_text(name, [*filter(caller.may_use, names)]))
+
     def _admitted_model(self, name: str, version: str | None) -> Model:
         """Return a model that is ready, and that the caller may use; raises as `ModelRepository.get`."""
-        self._check_model(name)
+        self._check_known_model(name)
         return self._repository.get(name, version)
 
     def _apply_timeout(self, request: InferRequest) -> None:
@@ -322,6 +335,7 @@ class Pipeline:
             queue_ns=self._queue.waited.take(),
             recorder=self._recorder_of(model),
             failed_results=failed_results,
+            team=current_caller().team,
         )
 
     def _recorder_of(self, model: Model) -> Recorder | None:
@@ -333,10 +347,17 @@ class Pipeline:
         recorder = self._recorder_of(model)
         if recorder is None or _opts_out(request):
             return ADMITTED
+        quota = current_caller().quota
+        if quota is not None:
+            quota.check_storing()
         return recorder.capacity.admit(model.recognition.written.store.journal_full)
 
     def _score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
-        return results if self._scores is None else self._scores.score(model, results)
+        return (
+            results
+            if self._scores is None
+            else self._scores.score(model, results, current_caller().team)
+        )
 
     def _record(
         self, summary: RequestSummary, results: list[ImageResult], admission: Admission

@@ -13,7 +13,9 @@ from quadriga.engine.model import Model
 from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
 from quadriga.engine.signal_worker import Embed, SignalRecorder, SignalTask
+from quadriga.proto.access import current_caller
 from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
+from quadriga.proto.quota import Quota
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.disk import check_writable
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
@@ -67,6 +69,8 @@ class RequestSummary(msgspec.Struct, frozen=True):
     stages_ms: dict[str, float]
     error: str = ""
     """Reason for the model's failure; empty if it succeeded."""
+    team: str = ""
+    """Team of the caller, to which the inferences belong; empty for none."""
 
 
 class StoreResult(msgspec.Struct, frozen=True):
@@ -131,7 +135,10 @@ class Recorder:
         elif options.share < 1:
             results = _choose_to_store(results, options.share)
         seqs: dict[int, int] = {}
-        write = self._write_later if durability == "memory" else self._write
+        write = partial(
+            self._write_later if durability == "memory" else self._write,
+            quota=current_caller().quota,
+        )
         if not shed:
             try:
                 write(summary, results, seqs, durability)
@@ -236,6 +243,8 @@ class Recorder:
         results: Sequence[ImageResult],
         seqs: dict[int, int],
         _: Durability,
+        *,
+        quota: Quota | None,
     ) -> None:
         """Write in another thread; predictions are encoded here, so that their size is known."""
         encoded, size_bytes = list(results), 0
@@ -246,7 +255,8 @@ class Recorder:
                 encoded[position] = msgspec.structs.replace(result, predictions=msgspec.Raw(text))
                 size_bytes += _RECORD_BYTES + len(result.image or b"") + len(text)
         if seqs:
-            self._backlog.put(partial(self._write, summary, encoded, seqs, "memory"), size_bytes)
+            later = partial(self._write, summary, encoded, seqs, "memory", quota=quota)
+            self._backlog.put(later, size_bytes)
 
     def _write(
         self,
@@ -254,6 +264,8 @@ class Recorder:
         results: Sequence[ImageResult],
         seqs: dict[int, int],
         durability: Durability,
+        *,
+        quota: Quota | None,
     ) -> None:
         """Store the images, then journal the request, so that no record points to nothing.
 
@@ -288,9 +300,13 @@ class Recorder:
                     metadata=result.metadata,
                     status=500 if summary.error else 200,
                     standard=standard if score is None else {**standard, "semantic_score": score},
+                    team=summary.team or msgspec.UNSET,
                 )
             )
         end = self._journal.append(records, hold_segment=on_disk)
+        if quota is not None:
+            images = (input_.bytes or 0 for _, _, input_ in inputs if input_.kept)
+            quota.add_stored(end.bytes + sum(images))
         if on_disk:
             self._syncing.wait(end)
         elif durability == "database":

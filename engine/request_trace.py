@@ -45,6 +45,7 @@ class RequestTrace:
         queue_ns: Nanoseconds that the request waited for a thread.
         recorder: Records failures; None where the model's inferences are not stored.
         failed_results: Returns what can be stored of the request without predictions.
+        team: Team of the caller; empty for none.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RequestTrace:
         queue_ns: int,
         recorder: Recorder | None,
         failed_results: Callable[[], Sequence[ImageResult]],
+        team: str,
     ) -> None:
         self._model = model
         self._request_id = request.id
@@ -63,6 +65,7 @@ class RequestTrace:
         self._queue_ns = queue_ns
         self._recorder = recorder
         self._failed_results = failed_results
+        self._team = team
         self._events: list[Event] = []
         self._is_running = False
         self._started_s = time.perf_counter()
@@ -113,6 +116,7 @@ class RequestTrace:
             latency_ms=latency_ms,
             stages_ms=stages,
             error=error,
+            team=self._team,
         )
 
     def timing_headers(self) -> list[tuple[str, str]]:

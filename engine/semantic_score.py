@@ -14,6 +14,7 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult
 from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.similarity import References
+from quadriga.monitor.model_files import team_folder, teams_with_files
 
 REFERENCES_FILE = "default.similarity"
 """File of the baseline `default`, in the folder of a model's name."""
@@ -22,6 +23,9 @@ POLL_INTERVAL_S = 1.0
 """Seconds between checks of the files."""
 
 _log = logging.getLogger("quadriga.semantic_score")
+
+_ModelOfTeam = tuple[str, str]
+"""A team, empty for none, and the name of a model: each team has baselines of its own."""
 
 
 class SemanticScores:
@@ -44,66 +48,71 @@ class SemanticScores:
         self._settings = settings
         self._model_names = model_names
         self._poll_interval_s = poll_interval_s
-        self._references: dict[str, References] = {}
-        self._file_states: dict[str, tuple[int, ...]] = {}
-        self._failed: set[str] = set()
+        self._references: dict[_ModelOfTeam, References] = {}
+        self._file_states: dict[_ModelOfTeam, tuple[int, ...]] = {}
+        self._failed: set[_ModelOfTeam] = set()
         self._stop = threading.Event()
         threading.Thread(target=self._watch, name="semantic-score", daemon=True).start()
 
-    def score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
-        """Add to each result of a model its semantic score, where it has an embedding to score."""
-        references = self._references.get(model.name)
+    def score(self, model: Model, results: list[ImageResult], team: str = "") -> list[ImageResult]:
+        """Add to each result of a model its semantic score by the team's baseline, where it has an embedding to score."""
+        key = (team, model.name)
+        references = self._references.get(key)
         if references is None or references.space != model.embedding_space:
             return results
-        return [self._score_one(model.name, references, result) for result in results]
+        return [self._score_one(key, references, result) for result in results]
 
     def close(self) -> None:
         """Stop reading references."""
         self._stop.set()
 
-    def _score_one(self, name: str, references: References, result: ImageResult) -> ImageResult:
+    def _score_one(
+        self, key: _ModelOfTeam, references: References, result: ImageResult
+    ) -> ImageResult:
         if result.embedding is None:
             return result
         try:
             score = references.score(result.embedding)
         except Exception:  # noqa: BLE001 - whatever it is, the response goes out
-            self._log_once(name, "an image could not be scored")
+            self._log_once(key, "an image could not be scored")
             return result
         return msgspec.structs.replace(result, semantic_score=round(score, 6))
 
     def _watch(self) -> None:
         while not self._stop.is_set():
-            names = set(self._model_names())
-            for name in names:
-                self._read_references(name)
-            for gone in self._file_states.keys() - names:
+            teams = teams_with_files(self._settings.baselines_directory)
+            keys = {(team, name) for team in teams for name in self._model_names()}
+            for key in keys:
+                self._read_references(key)
+            for gone in self._file_states.keys() - keys:
                 self._forget(gone)
             self._stop.wait(self._poll_interval_s)
 
-    def _read_references(self, name: str) -> None:
+    def _read_references(self, key: _ModelOfTeam) -> None:
         """Read a model's references if their file has changed."""
-        path = self._settings.baselines_directory / name / REFERENCES_FILE
+        team, name = key
+        path = team_folder(self._settings.baselines_directory, team) / name / REFERENCES_FILE
         try:
             status = path.stat()
             file_state = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if self._file_states.get(name) != file_state:
+            if self._file_states.get(key) != file_state:
                 references = References.read(path)
-                self._failed.discard(name)
-                self._references[name], self._file_states[name] = references, file_state
+                self._failed.discard(key)
+                self._references[key], self._file_states[key] = references, file_state
                 _log.info("%s: semantic scores by %s", name, path)
         except FileNotFoundError:
-            self._forget(name)
+            self._forget(key)
         except Exception:  # noqa: BLE001 - the thread goes on, with other models and files
-            self._references.pop(name, None)
-            self._log_once(name, "no semantic scores")
+            self._references.pop(key, None)
+            self._log_once(key, "no semantic scores")
 
-    def _forget(self, name: str) -> None:
-        self._file_states.pop(name, None)
-        self._references.pop(name, None)
-        self._failed.discard(name)
+    def _forget(self, key: _ModelOfTeam) -> None:
+        self._file_states.pop(key, None)
+        self._references.pop(key, None)
+        self._failed.discard(key)
 
-    def _log_once(self, name: str, failure: str) -> None:
+    def _log_once(self, key: _ModelOfTeam, failure: str) -> None:
         """Log the current exception, unless one of the model was logged since its references were read."""
-        if name not in self._failed:
-            self._failed.add(name)
-            _log.warning("%s: %s", name, failure, exc_info=True)
+        if key not in self._failed:
+            self._failed.add(key)
+            _log.warning("%s: %s", key[1], failure, exc_info=True)

@@ -39,6 +39,51 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             extra=SECRET,
         ),
     ] = ""
+    oidc_issuer: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https://[^\s?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[^\s?#]*)?)?$",
+            description="Issuer of an OpenID Connect provider, such as https://login.example.org/realms/vision: people log in there, and its tokens count like keys.",
+        ),
+    ] = ""
+    oidc_client_id: Annotated[
+        str, Meta(description="Id of this server as a client of the provider.")
+    ] = ""
+    oidc_client_secret: Annotated[
+        str,
+        Meta(
+            extra=SECRET,
+            description="Secret of this server as a client of the provider; default: none, for a public client.",
+        ),
+    ] = ""
+    oidc_scopes: Annotated[
+        str,
+        Meta(description="Scopes that are asked for at the log-in, separated by spaces."),
+    ] = "openid profile email"
+    oidc_audience: Annotated[
+        str,
+        Meta(
+            description="Audience (`aud`) that the tokens of machines must have; default: oidc_client_id."
+        ),
+    ] = ""
+    oidc_roles: Annotated[
+        str,
+        Meta(
+            description="Roles and teams by claims, as CLAIM:VALUE=ROLE+ROLE@TEAM, separated by commas, such as groups:line-4=annotate@quality, groups:ops=operate. Who has none of these is refused."
+        ),
+    ] = ""
+    session_hours: Annotated[
+        float,
+        Meta(gt=0, le=720, description="Hours after which people have to log in again."),
+    ] = 8.0
+    session_key: Annotated[
+        str,
+        Meta(
+            pattern=r"^(.{32,512})?$",
+            extra=SECRET,
+            description="Random text of 32 characters or more that sessions are sealed with, the same for servers behind one address; default: made in the data folder.",
+        ),
+    ] = ""
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, Meta(ge=0, le=65535, description="HTTP port; 0 takes a free one and prints it.")
@@ -92,6 +137,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="Addresses or networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto count, separated by commas. Default: none."
+        ),
+    ] = ""
+    key_limits: Annotated[
+        str,
+        Meta(
+            description="Limits of keys that have none of their own, separated by commas, such as requests=100/second,concurrency=8. Default: none."
         ),
     ] = ""
     open_metrics: Annotated[bool, Meta(description="Answer /metrics without a key.")] = False
@@ -510,6 +561,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def evaluation_directory(self) -> Path:
         """Folder of evaluation schedules, their history, and undelivered alerts."""
         return Path(self.data) / "evaluation"
+
+    @property
+    def erasures_directory(self) -> Path:
+        """Folder of the receipts of erasures."""
+        return Path(self.data) / "erasures"
 
     @property
     def archives_directory(self) -> Path:

@@ -7,16 +7,18 @@ engine variables, `quadriga.toml`, default. A setting that may hold a secret may
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.ids import WORKERS
+from quadriga.store.key_limits import parse_limits, split_limits
 
 FILE_SUFFIX = "_FILE"
 """Ending of the variables that name a file with the value of a secret setting, as secrets of containers are given."""
@@ -163,6 +165,14 @@ def _toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: expected TOML, got: {error}") from error
 
 
+_PARSED: Mapping[str, Callable[[str], object]] = {
+    "webhook_hosts": parse_webhook_hosts,
+    "key_limits": lambda text: parse_limits(split_limits(text)),
+    "oidc_roles": parse_role_entries,
+}
+"""Settings with a form of their own, and what reads it; raises ValueError."""
+
+
 def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     try:
         settings = msgspec.convert(values, Settings, strict=False)
@@ -178,8 +188,25 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
             f"{settings.first_worker} and {settings.workers}"
         )
-    try:
-        parse_webhook_hosts(settings.webhook_hosts)
-    except ValueError as error:
-        raise SettingsError(f"{origins['webhook_hosts']}: {error}") from error
+    for name, parse in _PARSED.items():
+        try:
+            parse(getattr(settings, name))
+        except ValueError as error:
+            raise SettingsError(f"{origins[name]}: {error}") from error
+    _check_sign_on(settings)
     return settings
+
+
+def _check_sign_on(settings: Settings) -> None:
+    """Check the settings of single sign-on as far as they depend on each other.
+
+    Raises:
+        SettingsError: They cannot be used.
+    """
+    if not settings.oidc_issuer:
+        return
+    if not settings.oidc_client_id or not parse_role_entries(settings.oidc_roles):
+        missing = "oidc_roles" if settings.oidc_client_id else "oidc_client_id"
+        raise SettingsError(f"{missing} is required with oidc_issuer")
+    if settings.insecure:
+        raise SettingsError("expected oidc_issuer or insecure, got both")

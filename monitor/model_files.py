@@ -14,7 +14,21 @@ from quadriga.store.model_names import find_model_name
 
 MAX_NAME_BYTES = 200
 """Maximum length of a quoted model name; file systems allow 255 bytes, suffixes included."""
+TEAMS_FOLDER = ".teams"
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def team_folder(directory: Path, team: str) -> Path:
+    """Return the folder of a team's files within that of all; that of all for no team.
+
+    No model has a folder beside those of teams, as their names begin with no dot there.
+    """
+    return directory / TEAMS_FOLDER / quote(team, safe="") if team else directory
+
+
+def teams_with_files(directory: Path) -> list[str]:
+    """Return the teams that have a folder of their own, sorted; the empty name of none comes first."""
+    return ["", *sorted(unquote(path.name) for path in directory.glob(f"{TEAMS_FOLDER}/*/"))]
 
 
 def model_file_path(directory: Path, model: str, suffix: str) -> Path:
@@ -50,13 +64,16 @@ def rename_aliases(directory: Path, names: Collection[str]) -> None:
         directory: Folder of the files and folders, which begin with the quoted name of their model.
         names: Names of the models; a name among them is never changed.
     """
-    for path in sorted(directory.glob("*")):
+    paths = [*directory.glob("*"), *directory.glob(f"{TEAMS_FOLDER}/*/*")]
+    for path in sorted(paths):
         quoted, dot, suffix = path.name.partition(".")
         name = unquote(quoted)
         if path.name.startswith(".") or name in names:
             continue
         model = find_model_name(name, names)
-        target = directory / f"{quote(model, safe='')}{dot}{suffix}" if model is not None else path
+        target = (
+            path.parent / f"{quote(model, safe='')}{dot}{suffix}" if model is not None else path
+        )
         if not target.exists():
             with suppress(FileNotFoundError):  # another process did it
                 path.rename(target)

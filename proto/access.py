@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from quadriga.proto.errors import Forbidden, KeysNotRead, Unauthenticated
+from quadriga.proto.quota import Quota
 
 Role = Literal["infer", "read", "annotate", "monitor", "operate", "admin"]
 """What a key is for; `ROLES` has what each may do."""
@@ -32,6 +33,8 @@ unload and delete; to manage keys."""
 
 AUTHORIZATION = b"authorization"
 KEY_HEADER = b"x-api-key"
+TEAM_HEADER = b"x-quadriga-team"
+"""Header in which the server's own jobs name the team that they work for; of nobody else it has a meaning."""
 
 NO_KEY = "expected a key in Authorization: Bearer or X-API-Key, got none"
 
@@ -46,6 +49,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     rights: frozenset[str] = frozenset()
     models: tuple[str, ...] = ()
     """Patterns of the models that the key is for, such as `shapes-*`; empty for all models."""
+    team: str = ""
+    """Team that the caller belongs to; empty for none."""
+    quota: Quota | None = None
+    """Limits of the key, and what it has used; None without a key."""
     refusal: str = NO_KEY
     """Why the caller has no rights: the text of the error, for a caller without rights."""
     is_known: bool = True

@@ -14,10 +14,10 @@ from quadriga.proto.access import Caller, Need
 _CHANGING = frozenset({"annotate", "monitor", "operate"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
-REFUSALS = (401, 403)
+REFUSALS = (401, 403, 429)
 """HTTP statuses of a refused access."""
 
-REFUSAL_CODES = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+REFUSAL_CODES = ("UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED")
 """gRPC codes of a refused access."""
 
 
@@ -41,6 +41,8 @@ class Notes(msgspec.Struct):
     """Inferences or lines that were changed."""
     refusals: int = 0
     """Refusals within a stream, which goes on after them."""
+    refusal_code: str = "PERMISSION_DENIED"
+    """gRPC code of the last of these."""
     request_id: str = ""
     """Id under which an error was answered."""
     grpc_code: str = ""

@@ -139,6 +139,13 @@ def array_from_json(
             if type(value) is float or not low <= value <= high
         )
         raise InvalidRequest(f"{location}: expected data that fit {datatype}, got {misfit!r:.60}")
+    return shaped_array(parsed, datatype, shape, location)
+
+
+def shaped_array(
+    parsed: npt.NDArray[Any], datatype: str, shape: Sequence[int], location: str
+) -> npt.NDArray[Any]:
+    """Cast numbers or truth values, nested or flat, to a datatype, and give them the declared shape."""
     array = cast_exactly(parsed, datatype, location)
     full_shape = checked_shape(shape, array.size, location, variable=False)
     if array.ndim > 1 and array.shape != full_shape:

@@ -9,6 +9,7 @@ ProtocolError
 ├── Unsupported           501  UNIMPLEMENTED      known, and not offered
 ├── TooSlow               408  DEADLINE_EXCEEDED  the body does not arrive in time
 ├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
+├── LimitReached          429  RESOURCE_EXHAUSTED the key has used up a limit of its own
 ├── KeysNotRead           503  UNAVAILABLE        whether the key is valid is not known before the database answers
 ├── ModelNotReady         503  UNAVAILABLE        loading, it failed to load, or it crashes
 ├── Overloaded            503  UNAVAILABLE        the server holds too much, or the store cannot keep it
@@ -22,6 +23,7 @@ Functions that read a part of a request raise `InvalidRequest`, whose text names
 actual value. Lower errors (`tasks`, `store`) are translated into these once, in `quadriga.engine.request_trace`.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -33,7 +35,7 @@ class ProtocolError(Exception):
     closes: ClassVar[bool] = False
     """Whether the response ends the connection, as the rest of the request is not read."""
     retry_after_s: int = 1
-    """Whole seconds after which the client may try again; answered with the status 503."""
+    """Whole seconds after which the client may try again; answered with the statuses 429 and 503."""
 
 
 class InvalidRequest(ProtocolError):
@@ -103,6 +105,26 @@ class TooLarge(ProtocolError):
 
     status = 413
     grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class LimitReached(ProtocolError):
+    """The key of the request has used up one of its limits.
+
+    Args:
+        message: Text for the client.
+        retry_after_s: Whole seconds after which it has something again.
+        headers: Headers that describe the limit.
+    """
+
+    status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+    def __init__(
+        self, message: str, retry_after_s: int, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.headers = headers
 
 
 class ModelNotReady(ProtocolError):

@@ -9,7 +9,7 @@ import grpc
 
 from quadriga.proto.access import Caller, Gate, Need, admit, set_current_caller
 from quadriga.proto.audit import REFUSAL_CODES, Audit, Notes, Visit, is_audited, set_notes
-from quadriga.proto.errors import ProtocolError
+from quadriga.proto.errors import LimitReached, Overloaded, ProtocolError
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
 
@@ -67,16 +67,27 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         method = handler_call_details.method
         need = NEEDS.get(method, "admin")
         call = _Call(self._audit, caller, method, metadata.get("x-request-id"))
+        quota = None if need == "nothing" else caller.quota
         try:
             admit(caller, need)
+            if quota is not None:
+                quota.check()
             if is_audited(need, "RPC"):
                 self._audit.check()
         except ProtocolError as error:
             return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
         set_current_caller(caller)
         handler = await continuation(handler_call_details)
-        if need in ("nothing", "key") or handler is None:
-            return handler  # nothing within them is refused
+        if handler is None:
+            return handler
+        if need in ("nothing", "key"):  # nothing within them is refused, and they are short
+            if quota is not None:
+                try:
+                    quota.begin()
+                except ProtocolError as error:
+                    return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
+                quota.end()
+            return handler
         form = "unary_unary" if handler.unary_unary else "stream_stream"
         watched = partial(call.watch, getattr(handler, form), audited=is_audited(need, "RPC"))
         return handler._replace(**{form: watched})
@@ -95,7 +106,7 @@ class _Call:
         """Refuse the call."""
         notes = Notes(request_id=error_request_id(self._request_id))
         self._end(context, error.grpc_code, notes, is_audited=False)
-        context.set_trailing_metadata((("x-request-id", notes.request_id),))
+        context.set_trailing_metadata((*error_metadata(error), ("x-request-id", notes.request_id)))
         await context.abort(grpc.StatusCode[error.grpc_code], str(error))
 
     async def watch(
@@ -107,17 +118,26 @@ class _Call:
         if audited:
             notes.request_id = error_request_id(self._request_id)
             context.set_trailing_metadata((("x-request-id", notes.request_id),))
+        quota = self._caller.quota
+        try:
+            if quota is not None:
+                quota.begin(len(request) if isinstance(request, bytes) else 0)
+        except ProtocolError as error:
+            await self.refuse(error, request, context)
         try:
             response = await answer(request, context)
         except BaseException:
             self._end(context, notes.grpc_code or "no answer", notes, is_audited=audited)
             raise
+        finally:
+            if quota is not None:
+                quota.end()
         self._end(context, "OK", notes, is_audited=audited)
         return response
 
     def _end(self, context: Any, status: str, notes: Notes, *, is_audited: bool) -> None:
         if notes.refusals:
-            status = "PERMISSION_DENIED"
+            status = notes.refusal_code
         is_refused = status in REFUSAL_CODES
         if not is_refused and not is_audited:
             return
@@ -132,6 +152,15 @@ class _Call:
             self._audit.refuse(visit, status)
         else:
             self._audit.write(visit, status)
+
+
+def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata that tells a client when to try again, and which limit it has reached."""
+    if not isinstance(error, Overloaded | LimitReached):
+        return ()
+    limit = error.headers if isinstance(error, LimitReached) else ()
+    headers = [(name.decode(), value.decode()) for name, value in limit]
+    return (("retry-after", str(error.retry_after_s)), *headers)
 
 
 def peer_address(peer: str) -> str:

@@ -22,13 +22,14 @@ from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
     Forbidden,
+    LimitReached,
     ModelNotReady,
     NotFound,
-    Overloaded,
     ProtocolError,
     Unsupported,
     translate_recursion_error,
 )
+from quadriga.proto.grpc_access import error_metadata
 from quadriga.proto.grpc_messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -158,6 +159,7 @@ class GrpcService:
         """Answer requests one after the other, until the client or the server closes the stream."""
         closing = asyncio.ensure_future(self._closing.wait())
         reading: Any = closing
+        quota, is_first = current_caller().quota, True
         try:
             while True:
                 reading = asyncio.ensure_future(context.read())
@@ -168,12 +170,21 @@ class GrpcService:
                 if body is grpc.aio.EOF:
                     return
                 try:
+                    if quota is not None:
+                        if is_first:  # the call counted as a request
+                            quota.add_bytes(len(body))
+                        else:
+                            quota.add_message(len(body))
+                        is_first = False
                     with self._intake.hold(len(body)):
                         task = partial(self._stream_answer, body, current_caller(), current_notes())
                         response = await self._run(task, body, context)
                 except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":
                         await _abort(context, error)
+                    if isinstance(error, LimitReached):
+                        notes = current_notes()
+                        notes.refusals, notes.refusal_code = notes.refusals + 1, error.grpc_code
                     error_message = message_class("ModelStreamInferResponse")(
                         error_message=_status(error, _request_id(context))[1]
                     )
@@ -223,9 +234,7 @@ def _status(error: Exception, request_id: str) -> tuple[Any, str]:
 
 async def _abort(context: Any, error: Exception) -> NoReturn:
     request_id = _request_id(context)
-    trailer: _Trailer = (("x-request-id", request_id),)
-    if isinstance(error, Overloaded):
-        trailer = (("retry-after", str(error.retry_after_s)), *trailer)
+    trailer: _Trailer = (*error_metadata(error), ("x-request-id", request_id))
     context.set_trailing_metadata(trailer)
     code, text = _status(error, request_id)
     current_notes().grpc_code = code.name

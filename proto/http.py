@@ -15,6 +15,7 @@ from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.errors import (
     InvalidRequest,
+    LimitReached,
     MethodNotAllowed,
     ProtocolError,
     TooLarge,
@@ -65,6 +66,13 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         chunks.append(chunk)
         if not message["more_body"]:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+DISCONNECT_EXTENSION = "quadriga.disconnect"
+"""Extension of a scope: sets the function that is called if the client leaves before its answer, or None."""
+
+BODY_EXTENSION = "quadriga.body"
+"""Extension of a scope: returns the body if all of it has arrived and none was received, else None."""
 
 
 async def send_body(
@@ -134,8 +142,10 @@ def error_response(
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), headers
     status: int = getattr(error, "status", 500)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", 1)))
+    if isinstance(error, LimitReached):
+        headers += error.headers
     if getattr(error, "closes", False):
         headers.append((b"connection", b"close"))
     if status == HTTPStatus.UNAUTHORIZED:

@@ -7,11 +7,13 @@ client that announces much holds nothing back from others.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from litestar.types import Receive, Scope
 from litestar.types.asgi_types import HTTPReceiveMessage
 
 from quadriga.proto.errors import IntakeFull, TooSlow
+from quadriga.proto.http import BODY_EXTENSION
 
 
 class Intake:
@@ -101,6 +103,10 @@ class _Body:
         if self._waited_s < 0:
             self._waited_s = 0.0
             self._intake.take(0, announced=self._announced())
+            if (body := self._whole()) is not None:
+                self._intake.take(len(body))
+                self.size, self._complete = len(body), True
+                return {"type": "http.request", "body": body, "more_body": False}
         message = await self._next_in_time()
         if message["type"] != "http.request":
             self._complete = True
@@ -110,6 +116,11 @@ class _Body:
         self.size += size
         self._complete = not message["more_body"]
         return message
+
+    def _whole(self) -> bytes | None:
+        take_body: Any = (self._scope.get("extensions") or {}).get(BODY_EXTENSION)
+        body: bytes | None = None if take_body is None else take_body()
+        return body
 
     def _announced(self) -> int:
         for name, value in self._scope["headers"]:

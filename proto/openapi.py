@@ -38,6 +38,7 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
 _REFUSALS = {
     "401": "The request needs a key, and has no valid one",
     "403": "The key has not this right, or the request comes from the page of another origin",
+    "429": "The key has used up one of its limits, for Retry-After seconds",
 }
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},

@@ -8,7 +8,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ from quadriga.proto.deadline import (
 )
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import (
+    DISCONNECT_EXTENSION,
     Headers,
     compress,
     decompress,
@@ -47,6 +48,9 @@ JSON = b"application/json"
 MAX_HEADER_BYTES = 3072
 """Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
 64 KiB a line."""
+
+MAX_REMEMBERED_PATH = 256
+"""Maximum length of a path whose operation is remembered: clients choose paths, and memory is limited."""
 
 IDS_HEADER = b"quadriga-inference-ids"
 
@@ -141,7 +145,8 @@ def model_names(serving: Serving) -> list[str]:
     return sorted({status.name for status in serving.model_statuses()})
 
 
-_Found = tuple[Mapping[str, Operation], Mapping[str, Any]]
+Match = tuple[Mapping[str, Operation], Mapping[str, Any]]
+"""The operations of a path, by verb, and the parameters in it."""
 
 
 class Dispatcher:
@@ -175,18 +180,24 @@ class Dispatcher:
         self._fixed = {
             path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
         }
+        self._recent = lru_cache(maxsize=256)(self._search)
 
-    def match(self, path: str, method: str | None = None) -> _Found | None:
+    def match(self, path: str, method: str | None = None) -> Match | None:
         """Return the operations of a path, by verb, and the path's parameters; None if no path matches.
 
         Paths that have the verb, if one is given, go before those that have not; among these a path without parameters
         goes before one with parameters, then the order of the table decides.
         """
+        if len(path) > MAX_REMEMBERED_PATH:
+            return self._search(path, method)
+        return self._recent(path, method)  # the search takes 3 us
+
+    def _search(self, path: str, method: str | None) -> Match | None:
         method = "GET" if method == "HEAD" else method
         fixed = self._fixed.get(path)
         if fixed is not None and method in (None, *fixed):
             return fixed, {}
-        fallback: _Found | None = None if fixed is None else (fixed, {})
+        fallback: Match | None = None if fixed is None else (fixed, {})
         for template, verbs in self._table:
             path_match = template.fullmatch(path)
             if path_match is not None and method in verbs:
@@ -196,7 +207,7 @@ class Dispatcher:
         return fallback
 
     async def respond(
-        self, match: _Found, scope: Scope, receive: Receive, send: Send, *, caller: Caller
+        self, match: Match, scope: Scope, receive: Receive, send: Send, *, caller: Caller
     ) -> None:
         """Respond to a request whose path `match` resolved; errors become responses, too."""
         verbs, parameters = match
@@ -226,7 +237,7 @@ class Dispatcher:
                 answering = self._serving.run(
                     task, model=model, deadline=deadline, connection=scope.get("client")
                 )
-                response = await _while_connected(answering, deadline, receive)
+                response = await _while_connected(answering, deadline, scope, receive)
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
@@ -302,9 +313,16 @@ class _Chunks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _while_connected(
-    answering: Awaitable[HttpResponse], deadline: Deadline, receive: Receive
+    answering: Awaitable[HttpResponse], deadline: Deadline, scope: Scope, receive: Receive
 ) -> HttpResponse:
     """Wait for a response, and stop the request if its client disconnects before."""
+    call_on_disconnect: Any = (scope.get("extensions") or {}).get(DISCONNECT_EXTENSION)
+    if call_on_disconnect is not None:
+        call_on_disconnect(partial(_stop_for_client, deadline))
+        try:
+            return await answering
+        finally:
+            call_on_disconnect(None)
     watching = asyncio.ensure_future(_stop_on_disconnect(receive, deadline))
     try:
         return await answering
@@ -336,6 +354,10 @@ async def _send_stream(
 async def _stop_on_disconnect(receive: Receive, deadline: Deadline) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    _stop_for_client(deadline)
+
+
+def _stop_for_client(deadline: Deadline) -> None:
     deadline.stop(ClientLeft("the client disconnected"))
 
 

@@ -69,7 +69,28 @@ class InferAnswer(msgspec.Struct):
     outputs: list[OutputTensor]
 
 
+class FloatTensor(InputTensor):
+    """Input of a request whose data are flat and all floating-point numbers."""
+
+    data: list[float] | msgspec.UnsetType = msgspec.UNSET
+
+
+class FloatBody(InferBody):
+    """Inference request in JSON whose inputs are of floating-point numbers."""
+
+    inputs: list[FloatTensor]  # type: ignore[assignment]  # nobody appends to it
+
+
 _DECODER = msgspec.json.Decoder(InferBody)
+_FLOAT_DECODER = msgspec.json.Decoder(FloatBody)
+
+FLOAT_DATATYPES = ("FP32", "FP64")
+_FLOAT_MARK = b'"FP'
+_MARK_BYTES = 1024
+"""Bytes at both ends of a body in which the datatype of its input is searched: between them are the data."""
+
+EXACT_INTEGERS = 2**53
+"""Bound below which integers are the same as FP64, and fit both datatypes."""
 
 
 def parse_infer(
@@ -89,7 +110,7 @@ def parse_infer(
         json_bytes: Length of the JSON; None for the whole body.
     """
     text = body if json_bytes is None else body[:json_bytes]
-    decoded = _decode(text)
+    decoded = _decode_floats(text) or _decode(text)
     if not decoded.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
     check_input_count(len(decoded.inputs))
@@ -188,6 +209,33 @@ def render_infer(
     return b"".join((text, *raw_outputs)), len(text)
 
 
+def _decode_floats(text: bytes) -> FloatBody | None:
+    """Decode a request whose data are flat lists of floating-point numbers; None if it is another, or is refused.
+
+    To decode numbers of any type, and then to find out theirs, takes a list of 3,072 twice the time.
+    """
+    size = len(text)
+    if (
+        text.find(_FLOAT_MARK, 0, _MARK_BYTES) < 0
+        and text.find(_FLOAT_MARK, size - _MARK_BYTES) < 0
+    ):
+        return None
+    try:
+        body = _FLOAT_DECODER.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    for tensor in body.inputs:
+        if tensor.data is msgspec.UNSET:
+            continue
+        if tensor.datatype not in FLOAT_DATATYPES:
+            return None
+        array = np.fromiter(tensor.data, np.float64, len(tensor.data))
+        if array.size and not np.abs(array).max() < EXACT_INTEGERS:
+            return None
+        tensor.data = array  # type: ignore[assignment]  # as `_tensor` takes it
+    return body
+
+
 def _decode(text: bytes) -> InferBody:
     try:
         try:
@@ -247,7 +295,10 @@ def _tensor(tensor: InputTensor, raw: memoryview | None, location: str) -> Tenso
     elif tensor.datatype == "BYTES":
         data, shape = datatypes.elements_from_json(tensor.data, tensor.shape, location)
     else:
-        data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, location)
+        values: Any = tensor.data
+        is_float = isinstance(tensor, FloatTensor)
+        read = datatypes.shaped_array if is_float else datatypes.array_from_json
+        data = read(values, tensor.datatype, tensor.shape, location)
         shape = data.shape
     parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
     return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)

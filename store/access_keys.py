@@ -10,17 +10,57 @@ import sqlalchemy as sa
 
 from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.key_texts import AccessKey, hash_key, make_key
+from quadriga.store.key_texts import SESSION, AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
+from quadriga.store.scope import check_team
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
+_IS_SESSION = f"substr(id, 1, {len(SESSION)}) = '{SESSION}'"
 
 
 def read_keys(connection: sa.Connection) -> list[AccessKey]:
     """Return all keys, the oldest first."""
-    rows = fetch_all(connection, f"{_SELECT} ORDER BY created_ms, id")
-    return [_from_row(row) for row in rows]
+    statement = f"{_SELECT} WHERE NOT {_IS_SESSION} ORDER BY created_ms, id"
+    return [_from_row(row) for row in fetch_all(connection, statement)]
+
+
+def read_ended_sessions(connection: sa.Connection) -> list[AccessKey]:
+    """Return the sessions that were ended before their time, as keys that are revoked."""
+    statement = f"{_SELECT} WHERE {_IS_SESSION} ORDER BY created_ms, id"
+    return [_from_row(row) for row in fetch_all(connection, statement)]
+
+
+def end_session(engine: sa.Engine, session_id: str, *, name: str, expires_ms: int) -> None:
+    """Note that a session counts no more; those whose time is over are removed.
+
+    Args:
+        engine: The database, open for writing.
+        session_id: Its id.
+        name: Name of the person.
+        expires_ms: Time at which it would have ended.
+    """
+    key_id = SESSION + session_id
+    with engine.begin() as connection:
+        now_ms = clock_ms(connection)
+        # A day longer than needed, for servers with other clocks.
+        over = (now_ms - 86_400_000,)
+        execute(
+            connection,
+            f"DELETE FROM access_key WHERE {_IS_SESSION} AND expires_ms < ?",
+            over,
+        )
+        if execute(connection, "SELECT 1 FROM access_key WHERE id = ?", (key_id,)).fetchall():
+            return
+        session = AccessKey(
+            id=key_id,
+            hash="",
+            name=name,
+            created_ms=now_ms,
+            revoked_ms=now_ms,
+            expires_ms=expires_ms,
+        )
+        _insert(connection, session)
 
 
 def create_key(
@@ -29,7 +69,9 @@ def create_key(
     name: str,
     roles: Sequence[str],
     models: Sequence[str] = (),
+    team: str = "",
     expires_in_ms: int | None = None,
+    limits: str = "",
 ) -> tuple[AccessKey, str]:
     """Store a new key; return it, and its text, which is nowhere else.
 
@@ -38,13 +80,16 @@ def create_key(
         name: What people call it.
         roles: Its roles, at least one.
         models: Patterns of the models that it is for; empty for all.
+        team: Team that it belongs to; empty for none.
         expires_in_ms: Milliseconds until it expires; None for never.
+        limits: Its limits as a text; empty for the default of each server.
 
     Raises:
-        StoreError: A text cannot be stored.
+        StoreError: A text cannot be stored, or the team is no name of one.
     """
     if len(name) > _MAX_NAME or not name.isprintable():
         raise StoreError(f"expected a name of at most {_MAX_NAME} printable characters")
+    check_team(team)
     key_id, text = make_key()
     with engine.begin() as connection:
         created_ms = clock_ms(connection)
@@ -53,9 +98,11 @@ def create_key(
             hash=hash_key(text),
             name=name,
             roles=tuple(roles),
+            team=team,
             models=tuple(models),
             created_ms=created_ms,
             expires_ms=None if expires_in_ms is None else created_ms + expires_in_ms,
+            limits=limits,
         )
         _insert(connection, key)
     return key, text
@@ -71,8 +118,16 @@ def revoke_key(engine: sa.Engine, key_id: str) -> AccessKey:
         return key
 
 
+def limit_key(engine: sa.Engine, key_id: str, limits: str) -> AccessKey:
+    """Replace the limits of a key by a text; empty for the default. Raises NotFoundError for an unknown id."""
+    with engine.begin() as connection:
+        key = msgspec.structs.replace(_find(connection, key_id), limits=limits)
+        _update(connection, key)
+        return key
+
+
 def rotate_key(engine: sa.Engine, key_id: str, overlap_ms: int) -> tuple[AccessKey, str]:
-    """Store a new key with the rights and the end of another, which goes on for a while.
+    """Store a new key with the rights, the limits and the end of another, which goes on for a while.
 
     Args:
         engine: The database, open for writing.
@@ -132,5 +187,5 @@ def _insert(connection: sa.Connection, key: AccessKey) -> None:
 
 
 def _update(connection: sa.Connection, key: AccessKey) -> None:
-    statement = "UPDATE access_key SET expires_ms = ?, revoked_ms = ? WHERE id = ?"
-    execute(connection, statement, (key.expires_ms, key.revoked_ms, key.id))
+    statement = "UPDATE access_key SET expires_ms = ?, revoked_ms = ?, limits = ? WHERE id = ?"
+    execute(connection, statement, (key.expires_ms, key.revoked_ms, key.limits, key.id))

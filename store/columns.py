@@ -15,6 +15,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.rollups import minute_of
+from quadriga.store.rows import models_by_id
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 PAGE_SIZE = 1000
@@ -179,6 +180,19 @@ def source_values(
                 is_bool = type_ == KeyType.BOOL
                 values.append(MetadataValue(bool(value) if is_bool else value, of_value))
     return values
+
+
+def is_input_kept(reader: InferenceReader, image: str) -> bool:
+    """Check whether an inference that the reader's scope admits keeps an image; always, if it admits everything."""
+    if reader.scope.is_everything:
+        return True
+    query = "SELECT DISTINCT model_id FROM inference WHERE input_hash = ? AND input_kept = 1"
+    with reader.snapshot() as connection:
+        model_ids = [int(model_id) for (model_id,) in execute(connection, query, (image,))]
+        models = models_by_id(connection, model_ids)
+    return any(
+        reader.scope.admits(models[id_].reference.name, models[id_].team) for id_ in model_ids
+    )
 
 
 def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:

@@ -4,6 +4,7 @@ StoreError               500  a fault of the server or its machine
 ├── QueryError           400  an invalid filter, cursor or query
 ├── ChangeError          400  an invalid change of stored data
 ├── MetadataError        400  metadata that breaks the rules of `quadriga.store.metadata`
+├── OutOfScopeError      403  an action that touches more than the caller may see
 ├── NotFoundError        404  an inference that does not exist, or whose input was not stored
 ├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
@@ -63,6 +64,12 @@ class MetadataError(StoreError):
     """The metadata breaks a rule of `quadriga.store.metadata`."""
 
     status = 400
+
+
+class OutOfScopeError(StoreError):
+    """The action touches more than the caller may see."""
+
+    status = 403
 
 
 class NotFoundError(StoreError):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -28,16 +28,17 @@ from quadriga.store.query.request import (
     range_after,
 )
 from quadriga.store.query.search import Budget, Search
+from quadriga.store.query.syntax import Filter
 from quadriga.store.records import (
     JournaledRecord,
-    ModelReference,
     StoredFeedback,
     StoredInference,
     StoredSignals,
     is_change,
     timestamp_text,
 )
-from quadriga.store.rows import RECORD_COLUMNS, RecordRow, models_by_id
+from quadriga.store.rows import RECORD_COLUMNS, RecordRow, StoredModel, models_by_id
+from quadriga.store.scope import EVERYTHING, Scope
 
 COUNT_CAP = 10_001
 """Limit of a capped count; a count that reaches it means: more than 10,000."""
@@ -105,6 +106,7 @@ class InferenceReader:
         presign_s: Validity of a signed URL of an input.
         served: Returns the names of the models that the server knows, so that a filter by an unknown one is
             refused with a `NotFoundError`; None where no name counts as unknown.
+        scope: What may be seen; everything for whoever works on the data folder itself.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class InferenceReader:
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
         served: NamesOf | None = None,
+        scope: Scope = EVERYTHING,
     ) -> None:
         self._readers = ReaderPool(url, connections, timeout_s)
         self._directory = journal_directory
@@ -126,8 +129,20 @@ class InferenceReader:
         self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
         self._narrow_rows = narrow_rows
         self._budget = budget
-        self.names = ModelNames(self._stored_names, served)
-        """Finds the model that a name means."""
+        self._served = served
+        self.scope = scope
+        """What may be seen."""
+
+    @property
+    def names(self) -> ModelNames:
+        """Finds the model that a name means, among those that may be seen."""
+        return ModelNames(self._stored_names, self._served and self._served_names)
+
+    def within(self, scope: Scope) -> "InferenceReader":
+        """Return a view of this reader that sees what a scope admits."""
+        view = copy(self)
+        view.scope = scope
+        return view
 
     def cancelled_by(self, cancellation: Cancellation) -> "InferenceReader":
         """Return a view of this reader whose queries raise a `QueryCancelledError` once they are cancelled."""
@@ -151,7 +166,7 @@ class InferenceReader:
         if request.consistency == "journal":
             self.wait_for_journal()
         with self._readers.snapshot() as connection:
-            planner = Planner(connection, tree, self._narrow_rows)
+            planner = self._planner(connection, tree)
             search = partial(Search, connection, descending=request.order == "-ts")
             if request.offset:
                 id_range = _skip(search(planner.plan), request, id_range, self._budget)
@@ -161,9 +176,10 @@ class InferenceReader:
                 search(early_plan).early_matches(limit, id_range, _SELECT_ALL) if early_plan else []
             )
             if not rows:
-                rows, resume_id = search(planner.plan).first_matches(
+                rows, tested_id = search(planner.plan).first_matches(
                     limit, id_range, self._budget, _SELECT_ALL
                 )
+                resume_id = search(planner.plan).resume_before(tested_id)
             page_rows = [RecordRow(*row) for row in rows[: request.limit]]
             models, count = models_by_id(connection, (row.model_id for row in page_rows)), None
             if request.count not in (None, "none"):
@@ -174,7 +190,7 @@ class InferenceReader:
         elif resume_id is not None and request.offset:
             raise _late_offset(request.offset)
         return Page(
-            inferences=[_stored(row, *models[row.model_id]) for row in page_rows],
+            inferences=[_stored(row, models[row.model_id]) for row in page_rows],
             cursor=None if resume_id is None else encode_cursor(resume_id, query),
             count=count.count if count else None,
             partial=len(rows) < request.limit and resume_id is not None,
@@ -197,7 +213,7 @@ class InferenceReader:
         self.names.check_filter(tree)
         while True:
             with self._readers.snapshot() as connection:
-                plan = Planner(connection, tree, self._narrow_rows).plan
+                plan = self._planner(connection, tree).plan
                 search = Search(connection, plan, descending=False)
                 rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self._budget)
             ids = [int(row[0]) for row in rows]
@@ -213,7 +229,7 @@ class InferenceReader:
         tree = request.parse_filter()
         self.names.check_filter(tree)
         with self._readers.snapshot() as connection:
-            plan = Planner(connection, tree, self._narrow_rows).plan
+            plan = self._planner(connection, tree).plan
             search = Search(connection, plan, descending=True)
             return _count(search, self._budget, is_capped=False)
 
@@ -273,8 +289,25 @@ class InferenceReader:
         image = inference.input
         if not (image.hash and image.kept):
             return inference
-        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, blobs_url)
+        mime = image.mime or DEFAULT_MEDIA_TYPE
+        url = self.urls.sign(image.hash, mime, blobs_url, inference_id=inference_id)
         return msgspec.structs.replace(inference, input=msgspec.structs.replace(image, url=url))
+
+    def signed_input(
+        self, digest: str, expires: str, mime: str, signature: str, *, inference_id: str = ""
+    ) -> bytes:
+        """Return the bytes that a signed URL names, as long as the inference that it names keeps them.
+
+        Whether another inference keeps the same bytes makes no difference. Raises as `BlobUrls.verify`.
+        """
+        data = self.urls.verify(digest, expires, mime, signature, inference_id=inference_id)
+        if inference_id:
+            with suppress(NotFoundError):
+                image = self.get(inference_id).input
+                if image.kept and image.hash == f"blake3:{digest}":
+                    return data
+            raise NotFoundError(f"blob not found: {digest} was removed")
+        return data
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the input image of an inference, and its media type."""
@@ -303,7 +336,15 @@ class InferenceReader:
     def _stored_names(self) -> set[str]:
         """Return the names of all models that ever had stored inferences."""
         with self._readers.snapshot() as connection:
-            return {name for (name,) in execute(connection, "SELECT name FROM model")}
+            rows = execute(connection, "SELECT DISTINCT name, team FROM model").all()
+        return {name for name, team in rows if self.scope.admits(name, team)}
+
+    def _served_names(self) -> set[str]:
+        names = self._served() if self._served is not None else ()
+        return {name for name in names if self.scope.admits_model(name)}
+
+    def _planner(self, connection: sa.Connection, tree: Filter) -> Planner:
+        return Planner(connection, tree, self.scope, narrow_rows=self._narrow_rows)
 
     def _row(self, seq: int) -> StoredInference | None:
         if seq > LARGEST_ID:
@@ -313,7 +354,9 @@ class InferenceReader:
                 row = execute(connection, _SELECT, (seq,)).first()
                 if row is None:
                     return None
-                model, task = models_by_id(connection, [row.model_id])[row.model_id]
+                model = models_by_id(connection, [row.model_id])[row.model_id]
+                if not self.scope.admits(model.reference.name, model.team):
+                    return None
                 feedback_rows = execute(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:
             return None
@@ -321,14 +364,16 @@ class InferenceReader:
             StoredFeedback(str(id_), timestamp_text(time_ms(id_)), *columns)
             for id_, *columns in feedback_rows
         ]
-        return msgspec.structs.replace(_stored(RecordRow(*row), model, task), feedback=feedback)
+        return msgspec.structs.replace(_stored(RecordRow(*row), model), feedback=feedback)
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
         for path in journal.segment_paths(self._directory):
             for record_seq, payload, _ in journal.read_frames(path, offsets.get(path.name, 0)):
                 if record_seq == seq and not is_change(payload):
-                    return _uncommitted(_record_decoder.decode(payload))
+                    record = _record_decoder.decode(payload)
+                    is_admitted = self.scope.admits(record.model.name, record.team or "")
+                    return _uncommitted(record) if is_admitted else None
         return None
 
     def _offsets(self) -> dict[str, int]:
@@ -391,14 +436,14 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
     return Count(search.count(), is_exact=True)
 
 
-def _stored(row: RecordRow, model: ModelReference, task: str) -> StoredInference:
+def _stored(row: RecordRow, model: StoredModel) -> StoredInference:
     """Convert a row of the database."""
     return StoredInference(
         id=str(row.seq),
         request_id=row.request_id,
         image_no=row.image_no,
-        model=model,
-        task=task,
+        model=model.reference,
+        task=model.task,
         action=row.action,
         created_at=timestamp_text(time_ms(row.seq)),
         latency_ms=row.latency_us / 1000,
@@ -407,6 +452,7 @@ def _stored(row: RecordRow, model: ModelReference, task: str) -> StoredInference
         metadata=msgspec.Raw(row.meta),
         status=row.status,
         standard_metadata=msgspec.Raw(row.standard),
+        team=model.team or msgspec.UNSET,
         ground_truth=None if row.annotations is None else msgspec.Raw(row.annotations),
         ground_truth_review=row.review or msgspec.UNSET,
     )
@@ -428,5 +474,6 @@ def _uncommitted(record: JournaledRecord) -> StoredInference:
         metadata=record.metadata,
         status=record.status,
         standard_metadata=record.standard,
+        team=record.team,
         feedback=[],
     )

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from quadriga.store.errors import (
 )
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import EVERYTHING, Scope, Scoped
 
 MAX_STARTS = 5
 """Starts after which a job has failed, as its runner died each time."""
@@ -85,6 +87,20 @@ class Job(msgspec.Struct, frozen=True):
     error: str | None = None
     result: Result | None = None
     log: str = ""  # the end of `log.txt`; empty in a list of jobs
+    scope: Scope | msgspec.UnsetType = msgspec.UNSET
+    """What the job may see, as the key had it that submitted it; left out for everything."""
+    key_id: str | msgspec.UnsetType = msgspec.UNSET
+    """Key that submitted the job; left out without one."""
+
+    @property
+    def team(self) -> str:
+        """The team that the job belongs to; empty for none."""
+        return scope_of(self).team
+
+
+def scope_of(job: Job) -> Scope:
+    """Return what a job may see; everything for one of an earlier release."""
+    return EVERYTHING if job.scope is msgspec.UNSET else job.scope
 
 
 class _Cancelled(Exception):
@@ -99,6 +115,14 @@ class _LimitReached(Exception):
     """The job reached one of its limits."""
 
 
+class JobOwner(msgspec.Struct, frozen=True):
+    """The key that submits a job."""
+
+    key_id: str
+    check: Callable[[int], None]
+    """Raises an error if the key may submit no more, given the number of its jobs that have not ended."""
+
+
 class Jobs:
     """The jobs of a data folder; safe to use from several threads and processes.
 
@@ -107,24 +131,44 @@ class Jobs:
     Args:
         directory: Folder of the jobs.
         max_waiting: Maximum number of jobs that have not ended; None for no limit, as for those of schedules.
+        owner: Returns who submits a job; None for nobody who has limits.
     """
 
-    def __init__(self, directory: Path, max_waiting: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_waiting: int | None = None,
+        *,
+        owner: Callable[[], JobOwner | None] = lambda: None,
+    ) -> None:
+        self._owner = owner
         self.directory = directory
         self._max_waiting = max_waiting
         self._ended: set[str] = set()
+        self._scope = EVERYTHING
+        self._whole = self
         self.refused = 0
         """Number of jobs that were not accepted, as too many waited."""
+
+    def within(self, scope: Scope) -> "Jobs":
+        """Return a view of the jobs that a scope covers; what is submitted there sees no more than the scope."""
+        view = copy(self)
+        view._scope = scope  # noqa: SLF001 - it is one of these
+        return view
 
     def submit(self, kind: str, parameters: msgspec.Struct | dict[str, Any]) -> Job:
         """Queue a job whose parameters are already checked.
 
         Raises:
-            TooManyJobsError: As many jobs wait as may.
+            TooManyJobsError: As many jobs wait as may. What `owner` returns may raise an error of its own.
             JournalError: It cannot be written, for example because the disk is full.
         """
+        owner = self._owner()
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
-        job = Job(job_id, kind, msgspec.to_builtins(parameters), _now())
+        scope = msgspec.UNSET if self._scope.is_everything else self._scope
+        job = Job(job_id, kind, msgspec.to_builtins(parameters), _now(), scope=scope)
+        if owner is not None:
+            job = msgspec.structs.replace(job, key_id=owner.key_id)
         hidden = self.directory / f".{job_id}"
         with translate_disk_errors("store the job"):
             try:
@@ -132,8 +176,10 @@ class Jobs:
                 _write(hidden, job)
                 with lock(self.directory / ".submitting"):
                     self._check_room()
+                    if owner is not None:
+                        owner.check(self._unended_count_of(owner.key_id))
                     hidden.rename(self.directory / job_id)
-            except (OSError, TooManyJobsError):
+            except Exception:
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
         return job
@@ -149,16 +195,26 @@ class Jobs:
             count += job_id not in self._ended
         return count
 
+    def _unended_count_of(self, key_id: str) -> int:
+        """Return the number of jobs of a key that have not ended."""
+        count = 0
+        for job_id in self.ids():
+            if job_id not in self._ended:
+                with suppress(NotFoundError):  # removed meanwhile, or damaged
+                    job = self._read(job_id)
+                    count += job.key_id == key_id and job.state not in _ENDED
+        return count
+
     def _has_ended(self, job_id: str) -> bool:
         try:
-            return self.read(job_id).state in _ENDED
+            return self._read(job_id).state in _ENDED
         except NotFoundError:  # removed meanwhile, or damaged
             return True
 
     def _check_room(self) -> None:
         if self._max_waiting is None or self.waiting_count() < self._max_waiting:
             return
-        self.refused += 1
+        self._whole.refused += 1
         raise TooManyJobsError(
             f"expected fewer than {self._max_waiting} waiting jobs, got as many: wait until some have ended, or cancel "
             "them by POST /api/jobs/{id}/cancel"
@@ -167,6 +223,11 @@ class Jobs:
     def ids(self) -> list[str]:
         """Return the ids of all jobs, the oldest first."""
         return sorted(path.name for path in self.directory.glob("*") if _ID.fullmatch(path.name))
+
+    def removed_ids(self) -> list[str]:
+        """Return the ids of jobs whose removal was interrupted."""
+        names = (path.name[1:] for path in self.directory.glob(".*"))
+        return sorted(name for name in names if _ID.fullmatch(name))
 
     def all(self) -> list[Job]:
         """Return all jobs, the newest first."""
@@ -178,15 +239,22 @@ class Jobs:
 
     def read(self, job_id: str, *, with_log: bool = False) -> Job:
         """Return one job."""
+        job = self._read(job_id)
+        if not self._scope.covers(scope_of(job)):
+            raise _not_found(job_id)
+        log = _tail(self._folder(job_id) / "log.txt") if with_log else ""
+        return msgspec.structs.replace(job, log=log)
+
+    def _read(self, job_id: str) -> Job:
         folder = self._folder(job_id)
         try:
             job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
         except (FileNotFoundError, msgspec.MsgspecError) as error:
             # The file may be damaged if power was lost while it was written.
-            raise NotFoundError(f"job not found: {job_id}") from error
+            raise _not_found(job_id) from error
         if job.state == "queued" and (folder / "cancel").exists():
             job = msgspec.structs.replace(job, state="cancelled")
-        return msgspec.structs.replace(job, log=_tail(folder / "log.txt")) if with_log else job
+        return job
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job: it ends at its next step. A job that has ended is not changed; raises as `submit`."""
@@ -216,6 +284,10 @@ class Jobs:
         if not _ID.fullmatch(job_id):
             raise NotFoundError(f"job not found: {job_id[:80]!r}")
         return self.directory / job_id
+
+
+def _not_found(job_id: str) -> NotFoundError:
+    return NotFoundError(f"job not found: {job_id}")
 
 
 class JobLimits(msgspec.Struct, frozen=True):
@@ -319,7 +391,7 @@ class JobRunner:
     Args:
         jobs: The jobs.
         kinds: The work of each kind of job.
-        inferences: Reads the store.
+        inferences: Reads the store, within the scope of each job.
         blobs: The images of the store.
         keep_days: Days after which ended jobs are removed.
         leave: Kinds of jobs that are left to another runner.
@@ -331,7 +403,7 @@ class JobRunner:
         self,
         jobs: Jobs,
         kinds: Mapping[str, JobWork],
-        inferences: InferenceReader,
+        inferences: Scoped[InferenceReader],
         blobs: Blobs,
         *,
         keep_days: float = 7.0,
@@ -387,7 +459,8 @@ class JobRunner:
                 return True
             if job.kind in self._leave:
                 return True
-            run = JobRun(job, directory, self._inferences, self._blobs, stop, limits=self._limits)
+            inferences = self._inferences.within(scope_of(job))
+            run = JobRun(job, directory, inferences, self._blobs, stop, limits=self._limits)
             with self._ending_if_stuck(run):
                 return self._run_work(run)
 

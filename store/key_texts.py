@@ -9,6 +9,8 @@ import secrets
 import msgspec
 
 PREFIX = "quadriga-"
+SESSION = "session-"
+"""Beginning of the id under which a session that was ended stands among the keys, without rights; no key has it."""
 
 
 class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,8 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_ms: int | None = None
     used_ms: int | None = None
     """Last use, to a minute."""
+    limits: str = ""
+    """Limits separated by commas, as `quadriga.store.key_limits` parses them; empty for the server's default."""
 
     def is_valid(self, now_ms: float) -> bool:
         """Check whether the key was not revoked and has not expired."""

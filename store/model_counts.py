@@ -7,9 +7,10 @@ import sqlalchemy as sa
 from quadriga.store.database import execute
 from quadriga.store.records import timestamp_text
 from quadriga.store.rollups import MINUTE_MS
+from quadriga.store.scope import Scope
 
 _COUNTS = (
-    "SELECT m.name, m.version, m.sha256, m.task, r.n, r.errors, r.first, r.last FROM model AS m JOIN"
+    "SELECT m.name, m.version, m.sha256, m.task, m.team, r.n, r.errors, r.first, r.last FROM model AS m JOIN"
     " (SELECT model_id, sum(n) AS n, sum(errors) AS errors, min(minute) AS first, max(minute) AS last"
     " FROM rollup WHERE n > 0 GROUP BY model_id) AS r ON r.model_id = m.id ORDER BY m.id"
 )
@@ -31,18 +32,41 @@ class StoredVersion(NamedTuple):
     last_at: str
 
 
-def stored_versions(connection: sa.Connection) -> list[StoredVersion]:
-    """Return the versions of all models that have stored inferences, or had some, the oldest first."""
+def stored_versions(connection: sa.Connection, scope: Scope) -> list[StoredVersion]:
+    """Return the versions of the models that have stored inferences within a scope, or had some, the oldest first."""
+    counts: dict[tuple[str, str, str, str], _Counts] = {}
+    for name, version, sha256, task, team, *counted in execute(connection, _COUNTS):
+        if scope.admits(name, team):
+            key, row = (name, version, sha256, task), _Counts(*map(int, counted))
+            counts[key] = counts[key].plus(row) if key in counts else row
     return [
         StoredVersion(
             name,
             version,
             sha256,
             task=task,
-            inferences=int(count),
-            errors=int(errors),
-            first_at=timestamp_text(first * MINUTE_MS),
-            last_at=timestamp_text(last * MINUTE_MS),
+            inferences=count.inferences,
+            errors=count.errors,
+            first_at=timestamp_text(count.first * MINUTE_MS),
+            last_at=timestamp_text(count.last * MINUTE_MS),
         )
-        for name, version, sha256, task, count, errors, first, last in execute(connection, _COUNTS)
+        for (name, version, sha256, task), count in counts.items()
     ]
+
+
+class _Counts(NamedTuple):
+    """Counts of one model file, of one team or of several."""
+
+    inferences: int
+    errors: int
+    first: int
+    """Minute since 1970 of the first inference."""
+    last: int
+
+    def plus(self, other: "_Counts") -> "_Counts":
+        return _Counts(
+            self.inferences + other.inferences,
+            self.errors + other.errors,
+            min(self.first, other.first),
+            last=max(self.last, other.last),
+        )

@@ -67,6 +67,8 @@ class InferenceRecord(_Record, frozen=True):
     """The HTTP status of the answer: 200, or 500 where the model failed."""
     standard: dict[str, Any] = {}
     """What the engine itself knows: versions, hashes, protocol, milliseconds of each stage."""
+    team: str | msgspec.UnsetType = msgspec.UNSET
+    """Team whose key made the inference; left out where it belongs to none."""
 
 
 class JournaledRecord(_Record, frozen=True):
@@ -76,6 +78,7 @@ class JournaledRecord(_Record, frozen=True):
     metadata: msgspec.Raw
     status: int = 200
     standard: msgspec.Raw = msgspec.Raw(b"{}")
+    team: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class MetadataChange(msgspec.Struct, frozen=True, tag="metadata"):
@@ -102,6 +105,7 @@ class TruthStatement(msgspec.Struct, frozen=True, tag="truth"):
     model: str = ""
     """Name of the model; empty for every one."""
     owner: str = "default"
+    """Team that states it, and whose inferences it holds for; `default` for one that holds for those of every team."""
     expected: int | None = None
     """Revision that must be current for the statement to be applied, which is joined by `id`: 0 for none,
     `ANY_REVISION` for any; None makes no condition."""
@@ -143,6 +147,8 @@ class RetentionRule(msgspec.Struct, frozen=True, tag="retention"):
     model: str
     inputs_days: float | None = None
     inferences_days: float | None = None
+    team: str = ""
+    """Team whose inferences the rule is for; empty for those of every team."""
 
 
 class ImageSignals(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -219,6 +225,8 @@ class StoredInference(msgspec.Struct, frozen=True):
     status: int
     standard_metadata: Any
     """What the engine itself wrote; see `InferenceRecord.standard`."""
+    team: str | msgspec.UnsetType = msgspec.UNSET
+    """Team whose key made the inference; left out where it belongs to none."""
     ground_truth: Any = None
     """Annotations, in the form of predictions without scores; None where there is no truth."""
     ground_truth_review: str | msgspec.UnsetType = msgspec.UNSET

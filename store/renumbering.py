@@ -160,6 +160,7 @@ def _content(record: JournaledRecord) -> tuple[Any, ...]:
         record.image_no,
         record.model,
         record.task,
+        record.team,
         storable_text(record.action),
         round(record.latency_ms * 1000),
         (storable_text(image.name), image.hash, image.width, image.height, image.mime, image.bytes),

@@ -31,7 +31,7 @@ from quadriga.store.schema import (
 )
 
 _NAMES = {
-    "model": ("name", "version", "sha256", "task"),
+    "model": ("name", "version", "sha256", "task", "team"),
     "label": ("name",),
     "meta_key": ("path", "type"),
 }
@@ -263,7 +263,8 @@ class RowBatch:
         self, record: JournaledRecord, paths: dict[str, Any], predictions: list[LabelScore] | None
     ) -> InferenceRow:
         model, image = record.model, record.input
-        model_id = self._names.id("model", *(model.name, model.version, model.sha256, record.task))
+        name = (model.name, model.version, model.sha256, record.task, record.team or "")
+        model_id = self._names.id("model", *name)
         metadata_json = bytes(record.metadata).decode()
         return InferenceRow(
             seq=record.seq,
@@ -288,18 +289,25 @@ class RowBatch:
         )
 
 
-def models_by_id(
-    connection: sa.Connection, ids: Iterable[int]
-) -> dict[int, tuple[ModelReference, str]]:
-    """Return models and their tasks by id, at least those of the given ids.
+class StoredModel(NamedTuple):
+    """Row of `model`."""
+
+    reference: ModelReference
+    task: str
+    team: str
+    """Team whose inferences refer to the row; empty for none."""
+
+
+def models_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, StoredModel]:
+    """Return models by id, at least those of the given ids.
 
     Models never change, so they are cached with the connection.
     """
-    cached: dict[int, tuple[ModelReference, str]] = connection.info.setdefault("models", {})
-    statement = "SELECT id, name, version, sha256, task FROM model WHERE id IN ({})"
+    cached: dict[int, StoredModel] = connection.info.setdefault("models", {})
+    statement = "SELECT id, name, version, sha256, task, team FROM model WHERE id IN ({})"
     missing = set(ids) - cached.keys()
-    for id_, name, version, sha256, task in execute_in(connection, statement, missing):
-        cached[id_] = ModelReference(name, version, sha256), task
+    for id_, name, version, sha256, task, team in execute_in(connection, statement, missing):
+        cached[id_] = StoredModel(ModelReference(name, version, sha256), task, team)
     return cached
 
 
@@ -308,16 +316,16 @@ def read_records(connection: sa.Connection, seqs: Collection[int]) -> list[Journ
     statement = f"SELECT {RECORD_COLUMNS} FROM inference AS i WHERE i.seq IN ({{}})"
     rows = [RecordRow(*row) for row in execute_in(connection, statement, seqs)]
     models = models_by_id(connection, (row.model_id for row in rows))
-    return [_record_of(row, *models[row.model_id]) for row in rows]
+    return [_record_of(row, models[row.model_id]) for row in rows]
 
 
-def _record_of(row: RecordRow, model: ModelReference, task: str) -> JournaledRecord:
+def _record_of(row: RecordRow, model: StoredModel) -> JournaledRecord:
     return JournaledRecord(
         seq=row.seq,
         request_id=row.request_id,
         image_no=row.image_no,
-        model=model,
-        task=task,
+        model=model.reference,
+        task=model.task,
         action=row.action,
         latency_ms=row.latency_us / 1000,
         input=row.input(),
@@ -325,6 +333,7 @@ def _record_of(row: RecordRow, model: ModelReference, task: str) -> JournaledRec
         metadata=msgspec.Raw(row.meta.encode()),
         status=row.status,
         standard=msgspec.Raw(row.standard.encode()),
+        team=model.team or msgspec.UNSET,
     )
 
 

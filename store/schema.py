@@ -27,12 +27,12 @@ COLUMNS = {
     "ground_truth": ("seq", "truth_id"),
     "other_truth": ("seq", "truth_id"),
     "feedback": ("id", "seq", "kind", "value", "comment", "source"),
-    "retention": ("model", "inputs_days", "inferences_days"),
+    "retention": ("model", "team", "inputs_days", "inferences_days"),
     "journal_offset": ("segment", '"offset"'),
     "worker_number": ("number", "owner", "place", "host", "seen_ms"),
     "access_key": (
         "id", "hash", "name", "roles", "team", "models", "created_ms", "expires_ms", "revoked_ms",
-        "used_ms",
+        "used_ms", "limits",
     ),
 }  # fmt: skip
 """Columns of the tables that rows are written to, in the order of their values; the key comes first."""
@@ -40,7 +40,7 @@ COLUMNS = {
 INDEX_TABLES = ("meta_num", "meta_str", "pred")
 """Tables that inferences are found by."""
 
-_KEYS = {"rollup": 2, **dict.fromkeys(INDEX_TABLES, 3)}
+_KEYS = {"rollup": 2, "retention": 2, **dict.fromkeys(INDEX_TABLES, 3)}
 """How many columns are the key, where it is more than one; the last is an index's `seq`."""
 
 INDEXED_CHARACTERS = 256

@@ -26,6 +26,7 @@ from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotReadyError, StoreError, full_text
 from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.journal_lag import write_offsets
+from quadriga.store.maintenance.eraser import Eraser
 from quadriga.store.maintenance.retention import RetentionCleaner
 from quadriga.store.records import JournaledChange, is_add_only, is_change
 from quadriga.store.renumbering import JournaledPayload, Renumbering
@@ -63,6 +64,7 @@ class Writer:
         retention: Removes expired data between batches.
         is_segment_needed: Whether a committed segment has another reader that is not finished.
         numbers: The numbers of the workers, which the writer holds while it runs.
+        eraser: Carries out erasures between batches.
         on_wait: Called by `run` when the database begins to be away (True) and to answer (False).
 
     Raises:
@@ -79,11 +81,13 @@ class Writer:
         is_segment_needed: Callable[[Path], bool] = lambda _: False,
         *,
         numbers: WorkerNumbers | None = None,
+        eraser: Eraser | None = None,
         on_wait: Callable[[bool], object] = lambda _: None,
     ) -> None:
         self._on_wait = on_wait
         self._numbers = numbers
         self._retention = retention
+        self._eraser = eraser
         self._directory = journal_directory
         self._is_segment_needed = is_segment_needed
         self._data_directory = journal_directory.parent
@@ -116,10 +120,11 @@ class Writer:
                     or self._has_uncommitted()
                     or time.monotonic() - drained_at > CLEANUP_INTERVAL_S
                 ):
-                    self.drain()
+                    self.drain(may_pause=not stopping)
                     drained_at = time.monotonic()
                 if not stopping:
                     self._run_retention()
+                    self.erase()
             except (sa.exc.DBAPIError, OSError, StoreError, UnicodeDecodeError) as error:
                 if self._set_aside(error):
                     continue
@@ -182,6 +187,19 @@ class Writer:
                 raise
             _log.exception("retention failed and is retried later")
 
+    def erase(self) -> bool:
+        """Do a step of the erasures; return whether any is not complete. Its failures do not stop the writer."""
+        if self._eraser is None or self._names is None or self._offsets is None:
+            return False
+        try:
+            return self._eraser.step(self._engine, self._names, self._offsets)
+        except Exception as error:
+            self._reset()
+            if database.is_unavailable(error) or isinstance(error, NotReadyError):
+                raise
+            _log.exception("an erasure failed and is retried later")
+            return True
+
     def _has_uncommitted(self) -> bool:
         offsets = self._offsets or {}
         return any(
@@ -189,12 +207,15 @@ class Writer:
             for name, size in journal.segment_sizes(self._directory).items()
         )
 
-    def drain(self) -> int:
-        """Commit everything in the journal and return the number of records."""
+    def drain(self, *, may_pause: bool = False) -> int:
+        """Commit everything in the journal and return the number of records.
+
+        With `may_pause` it ends after a batch if an erasure is due, or steady load would keep that waiting.
+        """
         previous_count = self.records_committed
         try:
             try:
-                self._commit_journal()
+                self._commit_journal(may_pause=may_pause)
             except NotReadyError as error:
                 if self._offsets is None:  # the tables are not right yet
                     raise
@@ -210,7 +231,7 @@ class Writer:
         self._offsets = self._names = None
         self._engine.dispose()
 
-    def _commit_journal(self) -> None:
+    def _commit_journal(self, *, may_pause: bool = False) -> None:
         journal_id = journal.journal_id(self._directory)
         if journal_id != self._journal_id:  # the folder was removed, and began anew
             self._journal_id, self._offsets = journal_id, None
@@ -229,6 +250,9 @@ class Writer:
                 self._publish(self._offsets)
                 return
             self._commit(batch, self._offsets)
+            if may_pause and self._eraser is not None and self._eraser.is_due():
+                self._publish(self._offsets)
+                return
 
     def _publish(self, offsets: dict[str, int]) -> None:
         """Publish the committed offsets to the workers; on a full disk this is repeated later."""

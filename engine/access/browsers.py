@@ -11,6 +11,7 @@ import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from quadriga.engine.access.key_ring import is_loopback
 from quadriga.engine.settings import Settings
@@ -39,6 +40,7 @@ class BrowserRules:
             origin.rstrip("/").lower().encode() for origin in _split(settings.cors_origins)
         }
         self._is_local = is_loopback(settings.host)
+        self._is_our_host = lru_cache(maxsize=64)(self._names_us)
 
     def check(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Check where a request comes from.
@@ -81,6 +83,24 @@ class BrowserRules:
         ):  # a link on another page may lead here; what it shows, that page cannot read
             raise Forbidden("expected a request of a page of this server, got one of another site")
 
+    def may_use_session(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
+        """Check whether a browser marks a request, which `check` lets pass, as one of a page of this server or of its user.
+
+        Browsers add the cookie of a session by themselves, so it counts with such a mark only.
+        """
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if (
+            origin is not None
+            and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
+        ):
+            return False  # one of cors_origins
+        if site == b"same-origin" or (site is None and origin is not None):
+            return True
+        return site is not None and method in (
+            "GET",
+            "HEAD",
+        )  # a visit, as other sites may do nothing else
+
     def shared_with(self, headers: Mapping[bytes, bytes]) -> Headers:
         """Return the headers that let a page of another origin read the response; none for others."""
         origin = headers.get(b"origin")
@@ -102,8 +122,8 @@ class BrowserRules:
             (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
         ]
 
-    def _is_our_host(self, host: bytes) -> bool:
-        """Whether a request names this server.
+    def _names_us(self, host: bytes) -> bool:
+        """Whether a `Host` names this server.
 
         Without a list, a server on a loopback address has the names of such addresses, as others may be pointed at it.
         One that others reach has any name: who reaches it needs a key, which browsers do not send by themselves.

@@ -1,22 +1,59 @@
-"""The gate in front of every protocol: reads the key of a request, and finds whose it is."""
+"""The gate in front of every protocol: reads the key, token or session of a request, and finds whose it is."""
 
 from collections.abc import Callable
+from typing import Protocol
+from urllib.parse import unquote
 
-from quadriga.engine.access.key_ring import UNREAD, UNREAD_LOCAL, KeyRing
-from quadriga.proto.access import ANYBODY, STRANGER, Caller, presented_key
+import msgspec
+
+from quadriga.engine.access.key_ring import JOBS_KEY, UNREAD, UNREAD_LOCAL, KeyRing
+from quadriga.proto.access import ANYBODY, STRANGER, TEAM_HEADER, Caller, presented_key
+
+
+class People(Protocol):
+    """Who an identity provider vouches for."""
+
+    def caller_of_token(self, token: str) -> Caller:
+        """Return the caller who presents a token; one without rights if the token does not count."""
+
+    def caller_of_cookies(self, cookies: bytes | None) -> Caller | None:
+        """Return the caller whose session a header `Cookie` has; None for none."""
 
 
 class KeyGate:
-    """Gate of a server that accepts keys; open while it needs none."""
+    """Gate of a server that accepts keys; open while it needs none.
 
-    def __init__(self, keys: KeyRing) -> None:
+    Args:
+        keys: The keys.
+        people: Who has logged in, or presents a token; None without an identity provider.
+    """
+
+    def __init__(self, keys: KeyRing, people: People | None = None) -> None:
         self._keys = keys
+        self._people = people
 
     def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
-        """Return the caller of a request, as `quadriga.proto.access.Gate`."""
+        """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""
         if self._keys.is_open:
             return ANYBODY
+        text = presented_key(read_header)
+        if self._people is not None and text is not None and is_token(text):
+            return self._people.caller_of_token(text)
         if not self._keys.is_known:
             return UNREAD_LOCAL if self._keys.is_local else UNREAD
-        text = presented_key(read_header)
-        return STRANGER if text is None else self._keys.find(text)
+        if text is None:
+            return self._caller_of_session(read_header(b"cookie"))
+        caller = self._keys.find(text)
+        if caller.key_id == JOBS_KEY and (team := read_header(TEAM_HEADER)):
+            return msgspec.structs.replace(caller, team=unquote(team.decode("latin-1")))
+        return caller
+
+    def _caller_of_session(self, cookies: bytes | None) -> Caller:
+        if self._people is None or not cookies:
+            return STRANGER
+        return self._people.caller_of_cookies(cookies) or STRANGER
+
+
+def is_token(text: str) -> bool:
+    """Check whether what a request presents is a token of a provider: three parts, where a key has two."""
+    return text.count(".") == 2

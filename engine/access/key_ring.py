@@ -15,19 +15,28 @@ from pathlib import Path
 
 import msgspec
 
+from quadriga.engine.access.key_counts import KeyCounts
+from quadriga.engine.access.quotas import KeyQuota, KeyQuotas, KeyUse
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.store.access_keys import note_uses, read_keys
+from quadriga.store.access_keys import (
+    end_session,
+    note_uses,
+    read_ended_sessions,
+    read_keys,
+)
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import create_once, write_atomically
 from quadriga.store.errors import StoreError, full_text
-from quadriga.store.key_texts import AccessKey, hash_key, id_of_key, make_key
+from quadriga.store.key_texts import SESSION, AccessKey, hash_key, id_of_key, make_key
 
 REFRESH_S = 2.0
 """Time until a change of the keys counts in every worker."""
 
 FIRST_KEY_FILE = "admin.key"
 COPY_FILE = "keys.json"
+JOBS_KEY = "jobs"
+"""Id of the key with which the server's own jobs send requests."""
 
 _NOTE_USES_S = 60.0
 _RETRY_S = 0.2
@@ -46,6 +55,7 @@ class KeyRing:
         settings: Settings of the server.
         internal_key: Key of the server's own jobs, which send requests; empty for none.
         on_first_key: Called with the id of the first key when it was made.
+        counts: What the keys have used, shared with the other workers.
     """
 
     def __init__(
@@ -53,15 +63,19 @@ class KeyRing:
         settings: Settings,
         internal_key: str = "",
         on_first_key: Callable[[str], None] = lambda _: None,
+        *,
+        counts: KeyCounts | None = None,
     ) -> None:
+        self._quotas = KeyQuotas(counts or KeyCounts(1), settings.key_limits)
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
         self._is_local = is_loopback(settings.host)
+        self._may_be_open = self._is_local and not settings.oidc_issuer
         self._fixed = [
             AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=roles)
             for name, text, roles in (
-                ("jobs", internal_key, ("infer",)),
+                (JOBS_KEY, internal_key, ("infer",)),
                 ("admin_key", settings.admin_key, ("admin",)),
             )
             if text
@@ -70,6 +84,8 @@ class KeyRing:
         self._valid: dict[str, AccessKey] = {}
         self._callers: dict[str, Caller] = {}
         self._uses_ms: dict[str, int] = {}
+        self._ended: frozenset[str] = frozenset()
+        self._unwritten: dict[str, AccessKey] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._database = (
@@ -94,7 +110,7 @@ class KeyRing:
     @property
     def is_open(self) -> bool:
         """Whether requests need no key: nobody else reaches the address, and no key was ever made."""
-        return self._is_local and self._known.is_set() and not self._has_keys
+        return self._may_be_open and not self._has_keys and self._known.is_set()
 
     def find(self, text: str) -> Caller:
         """Return the caller whose key a request presents; one without rights if the key is not valid."""
@@ -108,6 +124,22 @@ class KeyRing:
             return msgspec.structs.replace(_ENDED, name=key.name or key.id, key_id=key.id)
         self._uses_ms[key.id] = now_ms
         return self._callers[key.id]
+
+    def is_ended(self, session_id: str) -> bool:
+        """Check whether a session was ended before its time."""
+        key_id = SESSION + session_id
+        return key_id in self._ended or key_id in self._unwritten
+
+    def end_session(self, session_id: str, name: str, expires_ms: int) -> None:
+        """Let a session count no more: at once here, within `REFRESH_S` elsewhere, once the database answers."""
+        key_id, now_ms = SESSION + session_id, time.time() * 1000
+        for over in [key.id for key in self._unwritten.values() if (key.expires_ms or 0) < now_ms]:
+            self._unwritten.pop(over, None)
+        self._unwritten[key_id] = AccessKey(id=key_id, hash="", name=name, expires_ms=expires_ms)
+        try:
+            self._write_ended()
+        except Exception as error:  # noqa: BLE001 - the database may be away or full: the thread tries again
+            _log.warning("other servers do not know yet that a session has ended: %s", error)
 
     def start(self) -> None:
         """Read the keys, and keep them up to date in a thread."""
@@ -136,16 +168,18 @@ class KeyRing:
             OSError: A file of the data folder cannot be read or written.
         """
         stored: list[AccessKey] = []
+        ended: list[AccessKey] = []
         if self._database is not None:
+            self._write_ended()
             with self._database.snapshot() as connection:
-                stored = read_keys(connection)
-            unused = [msgspec.structs.replace(key, used_ms=None) for key in stored]
+                stored, ended = read_keys(connection), read_ended_sessions(connection)
+            unused = [msgspec.structs.replace(key, used_ms=None) for key in (*stored, *ended)]
             if unused != self._read_copy():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._folder / COPY_FILE, msgspec.json.encode(unused), 0o600)
         if not (stored or self._is_local or any(key.name == "admin_key" for key in self._fixed)):
             self._make_first_key()
-        self._take(stored)
+        self._take((*stored, *ended))
         self._known.set()
 
     def _has_database(self) -> bool:
@@ -163,13 +197,20 @@ class KeyRing:
                     text = "the keys are those that were read last: %s"
                     _log.warning(text, full_text(error), exc_info=not is_expected)
                 failing = str(error)
+            self._quotas.refusals.flush()
             if time.monotonic() >= note_at_s:
                 self._note_uses()
                 note_at_s = time.monotonic() + _NOTE_USES_S
             self._stop.wait(REFRESH_S if self._known.is_set() else _RETRY_S)
 
     def _take(self, stored: Iterable[AccessKey]) -> None:
-        keys = [*stored, *self._first_key(), *self._fixed]
+        sessions: list[AccessKey] = []
+        keys: list[AccessKey] = []
+        for key in (*stored, *self._first_key(), *self._fixed):
+            (sessions if key.id.startswith(SESSION) else keys).append(key)
+        self._ended = frozenset(key.id for key in sessions)
+        for key_id in self._ended:
+            self._unwritten.pop(key_id, None)
         valid = {key.id: key for key in keys if key.revoked_ms is None}
         self._callers = {
             key.id: Caller(
@@ -177,11 +218,25 @@ class KeyRing:
                 key_id=key.id,
                 rights=frozenset(right for role in key.roles for right in ROLES.get(role, ())),  # type: ignore[call-overload]  # a role of a newer version has no rights here
                 models=key.models,
+                team=key.team,
+                quota=self._quota(key),
             )
             for key in valid.values()
         }
+        self._quotas.keep(valid)
         self._valid = valid
-        self._has_keys = any(key.name != "jobs" for key in keys)
+        self._has_keys = any(key.name != JOBS_KEY for key in keys)
+
+    def _quota(self, key: AccessKey) -> KeyQuota | None:
+        """Return the quota of a key; None for that of the server's own jobs. Keys of files have no limits."""
+        if key.name == "jobs" and key in self._fixed:
+            return None
+        is_stored = key not in self._fixed and key.name != FIRST_KEY_FILE
+        return self._quotas.quota(key, has_default=is_stored)
+
+    def key_uses(self) -> list[KeyUse]:
+        """Return what each key has used since the start of the server, for metrics."""
+        return self._quotas.uses()
 
     def _first_key(self) -> Iterable[AccessKey]:
         with suppress(OSError):
@@ -210,6 +265,15 @@ class KeyRing:
             data = (self._folder / COPY_FILE).read_bytes()
             return msgspec.json.decode(data, type=list[AccessKey])
         return None
+
+    def _write_ended(self) -> None:
+        """Write the sessions that were ended here into the database."""
+        if self._database is None or not self._unwritten:
+            return
+        with writer_engine(self._settings.database_url) as engine:
+            for key in list(self._unwritten.values()):
+                session_id, expires_ms = key.id.removeprefix(SESSION), key.expires_ms or 0
+                end_session(engine, session_id, name=key.name, expires_ms=expires_ms)
 
     def _note_uses(self) -> None:
         uses, self._uses_ms = self._uses_ms, {}

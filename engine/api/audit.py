@@ -9,6 +9,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
+from quadriga.engine.api.caller_scope import check_sees_everything
 from quadriga.engine.api.responses import error_response
 from quadriga.store.audit.reading import MAX_LIMIT, AuditPage, parse_since, read_page
 
@@ -30,6 +31,7 @@ def audit_route(folder: Path) -> HTTPRouteHandler:
         ] = "",
     ) -> AuditPage:
         """Return the audit log of this server's data folder, newest first, page by page."""
+        check_sees_everything("the audit log is")
         read = partial(read_page, folder, key=key, limit=limit, cursor=cursor)
         return read(since=parse_since(since, time.time()) if since else "")
 

@@ -7,15 +7,17 @@ from litestar import post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.engine.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.job_kinds import BULK_INFERENCE
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.audit import note_target
-from quadriga.store.errors import QueryError
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
-from quadriga.store.model_names import ModelNames
+from quadriga.store.scope import Scoped
 
 _BODY = json_body(
     BulkParameters,
@@ -29,13 +31,16 @@ _UNREADABLE = error_response(
 
 
 def bulk_inference_route(
-    jobs: Jobs, names: ModelNames, folder: str, way_in_problem: Callable[[], str]
+    jobs: Scoped[Jobs],
+    inferences: Scoped[InferenceReader],
+    folder: str,
+    way_in_problem: Callable[[], str],
 ) -> HTTPRouteHandler:
     """Return the handler that submits bulk inference.
 
     Args:
         jobs: The jobs of the server.
-        names: Names of the models.
+        inferences: Knows the names of the models.
         folder: Folder of the sources.
         way_in_problem: Returns why the server refuses requests of its own jobs; empty if it does not.
     """
@@ -52,9 +57,14 @@ def bulk_inference_route(
         parameters = decode_parameters(body, folder)
         if problem := way_in_problem():
             raise QueryError(f"bulk inference is off: {problem}")
-        name = names.resolve(parameters.model)
-        admit_model(current_caller(), parameters.model, name)
-        job = jobs.submit(BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
+        try:
+            name = inferences.within(caller_scope()).names.resolve(parameters.model)
+        except NotFoundError:  # whether there is one that the key is not for makes no difference
+            admit_model(current_caller(), parameters.model, parameters.model)
+            raise
+        job = jobs.within(caller_scope()).submit(
+            BULK_INFERENCE, msgspec.structs.replace(parameters, model=name)
+        )
         note_target(job.id)
         return job
 

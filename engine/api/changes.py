@@ -3,10 +3,12 @@
 from functools import partial
 from typing import Any
 
-from litestar import get, post, put
+import msgspec
+from litestar import Response, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     BULK_CHANGE_ERRORS,
@@ -14,10 +16,12 @@ from quadriga.engine.api.responses import (
     NOT_READY,
     QUERY_ERRORS,
     UNKNOWN_MODEL,
+    error_response,
     options_route,
 )
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.proto.audit import note_number, note_target
+from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.changes.requests import (
     DeleteBody,
     FeedbackBody,
@@ -31,20 +35,35 @@ from quadriga.store.changes.service import (
     Retention,
 )
 from quadriga.store.records import MetadataChange, StoredInference
+from quadriga.store.scope import Scoped
 
 _KEYS = "Top-level keys"
 _METADATA = json_body(
     MetadataChange, "type", "target", set=f"{_KEYS} and their new values", remove=_KEYS
 )
 _FEEDBACK = json_body(FeedbackBody)
-_DELETE = json_body(DeleteBody, dry_run="Delete nothing", all="A filter may be left out")
+_DELETE = json_body(
+    DeleteBody,
+    dry_run="Delete nothing",
+    all="A filter may be left out",
+    erase="Remove the bytes, too, from the journal, the database, images, jobs and ClickHouse",
+)
+_NO_ERASURE = error_response("No such erasure")
 _FOREVER = "null keeps them for ever"
 _RETENTION = json_body(RetentionBody, inputs_days=_FOREVER, inferences_days=_FOREVER)
 
 _INFERENCE = "/api/inferences/{inference_id:str}"
 
 
-def change_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+class ErasureList(msgspec.Struct, frozen=True):
+    """All erasures."""
+
+    erasures: list[ErasureReceipt]
+
+
+def change_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     """Return the handlers of changes, which run in `threads`, as they wait for the writer."""
     return [
         *_metadata_routes(changes, threads),
@@ -52,23 +71,31 @@ def change_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     ]
 
 
-def _metadata_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+def _metadata_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     route: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS}
 
     @post(f"{_INFERENCE}/metadata", operation_class=_METADATA, need="annotate", **route)
     async def change_metadata(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
-        return await threads.run(partial(changes.change_metadata, inference_id, body))
+        return await threads.run(
+            partial(changes.within(caller_scope()).change_metadata, inference_id, body)
+        )
 
     @get(f"{_INFERENCE}/metadata/history", need="read", **route)
     async def get_metadata_history(inference_id: FromPath[str]) -> MetadataHistory:
         """Return how the metadata of an inference was changed, newest first."""
-        return await threads.run(partial(changes.metadata_history, inference_id))
+        return await threads.run(
+            partial(changes.within(caller_scope()).metadata_history, inference_id)
+        )
 
     return [change_metadata, get_metadata_history]
 
 
-def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+def _other_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     path = "/api/models/{name:str}/retention"
 
     @post(
@@ -80,7 +107,9 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
     )
     async def give_feedback(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
-        return await threads.run(partial(changes.add_feedback, inference_id, body))
+        return await threads.run(
+            partial(changes.within(caller_scope()).add_feedback, inference_id, body)
+        )
 
     delete_errors = BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL}
 
@@ -91,23 +120,50 @@ def _other_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPR
         status_code=200,
         need="operate",
     )
-    async def delete_inferences(body: RawBody) -> DeletionResult:
-        """Delete inferences by a filter, newest first, or count which would be deleted."""
-        result = await threads.run(partial(changes.delete_inferences, body))
+    async def delete_inferences(body: RawBody) -> Response[DeletionResult]:
+        """Delete or erase inferences by a filter, or count which would be; 202 if an erasure goes on afterwards."""
+        result = await threads.run(partial(changes.within(caller_scope()).delete_inferences, body))
         note_number(result.count)
         if decode_change(body, DeleteBody, "JSON").dry_run:
             note_target("dry run")
-        return result
+        status = 200
+        if isinstance(receipt := result.erasure, ErasureReceipt):
+            note_target(f"erasure {receipt.id} by {', '.join(receipt.fields) or 'all'}")
+            status = 200 if receipt.state == "complete" else 202
+        return Response(result, status_code=status)
+
+    @get("/api/erasures", sync_to_thread=True, need="operate")
+    def list_erasures() -> ErasureList:
+        """Return the receipts of all erasures, newest first."""
+        return ErasureList(changes.within(caller_scope()).erasures.all())
+
+    @get(
+        "/api/erasures/{erasure_id:str}",
+        sync_to_thread=True,
+        responses={404: _NO_ERASURE},
+        need="operate",
+    )
+    def get_erasure(erasure_id: FromPath[str]) -> ErasureReceipt:
+        """Return the receipt of an erasure."""
+        return changes.within(caller_scope()).erasures.read(erasure_id)
 
     @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     def get_retention(name: FromPath[str]) -> Retention:
         """Return how long a model's inferences and inputs are kept."""
-        return changes.retention(name)
+        return changes.within(caller_scope()).retention(name)
 
     @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, status_code=200, need="operate")
     async def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Set how long a model's inferences and inputs are kept, past and future ones."""
-        return await threads.run(partial(changes.put_retention, name, body))
+        return await threads.run(partial(changes.within(caller_scope()).put_retention, name, body))
 
     options = options_route(path, "GET", "PUT")
-    return [give_feedback, delete_inferences, options, get_retention, put_retention]
+    return [
+        give_feedback,
+        delete_inferences,
+        list_erasures,
+        get_erasure,
+        options,
+        get_retention,
+        put_retention,
+    ]

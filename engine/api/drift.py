@@ -7,6 +7,7 @@ from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, RawBody
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -21,6 +22,7 @@ from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.proto.audit import note_target
 from quadriga.store.jobs import Job
+from quadriga.store.scope import Scoped
 
 _UNREADABLE = error_response(
     "The body, a filter or a time cannot be understood, or the baseline is not found"
@@ -46,7 +48,7 @@ class BaselineList(msgspec.Struct, frozen=True):
     """The baselines, sorted by name."""
 
 
-def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
+def drift_routes(drift: Scoped[DriftService]) -> list[HTTPRouteHandler]:
     """Return the handlers that submit drift reports and read, replace and remove baselines."""
     path = "/api/models/{name:str}/baseline"
 
@@ -58,7 +60,7 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
     )
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of stored inferences, as a job; the body is JSON whatever its content type."""
-        job = drift.submit(body)
+        job = drift.within(caller_scope()).submit(body)
         note_target(job.id)
         return job
 
@@ -66,12 +68,12 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
     @get(path, responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
     async def list_baselines(name: FromPath[str]) -> BaselineList:
         """Return the baselines of a model."""
-        return BaselineList(await to_thread(drift.list_baselines, name))
+        return BaselineList(await to_thread(drift.within(caller_scope()).list_baselines, name))
 
     @put(path, need="monitor", **json_body_options(_BASELINE, _UNREADABLE))
     async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
         """Save a baseline of a model; a job reads it. The body is JSON whatever its content type."""
-        return await to_thread(drift.put_baseline, name, body)
+        return await to_thread(drift.within(caller_scope()).put_baseline, name, body)
 
     @delete(
         path,
@@ -83,7 +85,7 @@ def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:
         name: FromPath[str], baseline: FromQuery[str] = DEFAULT_BASELINE
     ) -> Baseline:
         """Remove a baseline of a model, and return it."""
-        return await to_thread(drift.delete_baseline, name, baseline)
+        return await to_thread(drift.within(caller_scope()).delete_baseline, name, baseline)
 
     return [
         submit_drift,

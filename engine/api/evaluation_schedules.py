@@ -12,6 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter, RawBody
 from msgspec.structs import asdict
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -36,8 +37,9 @@ from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.monitor.watch.webhooks import check_webhook_hosts
 from quadriga.store.errors import NotFoundError
-from quadriga.store.model_names import ModelNames
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scoped
 
 _UNREADABLE = error_response("The body, a filter, a time or the reference cannot be understood")
 _UNKNOWN = error_response("The model is not known, or has no evaluation schedule")
@@ -61,6 +63,10 @@ class EvaluationScheduleState(msgspec.Struct, frozen=True):
     version: str | None
     where: Any
     by: list[str]
+    top_k: list[int] | None
+    iou: list[float] | None
+    score: list[float] | None
+    bins: int | None
     metric: str | None
     reference: str | None
     at_least: float | None
@@ -78,8 +84,8 @@ class EvaluationScheduleState(msgspec.Struct, frozen=True):
 
 def evaluation_schedule_routes(
     directory: Path,
-    names: ModelNames,
-    reports: ReportStore,
+    inferences: Scoped[InferenceReader],
+    reports: Scoped[ReportStore],
     *,
     hosts: WebhookHosts = ANY_PUBLIC,
 ) -> list[HTTPRouteHandler]:
@@ -87,25 +93,34 @@ def evaluation_schedule_routes(
 
     Args:
         directory: The folder of schedules, beside the store.
-        names: Finds the model that a name means.
+        inferences: Finds the model that a name means.
         reports: The reports that a schedule may name as its reference.
         hosts: The hosts that alerts may be sent to.
     """
-    schedules = evaluation_schedules(directory)
+    every_team = evaluation_schedules(directory)
     path = "/api/models/{name:str}/evaluation-schedule"
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     def replace_schedule(name: str, body: bytes) -> EvaluationScheduleState:
+        scope = caller_scope()
+        names, schedules = inferences.within(scope).names, every_team.within(scope)
         model = names.resolve(name)
         schedule, previous = decode_schedule(body), None
         names.check_where(schedule.where)
         check_webhook_hosts(schedule.webhooks, hosts)
         with suppress(NotFoundError):
             previous = schedules.get(model).schedule
-        schedules.put(model, with_reference(schedule, reports, previous))
+        schedules.put(model, with_reference(schedule, reports.within(scope), previous))
         return _schedule_state(schedules, model, hosts)
 
+    def read_schedule(name: str) -> EvaluationScheduleState:
+        scope = caller_scope()
+        names, schedules = inferences.within(scope).names, every_team.within(scope)
+        return _schedule_state(schedules, names.resolve(name), hosts)
+
     def remove_schedule(name: str) -> EvaluationScheduleState:
+        scope = caller_scope()
+        names, schedules = inferences.within(scope).names, every_team.within(scope)
         model = names.resolve(name)
         last = _schedule_state(schedules, model, hosts)
         schedules.remove(model)
@@ -114,8 +129,7 @@ def evaluation_schedule_routes(
     @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}, need="read")
     async def get_evaluation_schedule(name: FromPath[str]) -> EvaluationScheduleState:
         """Return how often a model is evaluated, and how alerts were delivered."""
-        model = await to_thread(names.resolve, name)
-        return await to_thread(_schedule_state, schedules, model, hosts)
+        return await to_thread(read_schedule, name)
 
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_evaluation_schedule(
@@ -150,7 +164,9 @@ def evaluation_schedule_routes(
         """Return the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
         start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
-        return read_history(directory, names.resolve(name), start_us, end_us)
+        scope = caller_scope()
+        model = inferences.within(scope).names.resolve(name)
+        return read_history(every_team.within(scope).directory, model, start_us, end_us)
 
     return [
         options_route(path, "GET", "PUT", "DELETE"),

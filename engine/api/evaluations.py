@@ -6,6 +6,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.monitor.evaluation.parameters import (
@@ -16,8 +17,9 @@ from quadriga.monitor.evaluation.parameters import (
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.proto.audit import note_target
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
-from quadriga.store.model_names import ModelNames
+from quadriga.store.scope import Scoped
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -41,9 +43,10 @@ _EVALUATION = json_body(
 )
 
 
-def evaluation_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit evaluations and read reports; `names` finds the models of evaluations."""
-    reports = ReportStore(jobs)
+def evaluation_routes(
+    jobs: Scoped[Jobs], inferences: Scoped[InferenceReader], reports: Scoped[ReportStore]
+) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit evaluations and read reports; `inferences` finds the models of evaluations."""
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
 
     @post(
@@ -54,24 +57,27 @@ def evaluation_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
-        job = jobs.submit("evaluation", with_model_names(decode_parameters(body), names))
+        names = inferences.within(caller_scope()).names
+        parameters = with_model_names(decode_parameters(body), names)
+        job = jobs.within(caller_scope()).submit("evaluation", parameters)
         note_target(job.id)
         return job
 
     @get("/api/reports", sync_to_thread=True, need="read")
     def list_reports() -> ReportList:
         """Return all reports, newest first."""
-        return ReportList(reports.all())
+        return ReportList(reports.within(caller_scope()).all())
 
     @get("/api/reports/{report_id:str}", need="read", **lookup)
     def get_report(report_id: FromPath[str]) -> Response[Report]:
         """Return a report; its id is that of the job that wrote it."""
-        encoded: Any = reports.read(report_id)
+        encoded: Any = reports.within(caller_scope()).read(report_id)
         return Response(encoded, media_type="application/json")
 
     @get("/api/reports/{report_id:str}/page", media_type="text/html", need="read", **lookup)
     def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
         """Return a report as a self-contained HTML page."""
-        return Response(reports.page(report_id), media_type="text/html", headers=PAGE_HEADERS)
+        page = reports.within(caller_scope()).page(report_id)
+        return Response(page, media_type="text/html", headers=PAGE_HEADERS)
 
     return [submit_evaluation, list_reports, get_report, get_report_page]

@@ -7,6 +7,7 @@ from litestar import Response, delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, HeaderParameter, RawBody
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     BULK_CHANGE_ERRORS,
@@ -28,6 +29,7 @@ from quadriga.store.changes.truth_service import (
     parse_condition,
 )
 from quadriga.store.records import StoredInference
+from quadriga.store.scope import Scoped
 
 _PATH = "/api/inferences/{inference_id:str}/ground-truth"
 _ANNOTATIONS = "Predictions without scores, or annotations of a Chariot dataset"
@@ -54,7 +56,9 @@ _IfNoneMatch = Annotated[
 ]
 
 
-def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list[HTTPRouteHandler]:
+def ground_truth_routes(
+    changes: Scoped[ChangeService], threads: BoundedThreads
+) -> list[HTTPRouteHandler]:
     """Return the handlers of ground truth, which run in `threads`, as they wait for the writer."""
     errors = {400: UNREADABLE_QUERY, 404: _NONE, 503: NOT_READY}
     changed: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS | {412: _OUTDATED}}
@@ -62,13 +66,17 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
     @get(_PATH, responses=errors, need="read")
     async def get_ground_truth(inference_id: FromPath[str]) -> Response[GroundTruth]:
         """Return the ground truth of an inference, with its revision, which is the ETag too."""
-        current = await threads.run(partial(changes.ground_truth.get, inference_id))
+        current = await threads.run(
+            partial(changes.within(caller_scope()).ground_truth.get, inference_id)
+        )
         return Response(current, headers={"ETag": f'"{current.revision}"'})
 
     @get(f"{_PATH}/history", responses=errors, need="read")
     async def get_ground_truth_history(inference_id: FromPath[str]) -> GroundTruthHistory:
         """Return who stated the ground truth of an inference when, newest first."""
-        return await threads.run(partial(changes.ground_truth.history, inference_id))
+        return await threads.run(
+            partial(changes.within(caller_scope()).ground_truth.history, inference_id)
+        )
 
     @put(_PATH, operation_class=_GROUND_TRUTH, need="annotate", **changed)
     async def put_ground_truth(
@@ -81,7 +89,7 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
         """State the ground truth of an inference; its annotations have to fit the inference's task."""
         condition = parse_condition(if_match, if_none_match)
         inference, revision = await threads.run(
-            partial(changes.ground_truth.put, inference_id, body, condition)
+            partial(changes.within(caller_scope()).ground_truth.put, inference_id, body, condition)
         )
         return Response(inference, headers={"ETag": f'"{revision}"'})
 
@@ -91,7 +99,9 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
     ) -> StoredInference:
         """Remove the ground truth of an inference."""
         condition = parse_condition(if_match, None)
-        return await threads.run(partial(changes.ground_truth.delete, inference_id, condition))
+        return await threads.run(
+            partial(changes.within(caller_scope()).ground_truth.delete, inference_id, condition)
+        )
 
     @post(
         "/api/ground-truth",
@@ -102,7 +112,9 @@ def ground_truth_routes(changes: ChangeService, threads: BoundedThreads) -> list
     )
     async def state_ground_truth(body: RawBody) -> StatementResult:
         """State the ground truth of many inferences, stored already or later; lines that do not fit are refused."""
-        result = await threads.run(partial(changes.ground_truth.add_statements, body))
+        result = await threads.run(
+            partial(changes.within(caller_scope()).ground_truth.add_statements, body)
+        )
         note_number(result.stated)
         return result
 

@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation, Parameter
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import body_schema, json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -33,6 +34,7 @@ from quadriga.store.query.request import (
     query_from_url,
 )
 from quadriga.store.records import StoredInference
+from quadriga.store.scope import EVERYTHING, Scoped
 from quadriga.tasks import tensor_file
 
 BLOBS_PATH = "/api/blobs/"
@@ -69,7 +71,7 @@ class _UrlQuery(Operation):
 
 
 def inference_routes(
-    inferences: InferenceReader, queries: StoreQueries, public_url: str = ""
+    inferences: Scoped[InferenceReader], queries: StoreQueries, public_url: str = ""
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that read the store; `queries` runs its searches, `public_url` begins signed URLs."""
     query: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
@@ -112,8 +114,8 @@ def inference_routes(
         """Return one inference; with `presign`, `input.url` is a signed URL of its input."""
         if presign:
             blobs_url = (public_url or str(request.base_url)).rstrip("/") + BLOBS_PATH
-            return inferences.get_with_input_url(inference_id, blobs_url)
-        return inferences.get(inference_id)
+            return inferences.within(caller_scope()).get_with_input_url(inference_id, blobs_url)
+        return inferences.within(caller_scope()).get(inference_id)
 
     content: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
 
@@ -122,7 +124,8 @@ def inference_routes(
     )
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
         """Return the input bytes of an inference; tensors as a V2 request with binary tensor data."""
-        return _untrusted_content(*inferences.input_bytes(inference_id))
+        store = inferences.within(caller_scope())
+        return _untrusted_content(*store.input_bytes(inference_id))
 
     blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
 
@@ -131,10 +134,13 @@ def inference_routes(
         digest: FromPath[str],
         expires: FromQuery[str] = "",
         mime: Annotated[str, QueryParameter(name="type")] = "",
+        inference: FromQuery[str] = "",
         signature: FromQuery[str] = "",
     ) -> Response[bytes]:
         """Return the bytes that a signed URL names."""
-        return _untrusted_content(inferences.urls.verify(digest, expires, mime, signature), mime)
+        store = inferences.within(EVERYTHING)  # who has the URL may see what it names
+        content = store.signed_input(digest, expires, mime, signature, inference_id=inference)
+        return _untrusted_content(content, mime)
 
     return [
         query_inferences,

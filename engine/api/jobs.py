@@ -8,11 +8,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
+from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import decode_parameters
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
-from quadriga.store.model_names import ModelNames
+from quadriga.store.scope import Scoped
 
 _UNREADABLE = error_response("The body or its filter cannot be understood")
 _UNKNOWN = error_response("No such job, or it has no result")
@@ -20,13 +23,13 @@ _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 
 
 class JobList(msgspec.Struct, frozen=True):
-    """All stored jobs."""
+    """The stored jobs that the caller may see."""
 
     jobs: list[Job]  # the newest first
 
 
-def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit exports and read, cancel and download jobs; `names` finds models of filters."""
+def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit exports and read, cancel and download jobs; of filters, `inferences` finds models."""
     export_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_STORED}
 
     @post(
@@ -39,16 +42,18 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
+        if (quota := current_caller().quota) is not None:
+            quota.check_export()
         parameters = decode_parameters(body)
-        names.check_where(parameters.where)
-        job = jobs.submit("export", parameters)
+        inferences.within(caller_scope()).names.check_where(parameters.where)
+        job = jobs.within(caller_scope()).submit("export", parameters)
         note_target(job.id)
         return job
 
     @get("/api/jobs", sync_to_thread=True, need="read")
     def list_jobs() -> JobList:
         """Return all jobs, newest first."""
-        return JobList(jobs.all())
+        return JobList(jobs.within(caller_scope()).all())
 
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
     cancel: dict[str, Any] = lookup | {"responses": {404: _UNKNOWN, 503: NOT_STORED}}
@@ -56,17 +61,20 @@ def job_routes(jobs: Jobs, names: ModelNames) -> list[HTTPRouteHandler]:
     @get("/api/jobs/{job_id:str}", need="read", **lookup)
     def get_job(job_id: FromPath[str]) -> Job:
         """Return one job, with the end of its log."""
-        return jobs.read(job_id, with_log=True)
+        return jobs.within(caller_scope()).read(job_id, with_log=True)
 
     @post("/api/jobs/{job_id:str}/cancel", status_code=200, need="monitor", **cancel)
     def cancel_job(job_id: FromPath[str]) -> Job:
         """Cancel a job at its next step."""
-        return jobs.cancel(job_id)
+        return jobs.within(caller_scope()).cancel(job_id)
 
     @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", audited=True, **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
-        path = jobs.result(job_id)
+        visible_jobs, quota = jobs.within(caller_scope()), current_caller().quota
+        path = visible_jobs.result(job_id)
+        if quota is not None and visible_jobs.read(job_id).kind == "export":
+            quota.take_export(path.stat().st_size)
         media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         return File(path, filename=path.name, media_type=media_type)
 

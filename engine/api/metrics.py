@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from quadriga.engine.api.caller_scope import check_sees_everything
 from quadriga.proto.access import Need
 
 
@@ -20,6 +21,8 @@ def metrics_route(*collectors: Collector, need: Need) -> HTTPRouteHandler:
     @get("/metrics", sync_to_thread=True, media_type="text/plain", need=need)
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Return all metrics, in the text format that Prometheus accepts."""
+        if need != "nothing":
+            check_sees_everything("metrics are")
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
 

@@ -8,6 +8,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
 from quadriga.engine.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
@@ -20,6 +21,7 @@ from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_counts import StoredVersion, stored_versions
 from quadriga.store.model_names import find_model_name
+from quadriga.store.scope import Scoped
 
 MAX_LABELS = 100
 """Maximum number of labels that are listed of a model."""
@@ -99,9 +101,9 @@ class ModelList(msgspec.Struct, frozen=True):
 
 def model_routes(
     served_versions: Callable[[], list[ServedVersion]],
-    inferences: InferenceReader,
-    reports: ReportStore,
-    drift: DriftService,
+    inferences: Scoped[InferenceReader],
+    reports: Scoped[ReportStore],
+    drift: Scoped[DriftService],
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that list models.
 
@@ -113,15 +115,18 @@ def model_routes(
     """
 
     def entries(only: str | None = None) -> list[ModelEntry]:
-        served, stored = served_versions(), _stored(inferences)
+        scope = caller_scope()
+        served = [version for version in served_versions() if scope.admits_model(version.name)]
+        stored = _stored(inferences.within(scope))
+        baselines = drift.within(scope)
         names = {version.name for version in served} | {version.name for version in stored}
-        newest = _newest_reports(reports.all(), names)
+        newest = _newest_reports(reports.within(scope).all(), names)
         return [
             _entry(
                 name,
                 [version for version in served if version.name == name],
                 [version for version in stored if version.name == name],
-                baseline=_default_baseline(drift, name),
+                baseline=_default_baseline(baselines, name),
                 drift=newest.get((name, "drift")),
                 evaluation=newest.get((name, "evaluation")),
             )
@@ -142,7 +147,7 @@ def model_routes(
     )
     def get_model(name: FromPath[str]) -> ModelEntry:
         """Return one model, as in the list."""
-        model = inferences.names.resolve(name)
+        model = inferences.within(caller_scope()).names.resolve(name)
         return next(iter(entries(model)))
 
     return [list_models, get_model]
@@ -151,7 +156,7 @@ def model_routes(
 def _stored(inferences: InferenceReader) -> list[StoredVersion]:
     """Return what is stored; nothing while the database is away, which does not hide what is served."""
     with suppress(NotReadyError, QueryTimeoutError), inferences.snapshot() as connection:
-        return stored_versions(connection)
+        return stored_versions(connection, inferences.scope)
     return []
 
 

@@ -11,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -31,8 +32,9 @@ from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.monitor.watch.webhooks import check_webhook_hosts
-from quadriga.store.model_names import ModelNames
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scoped
 
 _UNREADABLE = error_response("The body, a filter or a time cannot be understood")
 _UNKNOWN = error_response("The model is not known, or has no drift schedule")
@@ -66,20 +68,22 @@ class ScheduleState(msgspec.Struct, frozen=True):
 
 
 def schedule_routes(
-    directory: Path, names: ModelNames, hosts: WebhookHosts = ANY_PUBLIC
+    directory: Path, inferences: Scoped[InferenceReader], hosts: WebhookHosts = ANY_PUBLIC
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that read, replace and remove schedules, and read the history of windows.
 
     Args:
         directory: The folder of schedules, beside the store.
-        names: Finds the model that a name means.
+        inferences: Finds the model that a name means.
         hosts: The hosts that alerts may be sent to.
     """
-    schedules = drift_schedules(directory)
+    every_team = drift_schedules(directory)
     path = "/api/models/{name:str}/drift-schedule"
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     def replace_schedule(name: str, body: bytes) -> ScheduleState:
+        scope = caller_scope()
+        names, schedules = inferences.within(scope).names, every_team.within(scope)
         model = names.resolve(name)
         schedule = decode_schedule(model, body)
         names.check_where(schedule.where)
@@ -87,7 +91,14 @@ def schedule_routes(
         schedules.put(model, schedule)
         return _schedule_state(schedules, model, hosts)
 
+    def read_schedule(name: str) -> ScheduleState:
+        scope = caller_scope()
+        names, schedules = inferences.within(scope).names, every_team.within(scope)
+        return _schedule_state(schedules, names.resolve(name), hosts)
+
     def remove_schedule(name: str) -> ScheduleState:
+        scope = caller_scope()
+        names, schedules = inferences.within(scope).names, every_team.within(scope)
         model = names.resolve(name)
         last = _schedule_state(schedules, model, hosts)
         schedules.remove(model)
@@ -96,8 +107,7 @@ def schedule_routes(
     @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}, need="read")
     async def get_drift_schedule(name: FromPath[str]) -> ScheduleState:
         """Return how often a model's drift is compared, and how alerts were delivered."""
-        model = await to_thread(names.resolve, name)
-        return await to_thread(_schedule_state, schedules, model, hosts)
+        return await to_thread(read_schedule, name)
 
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
@@ -126,8 +136,10 @@ def schedule_routes(
         """Return the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
         start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
-        model = names.resolve(name)
-        return read_history(directory, model, start_us=start_us, end_us=end_us, signal=signal)
+        scope = caller_scope()
+        model = inferences.within(scope).names.resolve(name)
+        folder = every_team.within(scope).directory
+        return read_history(folder, model, start_us=start_us, end_us=end_us, signal=signal)
 
     return [
         options_route(path, "GET", "PUT", "DELETE"),

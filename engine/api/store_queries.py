@@ -1,4 +1,4 @@
-"""Runs the searches of HTTP routes: in threads of their own, each only as long as its client is there."""
+"""Runs the searches of HTTP routes: within the scope of the caller, in threads of their own, while the client is there."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 from litestar import Request
 from litestar.types import Receive
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
 from quadriga.store.cancellation import Cancellation
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.scope import Scoped
 
 ResultT = TypeVar("ResultT")
 
@@ -25,14 +27,14 @@ class StoreQueries:
         threads: Threads of the searches.
     """
 
-    def __init__(self, inferences: InferenceReader, threads: BoundedThreads) -> None:
+    def __init__(self, inferences: Scoped[InferenceReader], threads: BoundedThreads) -> None:
         self._inferences = inferences
         self._threads = threads
 
     async def run(
         self, request: Request[Any, Any, Any], work: Callable[[InferenceReader], ResultT]
     ) -> ResultT:
-        """Run a search once a thread is free; the request's body has been read.
+        """Run a search of what the caller may see once a thread is free; the request's body has been read.
 
         Raises:
             quadriga.engine.bounded_threads.ThreadsFull: Too many searches wait.
@@ -40,7 +42,7 @@ class StoreQueries:
         """
         gone = asyncio.ensure_future(_disconnected(request.receive))
         cancellation = Cancellation()
-        inferences = self._inferences.cancelled_by(cancellation)
+        inferences = self._inferences.within(caller_scope()).cancelled_by(cancellation)
         try:
             async with self._threads.turn(gone):
                 searching = self._threads.start(partial(work, inferences))

@@ -84,7 +84,7 @@ def run_bulk_inference(
     parameters = msgspec.convert(run.job.parameters, BulkParameters)
     run.report_progress(0, None)
     source = BulkSource(folder, parameters.source, max_bytes)
-    server = ServerClient(url, busy_timeout_s=0, key=key, tls=tls)
+    server = ServerClient(url, busy_timeout_s=0, key=key, tls=tls, team=run.job.team)
     try:
         outcomes = _BulkRun(run, parameters, source, server).run()
     finally:

@@ -126,9 +126,19 @@ def export_command(
     "Task of the ground truth alone: classification, detection, oriented, segmentation or image-text. "
     "[default: that of the annotations]",
 )
+@option(
+    "--team",
+    "Team that the inferences or the ground truth belong to. [default: that of each inference in FILE]",
+)
 @store_options
 def import_command(
-    file: Path, kind: Any, join: str | None, *, task: str | None, **store: Any
+    file: Path,
+    kind: Any,
+    join: str | None,
+    *,
+    task: str | None,
+    team: str | None,
+    **store: Any,
 ) -> None:
     """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
 
@@ -158,6 +168,7 @@ def import_command(
         kind=kind,
         join=join,
         task=None if task is None else full_name(task),
+        team=team,
     )
     imported = importer.run(read(file), _print_count)
     print_progress("")

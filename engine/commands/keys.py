@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -12,10 +13,17 @@ from rich.table import Column, Table
 from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.proto.access import Role
+from quadriga.store.key_limits import NO_LIMITS, limits_text, parse_limits
 from quadriga.store.key_texts import AccessKey
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
+_limit_option = option(
+    "--limit",
+    "What the key may use, such as requests=100/second, concurrency=8, bytes=1GB/hour, jobs=4, export-bytes=10GB/day or"
+    " stored-bytes=50GB/day; none for no limits, also where the server has a default; may be repeated.",
+    multiple=True,
+)  # fmt: skip
 _json_option = option("--json as_json", "Print JSON, and nothing else.", is_flag=True)
 
 
@@ -45,32 +53,34 @@ def keys_command() -> None:
 @option("--role", "What the key is for; may be repeated.", multiple=True, required=True,
         type=click.Choice(get_args(Role)))  # fmt: skip
 @option("--name", "What people call it.", default="")
-@option("--models", "Pattern of the models that it is for, such as 'shapes-*'; may be repeated. For the role infer.",
+@option("--team", "Team that it belongs to: it sees the team's records alone, and makes records of the team.",
+        default="")  # fmt: skip
+@option("--models", "Pattern of the models that it is for, such as 'shapes-*'; may be repeated.",
         multiple=True)  # fmt: skip
 @option(
     "--expires", "When it ends, such as 90d or 12h from now. [default: never]", type=_Duration()
 )
+@_limit_option
 @_json_option
 @store_options
 def create(**options: Any) -> None:
     """Make a key and print it. It is shown this once: the database has only a hash of it."""
     from quadriga.store.access_keys import create_key
 
-    roles, models = options["role"], options["models"]
-    if models and set(roles) != {"infer"}:
-        raise click.UsageError(
-            "expected --models with the role infer alone: what is stored is searched across models"
-        )
+    models = options["models"]
     for pattern in models:
         if not pattern or "," in pattern:
             raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
+    limits = _limits(options["limit"])
     with _database(options) as engine, _audited(options, "keys create") as note:
         key, text = create_key(
             engine,
             name=options["name"],
-            roles=roles,
+            roles=options["role"],
             models=models,
+            team=options["team"],
             expires_in_ms=options["expires"],
+            limits=limits,
         )
         note(key.id)
     _print_new(key, text, as_json=options["as_json"])
@@ -89,14 +99,17 @@ def list_keys(**options: Any) -> None:
         click.echo(json.dumps([_public(key) for key in keys], indent=1))
         return
     table = Table(
-        Column("id", min_width=12), "name", "roles", "models", "state", "made", "last use"
+        Column("id", min_width=12),
+        *("name", "roles", "team", "models", "limits", "state", "made", "last use"),
     )
     for key in keys:
         table.add_row(
             key.id,
             key.name,
             ", ".join(key.roles),
+            key.team,
             ", ".join(key.models) or "all",
+            key.limits.replace(",", ", ") or "default",
             _state(key),
             _day(key.created_ms),
             _day(key.used_ms),
@@ -117,6 +130,24 @@ def revoke(key_id: str, **options: Any) -> None:
     click.echo(f"revoked {key_id}")
 
 
+@keys_command.command("limit")
+@click.argument("key_id", metavar="ID")
+@_limit_option
+@store_options
+def limit_command(key_id: str, **options: Any) -> None:
+    """Replace the limits of the key ID by those of --limit; without --limit the server's default counts again.
+
+    A change counts within a few seconds.
+    """
+    from quadriga.store.access_keys import limit_key
+
+    limits = _limits(options["limit"])
+    with _database(options) as engine, _audited(options, "keys limit") as note:
+        limit_key(engine, key_id, limits)
+        note(key_id)
+    click.echo(f"limits of {key_id}: {limits.replace(',', ', ') or 'default'}")
+
+
 @keys_command.command()
 @click.argument("key_id", metavar="ID")
 @option(
@@ -125,13 +156,29 @@ def revoke(key_id: str, **options: Any) -> None:
 @_json_option
 @store_options
 def rotate(key_id: str, **options: Any) -> None:
-    """Make a key with the rights and the end of the key ID, and print it; the present one ends after --overlap."""
+    """Make a key with the rights, limits and end of the key ID, and print it; the present one ends after --overlap."""
     from quadriga.store.access_keys import rotate_key
 
     with _database(options) as engine, _audited(options, "keys rotate") as note:
         key, text = rotate_key(engine, key_id, options["overlap"])
         note(f"{key_id} to {key.id}")
     _print_new(key, text, as_json=options["as_json"])
+
+
+def _limits(texts: Sequence[str]) -> str:
+    """Return the limits of a key as they are stored.
+
+    Raises:
+        click.UsageError: One cannot be understood.
+    """
+    if NO_LIMITS in texts:
+        if len(texts) > 1:
+            raise click.UsageError("expected --limit none alone, got further limits")
+        return NO_LIMITS
+    try:
+        return limits_text(parse_limits(texts))
+    except ValueError as error:
+        raise click.UsageError(f"--limit: {error}") from error
 
 
 def _database(options: dict[str, Any]) -> Any:
@@ -162,7 +209,9 @@ def _public(key: AccessKey) -> dict[str, Any]:
         "id": key.id,
         "name": key.name,
         "roles": key.roles,
+        "team": key.team,
         "models": key.models,
+        "limits": [part for part in key.limits.split(",") if part],
         "state": _state(key).partition(" ")[0],
         "created_at": _time(key.created_ms),
         "expires_at": _time(key.expires_ms),

@@ -27,6 +27,7 @@ from quadriga.engine.settings_reading import (
     read_secret,
 )
 from quadriga.monitor.report.schema import Report
+from quadriga.proto.access import TEAM_HEADER
 
 RESPONSE_TIMEOUT_S = 300.0
 """Maximum time until a response."""
@@ -66,6 +67,7 @@ class ServerClient:
         busy_timeout_s: Maximum time that a request is repeated while the server is busy; None for `BUSY_TIMEOUT_S`.
         key: Key to send; default: that of the environment.
         tls: Returns the context of a new connection to a URL with https; default: what the environment names.
+        team: Team that a job of the server works for, as its own key tells the server; empty for none.
     """
 
     def __init__(
@@ -74,8 +76,12 @@ class ServerClient:
         busy_timeout_s: float | None = None,
         key: str | None = None,
         tls: Callable[[], SSLContext] | None = None,
+        *,
+        team: str = "",
     ) -> None:
         self._credentials = credentials(environment_key() if key is None else key)
+        if team:
+            self._credentials |= {TEAM_HEADER.decode(): quote(team)}
         url_parts = urlsplit(url if "//" in url else f"http://{url}")
         if url_parts.scheme not in {"http", "https"} or not url_parts.hostname:
             raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")

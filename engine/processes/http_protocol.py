@@ -10,12 +10,13 @@ maximum size, and trailers are dropped; connections have a maximum number.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.proto.http import error_body
+from quadriga.proto.http import BODY_EXTENSION, DISCONNECT_EXTENSION, error_body
 from quadriga.proto.intake import Intake
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -42,7 +43,7 @@ class _Lingering(asyncio.Transport):
         self._protocol = protocol
 
     def write(self, data: Any) -> None:
-        self._protocol.transport.write(data)
+        self._protocol.write_soon(data)
 
     def is_closing(self) -> bool:
         return self._protocol.transport.is_closing()
@@ -93,10 +94,12 @@ class HttpProtocol(HttpToolsProtocol):
     _quiet_bytes = 0
     """Bytes since the last ones that belong to the body."""
     _framing_problem = ""
+    _on_disconnect: Callable[[], object] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start waiting for the first header, unless there are too many connections."""
         super().connection_made(transport)
+        self._unsent: list[bytes] = []
         if len(self.connections) > self.max_connections:
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
@@ -105,9 +108,42 @@ class HttpProtocol(HttpToolsProtocol):
         self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop waiting, and tell whoever answers a request of the connection."""
         self._forget_deadline()
         super().connection_lost(exc)
+        if self._on_disconnect is not None:
+            self._on_disconnect()
+            self._on_disconnect = None
+
+    def call_on_disconnect(self, callback: Callable[[], object] | None) -> None:
+        """Call a function if the client leaves before its request, which has been read, is answered; None to call none.
+
+        It takes the place of a task that waits for the end; `write_soon` has what both gained.
+        """
+        self._on_disconnect = callback
+        if callback is not None and self.transport.is_closing():
+            callback()
+        elif callback is not None:
+            self.flow.resume_reading()  # else the end is not seen
+
+    def write_soon(self, data: bytes) -> None:
+        """Write a part of a response, together with what follows in the same turn of the event loop.
+
+        A call of the system costs as much as a tenth of a small request, and headers and body would take two. With one, and
+        `call_on_disconnect`, a tiny binary request takes 0.36 ms of CPU instead of 0.41.
+        """
+        self._unsent.append(data)
+        if len(self._unsent) > 1:
+            self.flush()  # what more there is, the transport may ask to wait
+        else:
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand what was written to the transport; called before anything else is done with it."""
+        if self._unsent:
+            parts, self._unsent = self._unsent, []
+            if not self.transport.is_closing():
+                self.transport.writelines(parts)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -117,20 +153,22 @@ class HttpProtocol(HttpToolsProtocol):
             self._received_bytes += len(data)
             self._quiet_bytes += len(data)
         if not self._in_request():
-            self._expect_header()
             self._header_bytes += len(data)
-            head, separator, rest = data.partition(b"\r\n\r\n")
-            if not separator and self._header_bytes > MAX_HEADER_BYTES:
+            end = data.find(b"\r\n\r\n")
+            if end < 0 and self._header_bytes > MAX_HEADER_BYTES:
                 self._refuse(
                     b"431 Request Header Fields Too Large",
                     f"expected headers of at most {MAX_HEADER_BYTES} bytes",
                 )
                 return
-            if b"h2c" in head:
-                data = _OFFER_OF_HTTP_2.sub(b"", head) + separator + rest
+            end = len(data) if end < 0 else end
+            if data.find(b"h2c", 0, end) >= 0:
+                data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
         super().data_received(data)
         if self._body_open:
             self._check_framing()
+        elif not self._in_request():  # most headers come whole, and need no timer
+            self._expect_header()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; one that comes behind the body is dropped.
@@ -152,6 +190,23 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_open = True
         super().on_headers_complete()
         self.cycle.transport = _Lingering(self)
+        extensions: Any = {
+            DISCONNECT_EXTENSION: self.call_on_disconnect,
+            BODY_EXTENSION: partial(self._take_body, self.cycle),
+        }
+        self.cycle.scope["extensions"] = extensions
+
+    def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
+        """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
+
+        Most bodies come whole, and to receive one under a timer takes 5 us more.
+        """
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()
+        self.flow.resume_reading()
+        return body
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -161,6 +216,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """End the response; the rest of the body has some time to arrive, and is discarded."""
+        self.flush()
         if self._closing:  # a request behind this one has no response
             self.flow.resume_reading()
             return
@@ -179,6 +235,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def close_when_read(self) -> None:
         """End the response, and close the connection once the request has been read, or after a timeout."""
+        self.flush()
         if self._body_open and not self.transport.is_closing():
             self._closing = True
             self._write_eof()  # a client that reads up to the end need not wait
@@ -208,6 +265,7 @@ class HttpProtocol(HttpToolsProtocol):
         if (
             self.cycle.response_started or self.pipeline
         ):  # there is no response, or it would be another's
+            self.flush()
             self.transport.close()
             return
         self.cycle.disconnected = True
@@ -232,6 +290,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _write_refusal(self, status: bytes, text: str, headers: bytes = b"") -> None:
         self._forget_deadline()
+        self.flush()
         body = error_body(text)
         self.transport.write(_HEAD % (status, headers, len(body)) + body)
 

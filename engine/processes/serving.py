@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
 from quadriga.engine.app import Application
 from quadriga.engine.crash_record import CrashRecord
@@ -100,6 +101,8 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         native_runs=NativeRuns(task.native_runs_fd, task.number),
         crashes=CrashRecord(task.crashes_fd),
     )
+    key_counts = KeyCounts(task.settings.workers, task.number, task.key_counts_fd)
+    key_counts.begin()
     tls_files = None if task.tls is None else RenewedFiles(task.settings, task.tls)
     application = Application(
         task.settings,
@@ -109,6 +112,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         host=host,
         internal_key=task.internal_key,
         tls_files=tls_files,
+        key_counts=key_counts,
     )
     connections = connection_limit(task.settings.max_connections)
     config = uvicorn.Config(

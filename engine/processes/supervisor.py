@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 
+from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
@@ -65,6 +66,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory in which workers note what their threads run, inherited."""
     crashes_fd: int = -1
     """The shared memory of the crashes of models, inherited."""
+    key_counts_fd: int = -1
+    """The shared memory of what keys have used, inherited."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -107,7 +110,13 @@ class _Child:
         task = self._task
         if self._tls_files is not None:
             task = msgspec.structs.replace(task, tls=self._tls_files.files)
-        inherited = task.listener_fd, task.processes_fd, task.native_runs_fd, task.crashes_fd
+        inherited = (
+            task.listener_fd,
+            task.processes_fd,
+            task.native_runs_fd,
+            task.crashes_fd,
+            task.key_counts_fd,
+        )
         descriptors = [fd for fd in inherited if fd >= 0]
         self._process = subprocess.Popen(  # noqa: S603 - our own module; its name is for `ps` and for metrics
             [
@@ -228,6 +237,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     states, run = ProcessStates.create(settings.workers), _run_directory(Path(settings.data))
     run_id, internal_key = secrets.token_hex(8), make_key("jobs")[1]
     native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
+    key_counts = KeyCounts(settings.workers)
     answering = [
         _Child(
             ChildTask(
@@ -238,6 +248,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
                 processes_fd=states.descriptor,
                 native_runs_fd=native_runs.descriptor,
                 crashes_fd=crashes.descriptor,
+                key_counts_fd=key_counts.descriptor,
                 grpc_address=grpc_address,
                 run_id=run_id,
                 run_directory=str(run),

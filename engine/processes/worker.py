@@ -120,7 +120,7 @@ def _run_writer(
     ).start()
     numbers = _worker_numbers(settings, run_id)
 
-    def open_writer(**options: Any) -> Writer:
+    def open_writer(eraser: Any, **options: Any) -> Writer:
         """Open the writer, and try again while that fails, as on a full disk."""
 
         def pause(seconds: float) -> None:
@@ -130,7 +130,7 @@ def _run_writer(
         arguments = (settings.journal_directory, settings.database_url, retention)
         return retry_until_done(
             "open the store",
-            partial(Writer, *arguments, numbers=numbers, on_wait=on_wait, **options),
+            partial(Writer, *arguments, numbers=numbers, eraser=eraser, on_wait=on_wait, **options),
             mark,
             errors=OSError,
             sleep=pause,
@@ -140,16 +140,17 @@ def _run_writer(
         mark(DATABASE_AWAY if is_waiting else "")
 
     if not settings.clickhouse:
-        open_writer().run(stop)
+        open_writer(_eraser(settings, blobs)).run(stop)
         return
     try:
-        from quadriga.store.replication.clickhouse import ClickHouseSender
+        from quadriga.store.replication.clickhouse import ClickHouseSender, erase
     except ImportError as error:
         raise StoreError(
             f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
         ) from error
     sender = ClickHouseSender(settings.journal_directory, settings.clickhouse)
-    writer = open_writer(is_segment_needed=sender.has_unsent)
+    replica = sender.sent_until, partial(erase, settings.clickhouse)
+    writer = open_writer(_eraser(settings, blobs, replica), is_segment_needed=sender.has_unsent)
     sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
     sending.start()
     try:
@@ -158,6 +159,27 @@ def _run_writer(
         stop.set()  # a writer that failed is started again, and so this process has to end
         sending.join()
     writer.run(stop)  # removes the segments that ClickHouse had yet to take
+
+
+def _eraser(settings: Settings, blobs: Any, replica: tuple[Any, Any] | None = None) -> Any:
+    """Return what carries out erasures; `replica` has the fields of an `ErasedReplica`."""
+    from quadriga.store.changes.erasures import Erasures
+    from quadriga.store.jobs import Jobs
+    from quadriga.store.maintenance.eraser import ErasedReplica, Eraser
+
+    others = (
+        settings.baselines_directory,
+        settings.drift_directory,
+        settings.evaluation_directory,
+    )
+    return Eraser(
+        Erasures(settings.erasures_directory),
+        settings.journal_directory,
+        blobs,
+        jobs=Jobs(settings.jobs_directory),
+        others=others,
+        replica=None if replica is None else ErasedReplica(*replica),
+    )
 
 
 def _worker_numbers(settings: Settings, run_id: str) -> Any:
@@ -217,9 +239,14 @@ def _run_jobs(
 
 def _run_schedules(settings: Settings, stop: threading.Event) -> None:
     """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
+    from quadriga.monitor.model_files import TEAMS_FOLDER
+
     folders = (settings.drift_directory, settings.evaluation_directory)
     while not any(
-        True for folder in folders for _ in folder.glob("*.schedule.json")
+        True
+        for folder in folders
+        for pattern in ("*.schedule.json", f"{TEAMS_FOLDER}/*/*.schedule.json")
+        for _ in folder.glob(pattern)
     ):  # as the jobs
         if stop.wait(_POLL_INTERVAL_S):
             return

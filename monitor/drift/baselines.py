@@ -25,7 +25,12 @@ from quadriga.monitor.drift.parameters import (
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError
 from quadriga.monitor.drift.summary import decode_summary, encode_summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowSummary
-from quadriga.monitor.model_files import model_folder, read_model_file, write_model_file
+from quadriga.monitor.model_files import (
+    model_folder,
+    read_model_file,
+    team_folder,
+    write_model_file,
+)
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.monitor.spans import parse_span_s
 from quadriga.store.disk import write_atomically
@@ -34,6 +39,7 @@ from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scope
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
@@ -149,6 +155,10 @@ class BaselineStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    def within(self, scope: Scope) -> "BaselineStore":
+        """Return the baselines of the team of a scope; those of no team are in the folder itself."""
+        return BaselineStore(team_folder(self.directory, scope.team))
 
     def all(self, model: str) -> list[Baseline]:
         """Return a model's baselines, by name."""

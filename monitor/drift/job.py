@@ -11,6 +11,7 @@ from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current
 from quadriga.monitor.drift.watch.history import record_failure, record_window, with_history
 from quadriga.monitor.drift.windows import read_window
 from quadriga.monitor.executors import LocalExecutor
+from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
@@ -35,7 +36,7 @@ def run_drift(run: JobRun) -> str:
     """
     parameters = msgspec.convert(run.job.parameters, DriftParameters)
     is_scheduled = parameters.schedule is not None
-    history_directory = run.directory.parent.parent / "drift"
+    history_directory = team_folder(run.directory.parent.parent / "drift", run.job.team)
     try:
         baselines = _baselines(run)
         parameters = baselines.resolve_rolling(parameters)
@@ -96,8 +97,8 @@ def run_baseline(run: JobRun) -> str:
 
 
 def _baselines(run: JobRun) -> BaselineStore:
-    """Return the baselines of the job's data folder."""
-    return BaselineStore(run.directory.parent.parent / "baselines")
+    """Return the baselines of the job's team in its data folder."""
+    return BaselineStore(team_folder(run.directory.parent.parent / "baselines", run.job.team))
 
 
 def _submitted_us(run: JobRun) -> int:

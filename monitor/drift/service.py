@@ -23,6 +23,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scope
 
 
 class DriftService:
@@ -34,8 +35,18 @@ class DriftService:
 
     def __init__(self, jobs: Jobs, inferences: InferenceReader, baselines: BaselineStore) -> None:
         self._jobs = jobs
+        self._team_jobs = jobs
+        """Jobs of the team: a baseline may be read by one that sees more than the caller."""
         self._inferences = inferences
         self._baselines = baselines
+
+    def within(self, scope: Scope) -> "DriftService":
+        """Return a service that compares what a scope admits, and keeps the baselines of its team."""
+        service = DriftService(
+            self._jobs.within(scope), self._inferences.within(scope), self._baselines.within(scope)
+        )
+        service._team_jobs = self._jobs.within(Scope(scope.team))
+        return service
 
     def submit(self, body: bytes) -> Job:
         """Submit the comparison of a window with its baseline."""
@@ -44,7 +55,7 @@ class DriftService:
         parameters = self._baselines.resolve_rolling(parameters)
         if isinstance(parameters.baseline, str):
             baseline = self._baselines.get(parameters.model, parameters.baseline)
-            baseline = current_state(baseline, self._jobs)
+            baseline = current_state(baseline, self._team_jobs)
             if baseline.state == "failed":
                 raise QueryError(f"the baseline {baseline.name} has failed: {baseline.error}")
         return self._jobs.submit("drift", parameters)
@@ -54,7 +65,8 @@ class DriftService:
         model = self._inferences.names.resolve(model)
         sha256 = self._newest_sha256(model)
         return [
-            current_state(baseline, self._jobs, sha256) for baseline in self._baselines.all(model)
+            current_state(baseline, self._team_jobs, sha256)
+            for baseline in self._baselines.all(model)
         ]
 
     def put_baseline(self, model: str, body: bytes) -> Baseline:
@@ -74,7 +86,7 @@ class DriftService:
     def delete_baseline(self, model: str, name: str) -> Baseline:
         """Remove a baseline, and return what it was."""
         model = self._inferences.names.resolve(model)
-        baseline = current_state(self._baselines.get(model, name), self._jobs)
+        baseline = current_state(self._baselines.get(model, name), self._team_jobs)
         self._cancel(baseline)
         self._baselines.remove(model, name)
         return baseline
@@ -103,7 +115,7 @@ class DriftService:
         """Cancel the job that is still reading a baseline."""
         if baseline.job is not None and baseline.state == "building":
             with suppress(NotFoundError):
-                self._jobs.cancel(baseline.job)
+                self._team_jobs.cancel(baseline.job)
 
     def _newest_sha256(self, model: str) -> str:
         """Return the hash of the model file of the newest inference, or an empty text if unknown."""

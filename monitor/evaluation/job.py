@@ -8,6 +8,7 @@ from quadriga.monitor.evaluation.history import record_failure, record_window
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
+from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.store.errors import StoreError
 from quadriga.store.jobs import JobRun
@@ -32,7 +33,7 @@ def run_evaluation(run: JobRun) -> str:
             run.log(f"{total} inferences read; computing metrics")
         run.report_progress(done, total)
 
-    history_directory = run.directory.parent.parent / "evaluation"
+    history_directory = team_folder(run.directory.parent.parent / "evaluation", run.job.team)
     try:
         report = evaluate_stored(run.inferences, parameters, report_progress, shards)
     except (EvaluationError, StoreError) as error:

@@ -5,10 +5,17 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from blake3 import blake3
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from quadriga.monitor.evaluation.intervals import MIN_UNITS
-from quadriga.monitor.evaluation.limits import find_metric, name_of, parse_metric
+from quadriga.monitor.evaluation.limits import find_metric, name_of, parse_metric, written
+from quadriga.monitor.evaluation.metric_settings import (
+    Bins,
+    IouThresholds,
+    MetricSettings,
+    ScoreThresholds,
+    TopK,
+)
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,
     EvaluationParameters,
@@ -38,10 +45,17 @@ MIN_EVERY = "1h"
 MAX_WINDOW_S = 366 * DAY_S
 MAX_LATE_WINDOWS = 30
 FIRST_WINDOW: Final = "first"
+_SETTINGS = ("k", "iou", "score", "bins")
+"""Parameters of a metric that two values of it must share, or they say nothing of each other."""
 
 
-class EvaluationSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule of evaluations; fields without docstring are those of `EvaluationParameters`."""
+class EvaluationSchedule(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A schedule of evaluations; fields without docstring are those of `EvaluationParameters`.
+
+    Defaults are left out of its file, so that an earlier version reads one that has nothing new.
+    """
 
     every: str
     """Time between the ends of two windows: a fraction of a day such as `6h`, `1d`, or `1w` from Monday; UTC."""
@@ -50,6 +64,10 @@ class EvaluationSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     version: str | None = None
     where: Any = None
     by: Annotated[list[str], msgspec.Meta(max_length=MAX_SLICE_KEYS)] = []
+    top_k: TopK | None = None
+    iou: IouThresholds | None = None
+    score: ScoreThresholds | None = None
+    bins: Bins | None = None
     metric: Annotated[str, msgspec.Meta(max_length=200)] | None = None
     """The metric to follow, as `parse_metric` takes it; None: the first of the report."""
     reference: Annotated[str, msgspec.Meta(max_length=100)] | None = None
@@ -71,6 +89,11 @@ class EvaluationSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         """Length of a window in seconds."""
         return parse_span_s(self.every if self.window is None else self.window, "window")
 
+    @property
+    def metrics(self) -> MetricSettings:
+        """The chosen thresholds of metrics."""
+        return MetricSettings(self.top_k, self.iou, self.score, bins=self.bins)
+
 
 def decode_schedule(body: bytes) -> EvaluationSchedule:
     """Decode a schedule from JSON; `with_reference` must follow.
@@ -89,7 +112,9 @@ def decode_schedule(body: bytes) -> EvaluationSchedule:
             parse_metric(schedule.metric)
     except EvaluationError as error:
         raise QueryError(str(error)) from error
-    check_parameters(EvaluationParameters("", where=schedule.where, by=schedule.by))
+    check_parameters(
+        EvaluationParameters("", where=schedule.where, by=schedule.by, **asdict(schedule.metrics))
+    )
     if schedule.reference is None and schedule.at_least is None:
         return replace(schedule, reference=FIRST_WINDOW)
     return schedule
@@ -140,17 +165,29 @@ def followed_metric(
         reference: What the metric is compared with.
 
     Raises:
-        EvaluationError: The report is no evaluation, is of another task than the reference, or has no such metric.
+        EvaluationError: The report is no evaluation, is of another task or has other thresholds than the reference, or
+            has no such metric.
     """
     if report.kind != "evaluation" or not report.metrics:
         raise EvaluationError(f"expected an evaluation with metrics, got {report.kind} {report.id}")
     if reference is not None and report.task != reference.task:
         raise EvaluationError(f"expected an evaluation of {reference.task}, got {report.task}")
-    if name is not None:
-        return find_metric(report.metrics, parse_metric(name))
-    return find_metric(
-        report.metrics, name_of(report.metrics[0] if reference is None else reference.metric)
-    )
+    if name is None:
+        return find_metric(
+            report.metrics, name_of(report.metrics[0] if reference is None else reference.metric)
+        )
+    metric = find_metric(report.metrics, parse_metric(name))
+    if reference is not None and _settings_of(metric) != _settings_of(reference.metric):
+        raise EvaluationError(
+            f"expected {written(reference.metric)}, as in report {reference.report}, got {written(metric)}"
+        )
+    return metric
+
+
+def _settings_of(metric: Metric) -> list[Any]:
+    """Return the thresholds of a metric; a score that was found, not chosen, differs between reports."""
+    is_found = "chosen" in metric.parameters
+    return [metric.parameters.get(name) for name in _SETTINGS if not (is_found and name == "score")]
 
 
 def evaluation_schedules(directory: Path) -> ScheduleStore[EvaluationSchedule]:
@@ -175,6 +212,7 @@ def _parameters(
         version=schedule.version,
         where={"and": [condition for condition in conditions if condition is not None]},
         by=schedule.by,
+        **asdict(schedule.metrics),
         schedule=ScheduledWindow(
             start=start,
             end=end,
@@ -193,6 +231,8 @@ def _series(saved: SavedSchedule[EvaluationSchedule]) -> str:
     """Return the same text for schedules whose windows can be compared with each other."""
     schedule = saved.schedule
     content = [saved.since_s, schedule.window_s, schedule.version, schedule.where, schedule.metric]
+    if schedule.metrics.chosen:
+        content.append(schedule.metrics.chosen)
     return blake3(msgspec.json.encode(content)).hexdigest()[:16]
 
 

@@ -1,15 +1,18 @@
 """The stored reports of jobs: each is the result of its job, is stored as long, and has its id."""
 
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import asdict
 
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel
+from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.jobs import JobRun, Jobs
+from quadriga.store.scope import Scope
 
 REPORT_FILE = "report.json"
 PAGE_FILE = "report.html"
@@ -49,6 +52,8 @@ class _Report(_Named, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(_Report)
+_MAX_SUMMARIES = 10_000
+"""Number of summaries in memory, those of removed reports among them, after which all are read again."""
 
 
 class ReportStore:
@@ -61,6 +66,12 @@ class ReportStore:
         self._jobs = jobs
         self._summaries: dict[str, ReportSummary] = {}
 
+    def within(self, scope: Scope) -> "ReportStore":
+        """Return a view of the reports of the jobs that a scope covers."""
+        view = copy(self)  # with the same summaries
+        view._jobs = self._jobs.within(scope)  # noqa: SLF001 - it is one of these
+        return view
+
     def all(self) -> list[ReportSummary]:
         """Return all reports, the newest first; each is read once, as it does not change."""
         summaries = {}
@@ -68,7 +79,9 @@ class ReportStore:
             if job.result is not None and job.result.file == REPORT_FILE:
                 with suppress(NotFoundError):  # removed since
                     summaries[job.id] = self._summaries.get(job.id) or _summary(self.read(job.id))
-        self._summaries = summaries
+        if len(self._summaries) > _MAX_SUMMARIES:
+            self._summaries.clear()
+        self._summaries.update(summaries)
         return list(summaries.values())
 
     def read(self, report_id: str) -> bytes:
@@ -92,7 +105,7 @@ def save_report(run: JobRun, report: Report) -> str:
 
     def image_bytes(image: str) -> bytes | None:
         with suppress(StoreError):  # no hash, or no access to the blobs: the page says so
-            return run.blobs.get(image)
+            return run.blobs.get(image) if is_input_kept(run.inferences, image) else None
         return None
 
     write_atomically(run.directory / PAGE_FILE, render_page(report, image_bytes).encode())

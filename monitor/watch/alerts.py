@@ -57,6 +57,14 @@ class Outbox:
         self._directory = schedules.directory
         self._folder = schedules.directory / OUTBOX_FOLDER
         self._status_lock = threading.Lock()
+        self._of_teams: dict[str, Outbox] = {schedules.team: self}
+
+    def of_teams(self) -> "list[Outbox]":
+        """Return the pending deliveries of the schedules of each team."""
+        return [
+            self._of_teams.setdefault(schedules.team, Outbox(schedules))
+            for schedules in self._schedules.of_teams()
+        ]
 
     def queue(
         self, model: str, event: str, fields: dict[str, Any], now_s: float | None = None

@@ -54,7 +54,7 @@ class DeliveryQueues:
             if thread.is_alive()
         }
         queues = defaultdict[str, list[_Waiting]](list)
-        for outbox in self._outboxes:
+        for outbox in (of_team for every in self._outboxes for of_team in every.of_teams()):
             for delivery in outbox.pending():
                 if delivery.due_s <= (time.time() if now_s is None else now_s):
                     queues[urlsplit(delivery.url).netloc.lower()].append(_Waiting(outbox, delivery))

@@ -17,6 +17,7 @@ from quadriga.monitor.watch.schedules import (
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.jobs import Jobs
 from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scope
 
 POLL_INTERVAL_S = 1.0
 MAX_MISSED = 24
@@ -85,15 +86,19 @@ class Scheduler(Generic[ScheduleT]):
         parameters = msgspec.to_builtins(kind.parameters(model, saved, window))
         if self._submitted is None:
             self._submitted = {
-                kind.window_key(job.parameters) for job in self._jobs.all() if job.kind == kind.name
+                kind.window_key(job.parameters)
+                for job in self._jobs.all()
+                if job.kind == kind.name and job.team == self._schedules.team
             }
         if kind.window_key(parameters) not in self._submitted:
-            self._jobs.submit(kind.name, parameters)
+            scope = Scope(self._schedules.team, saved.models)
+            self._jobs.within(scope).submit(kind.name, parameters)
 
 
 def run_scheduler(schedules: ScheduleStore[ScheduleT], jobs: Jobs, stop: threading.Event) -> None:
-    """Submit jobs as they become due, until `stop` is set."""
-    scheduler = Scheduler(schedules, jobs)
+    """Submit jobs as they become due, each within the scope of who saved the schedule, until `stop` is set."""
+    schedulers: dict[str, Scheduler[ScheduleT]] = {}
     while not stop.is_set():
-        scheduler.step()
+        for of_team in schedules.of_teams():
+            schedulers.setdefault(of_team.team, Scheduler(of_team, jobs)).step()
         stop.wait(POLL_INTERVAL_S)

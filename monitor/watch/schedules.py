@@ -12,10 +12,17 @@ from urllib.parse import unquote
 
 import msgspec
 
-from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
+from quadriga.monitor.model_files import (
+    model_file_path,
+    read_model_file,
+    team_folder,
+    teams_with_files,
+    write_model_file,
+)
 from quadriga.monitor.spans import DAY_S, parse_span_s
 from quadriga.monitor.watch.webhooks import Webhook, check_webhooks
 from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
+from quadriga.store.scope import EVERYTHING, Scope
 
 SCHEDULE_SUFFIX = "schedule.json"
 POSITION_SUFFIX = "position.json"
@@ -56,6 +63,8 @@ class SavedSchedule(msgspec.Struct, Generic[ScheduleT], frozen=True):
     schedule: ScheduleT
     since_s: int
     """Time of creation, seconds since 1970; replacing the schedule does not change it."""
+    models: tuple[str, ...] = ()
+    """Patterns of the models that its jobs may see, as of the key that saved it; empty for all."""
 
     @property
     def every_s(self) -> int:
@@ -105,14 +114,31 @@ class ScheduleProgress(msgspec.Struct, frozen=True):
 
 
 class ScheduleStore(Generic[ScheduleT]):
-    """The schedules of one kind in a folder; safe to use from several threads and processes.
+    """The schedules of one kind and team in a folder; safe to use from several threads and processes.
 
     Methods raise a `QueryError` for an invalid model name.
     """
 
-    def __init__(self, directory: Path, kind: ScheduleKind[ScheduleT]) -> None:
-        self.directory = directory
+    def __init__(
+        self, directory: Path, kind: ScheduleKind[ScheduleT], scope: Scope = EVERYTHING
+    ) -> None:
+        self._root = directory
+        self._scope = scope
+        self.directory = team_folder(directory, scope.team)
         self.kind = kind
+
+    @property
+    def team(self) -> str:
+        """Team that the schedules belong to; empty for none."""
+        return self._scope.team
+
+    def within(self, scope: Scope) -> "ScheduleStore[ScheduleT]":
+        """Return the schedules of the team of a scope; their jobs see no more than who saves them."""
+        return ScheduleStore(self._root, self.kind, scope)
+
+    def of_teams(self) -> "list[ScheduleStore[ScheduleT]]":
+        """Return the schedules of each team that has a folder, those of no team first."""
+        return [self.within(Scope(team)) for team in teams_with_files(self._root)]
 
     def put(self, model: str, schedule: ScheduleT, now_s: float | None = None) -> None:
         """Save a model's schedule, which was checked, replacing the one it had.
@@ -127,7 +153,7 @@ class ScheduleStore(Generic[ScheduleT]):
             self.directory.mkdir(parents=True, exist_ok=True)
             write_model_file(
                 model_file_path(self.directory, model, SCHEDULE_SUFFIX),
-                SavedSchedule(schedule, since_s),
+                SavedSchedule(schedule, since_s, self._scope.models),
             )
 
     def get(self, model: str) -> SavedSchedule[ScheduleT]:

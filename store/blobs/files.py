@@ -127,6 +127,16 @@ class FileBlobs:
             pass
         return False
 
+    def erase(self, key: str, put_before: float) -> bool:
+        """See `Blobs`."""
+        path = self._path(key)
+        self.delete(key, put_before + self.grace_s)
+        for leftover in path.parent.glob(f".{path.name}*"):
+            with suppress(FileNotFoundError):  # removed or renamed meanwhile
+                if leftover.stat().st_mtime < put_before:
+                    leftover.unlink()
+        return not path.exists() and not any(path.parent.glob(f".{path.name}*"))
+
     def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`; only one folder is listed at a time."""
         now_s = time.time()

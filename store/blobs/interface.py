@@ -61,6 +61,12 @@ class Blobs(Protocol):
         default the current time.
         """
 
+    def erase(self, key: str, put_before: float) -> bool:
+        """Remove a blob, and leftovers of its puts and removals, whose last put was before a time; return whether it is gone.
+
+        The caller knows that nothing references it, and that no record of a put before that time is yet to be journaled.
+        """
+
     def entries(self) -> Iterator[BlobEntry]:
         """Yield every blob, in no particular order, and remove leftovers of crashes."""
 

@@ -166,6 +166,12 @@ class ObjectBlobs:
             self._remove(mark)
         return is_old
 
+    def erase(self, key: str, put_before: float) -> bool:
+        """See `Blobs`."""
+        self.delete(key, put_before + self.grace_s)
+        with _translate_errors("look for a blob"):
+            return self._put_at(blob_path(key)) is None
+
     def _remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             obstore.delete(self._store, path)

@@ -62,7 +62,7 @@ def remove_unreferenced(
     remaining, removed = iter(keys), 0
     while batch := list(dict.fromkeys(islice(remaining, SWEEP_BATCH))):
         as_of = committed_until(connection, journal_directory)
-        for key in _unreferenced(connection, batch):
+        for key in unreferenced(connection, batch):
             removed += blobs.delete(key, as_of)
     return removed
 
@@ -83,7 +83,7 @@ def sweep(blobs: Blobs, readers: ReaderPool, journal_directory: Path) -> Iterato
         if keys:
             with readers.snapshot() as connection:
                 as_of = committed_until(connection, journal_directory)
-                unneeded = _unreferenced(connection, keys)
+                unneeded = unreferenced(connection, keys)
             with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
                 removed = sum(pool.map(partial(blobs.delete, as_of=as_of), unneeded))
         yield removed
@@ -118,6 +118,7 @@ def sweep_periodically(
     readers.close()
 
 
-def _unreferenced(connection: sa.Connection, keys: Sequence[str]) -> list[str]:
+def unreferenced(connection: sa.Connection, keys: Sequence[str]) -> list[str]:
+    """Return those of some blobs that no row references; at most `SWEEP_BATCH`."""
     statement = SELECT_UNREFERENCED.format(", ".join(["(?)"] * len(keys)))
     return [key for (key,) in execute(connection, statement, tuple(keys))]

@@ -29,13 +29,14 @@ class BlobUrls:
         self._key_file = key_file
         self._seconds = seconds
 
-    def sign(self, key: str, mime: str, blobs_url: str) -> str:
+    def sign(self, key: str, mime: str, blobs_url: str, *, inference_id: str = "") -> str:
         """Return a signed URL of a blob, which need not exist.
 
         Args:
             key: Key of the blob.
             mime: Media type that the URL answers with.
             blobs_url: URL under which this server serves blobs, with a slash at its end.
+            inference_id: The inference whose input the blob is, which the URL then names.
 
         Raises:
             NotReadyError: The object store cannot sign, or the key cannot be created.
@@ -44,18 +45,21 @@ class BlobUrls:
         if url is not None:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
-        signature = self._signature(digest, expires, mime)
-        parameters = {"expires": expires, "type": mime, "signature": signature}
+        named = {"inference": inference_id} if inference_id else {}
+        signature = self._signature(digest, expires, mime, *named.values())
+        parameters = {"expires": expires, "type": mime, **named, "signature": signature}
         return f"{blobs_url}{digest}?{urlencode(parameters)}"
 
-    def verify(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
-        """Return the blob that the parts of a signed URL name.
+    def verify(
+        self, digest: str, expires: str, mime: str, signature: str, *, inference_id: str = ""
+    ) -> bytes:
+        """Return the blob that the parts of a signed URL name; without an inference, of one that an earlier release signed.
 
         Raises:
             QueryError: It was not signed here, or it has expired.
             NotFoundError: The blob was removed.
         """
-        expected = self._signature(digest, expires, mime)
+        expected = self._signature(digest, expires, mime, *([inference_id] if inference_id else []))
         if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
             raise QueryError("the signature of the URL is not one of this server")
         if time.time() > int(expires):

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,7 +20,16 @@ from quadriga.store.records import (
     TruthStatement,
     json_text,
 )
-from quadriga.store.rows import NameIds, RowBatch, derived_rows, remove_inferences, storable_text
+from quadriga.store.rows import (
+    NameIds,
+    RowBatch,
+    derived_rows,
+    models_by_id,
+    remove_inferences,
+    storable_text,
+)
+from quadriga.store.scope import owner_of
+from quadriga.store.truth_scope import DEFAULT_OWNER
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"
@@ -61,7 +70,7 @@ def apply_changes(
                 freed |= delete_inferences(connection, names, deletion.targets)
         else:
             rules = [
-                (storable_text(rule.model), rule.inputs_days, rule.inferences_days)
+                (storable_text(rule.model), rule.team, rule.inputs_days, rule.inferences_days)
                 for _, rule in sequenced
             ]
             upsert(connection, "retention", rules)
@@ -74,30 +83,52 @@ def delete_inferences(connection: sa.Connection, names: NameIds, seqs: Collectio
     Statements of ground truth that can no longer match any inference are removed too: those by these ids,
     and those by requests without a remaining inference.
     """
-    columns = "seq, request_id, image_no, input_hash, input_kept"
+    columns = "seq, request_id, image_no, input_hash, input_kept, model_id"
     rows = execute_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
+    models = models_by_id(connection, (row[-1] for row in rows))
     remove_inferences(connection, names, seqs)
     for table in ("metadata_change", "feedback", "ground_truth", "other_truth", "signal"):
         execute_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
-    _remove_statements(connection, {(seq, request, image) for seq, request, image, *_ in rows})
-    return {digest for _, _, _, digest, is_kept in rows if digest is not None and is_kept}
+    _remove_statements(
+        connection,
+        {_Removed(seq, request, image, models[id_].team) for seq, request, image, *_, id_ in rows},
+    )
+    return {digest for _, _, _, digest, is_kept, _ in rows if digest is not None and is_kept}
 
 
-def _remove_statements(connection: sa.Connection, removed: set[tuple[int, str, int]]) -> None:
-    statement = "SELECT DISTINCT request_id, image_no FROM inference WHERE request_id IN ({})"
-    remaining = {
-        tuple(row)
-        for row in execute_in(connection, statement, {request for _, request, _ in removed})
-    }
-    requests = {request for request, _ in remaining}
-    values = {request for _, request, _ in removed} - requests
-    values |= {
-        f"{request}#{image}" for _, request, image in removed if (request, image) not in remaining
-    }
+class _Removed(NamedTuple):
+    """An inference that was removed, as statements name it."""
+
+    seq: int
+    request_id: str
+    image_no: int
+    team: str
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """Values of statements that are joined to the request or to the image."""
+        return self.request_id, f"{self.request_id}#{self.image_no}"
+
+
+def _remove_statements(connection: sa.Connection, removed: set[_Removed]) -> None:
+    """Remove the statements of ids and requests that are left with no inference that these may be for."""
+    query = "SELECT DISTINCT request_id, image_no, model_id FROM inference WHERE request_id IN ({})"
+    rows = execute_in(connection, query, {entry.request_id for entry in removed})
+    models = models_by_id(connection, (row[-1] for row in rows))
+    remaining = {_Removed(0, request, image, models[id_].team) for request, image, id_ in rows}
+    by_owner: dict[str, set[str]] = {DEFAULT_OWNER: set()}
+    kept_by_owner: dict[str, set[str]] = {DEFAULT_OWNER: set()}
+    for entries, values in ((removed, by_owner), (remaining, kept_by_owner)):
+        for entry in entries:
+            for owner in {DEFAULT_OWNER, owner_of(entry.team)}:
+                values.setdefault(owner, set()).update(entry.values)
+    statement = "DELETE FROM truth WHERE join_on = ? AND owner = ? AND value IN ({})"
+    for owner, values_of_owner in by_owner.items():
+        unused = values_of_owner - kept_by_owner.get(owner, set())
+        execute_in(connection, statement, unused, ("request_id", owner))
     statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
-    execute_in(connection, statement, values, ("request_id",))
     for join in ("id", ground_truth.REFUSED):
-        execute_in(connection, statement, {str(seq) for seq, _, _ in removed}, (join,))
+        execute_in(connection, statement, {str(entry.seq) for entry in removed}, (join,))
 
 
 def _change_metadata(connection: sa.Connection, names: NameIds, changes: SequencedChanges) -> None:

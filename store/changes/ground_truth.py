@@ -20,13 +20,14 @@ from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text
 from quadriga.store.rows import models_by_id, storable_text
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
-from quadriga.store.truth_scope import derived_task
+from quadriga.store.scope import owner_of
+from quadriga.store.truth_scope import DEFAULT_OWNER, derived_task
 
 REFUSED = ""
 """Join of a stored statement whose expected revision was not current: it is joined to nothing, and stays refused."""
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
-_SCOPE = "task IN ('', ?) AND model IN ('', ?)"
+_SCOPE = f"task IN ('', ?) AND model IN ('', ?) AND owner IN ('{DEFAULT_OWNER}', ?)"
 _MAX_HISTORY_CHARACTERS = 16 << 20  # of all annotations in a history
 
 
@@ -40,6 +41,11 @@ class Subject(NamedTuple):
     metadata: str | msgspec.Raw  # JSON
     task: str
     model: str
+    team: str = ""
+
+    def is_of(self, owner: str) -> bool:
+        """Check whether statements of an owner are for the inference: its own team, or the owner for every team."""
+        return owner in (DEFAULT_OWNER, owner_of(self.team))
 
     def is_in_scope(self, task: str, model: str) -> bool:
         """Check whether a statement about a task and a model, empty for all, applies."""
@@ -160,10 +166,10 @@ def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[St
         "SELECT id, coalesce(length(annotations), 0) FROM truth"
         f" WHERE join_on = ? AND value = ? AND {_SCOPE} ORDER BY id DESC LIMIT ?"
     )
-    joins = _stated_joins(connection)
+    joins = stated_joins(connection)
     for subject in read_subjects(connection, [seq]):
         for join, value in join_values(subject, joins):
-            values = (join, value, subject.task, subject.model, limit)
+            values = (join, value, subject.task, subject.model, owner_of(subject.team), limit)
             sizes |= {int(id_): int(size) for id_, size in execute(connection, query, values)}
     ids: list[int] = []
     total = 0
@@ -184,19 +190,27 @@ def read_subjects(connection: sa.Connection, seqs: Collection[int]) -> list[Subj
     models = models_by_id(connection, (row[-1] for row in rows))
     subjects = []
     for seq, request_id, image_no, input_hash, meta, model_id in rows:
-        model, task = models[model_id]
+        model = models[model_id]
         keys = (seq, request_id, image_no, input_hash, meta)
-        subjects.append(Subject(*keys, task=task, model=storable_text(model.name)))
+        name = storable_text(model.reference.name)
+        subjects.append(Subject(*keys, task=model.task, model=name, team=model.team))
     return subjects
 
 
 def candidate_ids(
-    connection: sa.Connection, joins: Iterable[tuple[str, str]], limit: int | None = None
+    connection: sa.Connection,
+    joins: Iterable[tuple[str, str]],
+    limit: int | None = None,
+    admitted: tuple[int, ...] | None = None,
 ) -> set[int]:
     """Return all inferences that (join, value) pairs match, and a few others.
 
-    With a limit, the result is incomplete if there are more, but then larger than the limit.
+    With a limit, the result is incomplete if there are more, but then larger than the limit. With ids of models,
+    those matched otherwise than by their ids are of these models.
     """
+    of_models = ""
+    if admitted is not None:
+        of_models = f" AND i.model_id IN ({', '.join(map(str, admitted or (0,)))})"
     limit_clause = "" if limit is None else f" LIMIT {limit + 1}"
     by_join: dict[str, set[str]] = defaultdict(set)
     for join, value in joins:
@@ -206,10 +220,13 @@ def candidate_ids(
         if join == "id":
             ids |= {int(value) for value in values if int(value) <= LARGEST_ID}
         elif join.startswith("meta."):
-            ids |= _with_metadata(connection, join[5:], values, limit_clause)
+            ids |= _with_metadata(
+                connection, join[5:], values, of_models=of_models, limit_clause=limit_clause
+            )
         else:
             requests = {_request(value) for value in values} if join == "request_id" else set()
-            statement = f"SELECT seq FROM inference WHERE {_COLUMNS[join]} IN ({{}}){limit_clause}"
+            condition = f"i.{_COLUMNS[join]} IN ({{}}){of_models}"
+            statement = f"SELECT i.seq FROM inference AS i WHERE {condition}{limit_clause}"
             ids |= {int(seq) for (seq,) in execute_in(connection, statement, values | requests)}
     return ids
 
@@ -220,13 +237,17 @@ def _request(value: str) -> str:
 
 
 def _with_metadata(
-    connection: sa.Connection, path: str, values: set[str], limit_clause: str
+    connection: sa.Connection, path: str, values: set[str], *, of_models: str, limit_clause: str
 ) -> set[int]:
     ids: set[int] = set()
     keys = execute(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
         table, indexed_values = _indexed(type_, values)
-        statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){limit_clause}"
+        source = f"{table} AS d"
+        if of_models:
+            source += " JOIN inference AS i ON i.seq = d.seq"
+        condition = f"d.key = ? AND d.val IN ({{}}){of_models}"
+        statement = f"SELECT d.seq FROM {source} WHERE {condition}{limit_clause}"
         ids |= {int(seq) for (seq,) in execute_in(connection, statement, indexed_values, (key,))}
     return ids
 
@@ -246,13 +267,13 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Link stored inferences to their ground truth again, as after a change of their metadata."""
-    if seqs and (joins := _stated_joins(connection)):
+    if seqs and (joins := stated_joins(connection)):
         _link(connection, read_subjects(connection, seqs), joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Link newly inserted inferences to statements that came before them."""
-    if joins := _stated_joins(connection):
+    if joins := stated_joins(connection):
         subjects = [
             Subject(
                 record.seq,
@@ -262,13 +283,14 @@ def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> N
                 record.metadata,
                 task=record.task,
                 model=storable_text(record.model.name),
+                team=record.team or "",
             )
             for record in records
         ]
         _link(connection, subjects, joins)
 
 
-def _stated_joins(connection: sa.Connection) -> set[str]:
+def stated_joins(connection: sa.Connection) -> set[str]:
     """Return the joins of all statements: few names, each found by one index lookup."""
     statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
     joins: list[str] = []
@@ -285,12 +307,14 @@ def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str
     latest: dict[int, int] = {}
     others: dict[int, set[int]] = defaultdict(set)
     statement = (
-        "SELECT value, task, model, max(id) FROM truth WHERE join_on = ? AND value IN ({})"
-        " GROUP BY value, task, model"
+        "SELECT value, owner, task, model, max(id) FROM truth WHERE join_on = ? AND value IN ({})"
+        " GROUP BY value, owner, task, model"
     )
     for join, joined in by_join.items():
-        for value, task, model, id_ in execute_in(connection, statement, joined, (join,)):
+        for value, owner, task, model, id_ in execute_in(connection, statement, joined, (join,)):
             for subject in joined[value]:
+                if not subject.is_of(owner):
+                    continue
                 if subject.is_in_scope(task, model):
                     latest[subject.seq] = max(latest.get(subject.seq, 0), int(id_))
                 else:

@@ -38,6 +38,7 @@ class DeleteBody(RequestBody, frozen=True):
     where: Any = None
     dry_run: bool = False
     all: bool = False
+    erase: bool = False
 
 
 class RetentionBody(RequestBody, frozen=True):

@@ -9,6 +9,12 @@ import msgspec
 from quadriga.store import metadata
 from quadriga.store.changes import requests as change_requests
 from quadriga.store.changes.applying import changed_metadata
+from quadriga.store.changes.erasures import (
+    ErasureReceipt,
+    Erasures,
+    demanded_texts,
+    filter_fields,
+)
 from quadriga.store.changes.journaling import ChangeJournal
 from quadriga.store.changes.truth_service import GroundTruthService
 from quadriga.store.database import execute, execute_in
@@ -18,7 +24,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import leaves
+from quadriga.store.query.syntax import Filter, leaves
 from quadriga.store.records import (
     Deletion,
     MetadataChange,
@@ -26,6 +32,7 @@ from quadriga.store.records import (
     timestamp_text,
 )
 from quadriga.store.rows import storable_text
+from quadriga.store.scope import Scope
 
 MAX_DELETED = 10_000
 """Maximum number of inferences that one request deletes."""
@@ -36,6 +43,13 @@ MAX_HISTORY = 1000
 DELETE_SEARCH_TIMEOUT_S = 20.0
 """Maximum time that a deletion searches for inferences."""
 
+MAX_ERASED = 1_000_000
+"""Maximum number of inferences that one request erases."""
+
+ERASURE_WAIT_S = 10.0
+"""Maximum time that a request waits for its erasure; it goes on afterwards."""
+
+_POLL_S = 0.02
 _PAGE_SIZE = 1000
 _metadata_change_decoder = msgspec.json.Decoder(MetadataChange)
 
@@ -62,6 +76,8 @@ class DeletionResult(msgspec.Struct, frozen=True):
     count: int
     ids: list[str]  # newest first
     more: bool  # whether there may be more matches: the same request deletes them
+    erasure: ErasureReceipt | msgspec.UnsetType = msgspec.UNSET
+    """Receipt of an erasure; `ids` is empty then."""
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -84,9 +100,11 @@ class ChangeService:
         journal: The worker's journal.
         ids: The worker's ids.
         read_metadata: Reads metadata in any form that requests have; takes JSON and a name for errors.
+        erasures: The erasures of the data folder.
 
     Attributes:
         ground_truth: Statements of ground truth.
+        erasures: Receipts of erasures.
     """
 
     def __init__(
@@ -95,11 +113,24 @@ class ChangeService:
         journal: Journal,
         ids: IdSource,
         read_metadata: Callable[[Any, str], dict[str, Any]],
+        *,
+        erasures: Erasures,
     ) -> None:
         self._inferences = inferences
         self._journal = ChangeJournal(inferences, journal, ids)
         self.ground_truth = GroundTruthService(inferences, self._journal)
         self._read_metadata = read_metadata
+        self.erasures = erasures
+        self._source = journal, ids
+
+    def within(self, scope: Scope) -> "ChangeService":
+        """Return a service that changes what a scope admits."""
+        return ChangeService(
+            self._inferences.within(scope),
+            *self._source,
+            self._read_metadata,
+            erasures=self.erasures.within(scope),
+        )
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
         """Add, replace or remove metadata of an inference, and return it."""
@@ -145,11 +176,16 @@ class ChangeService:
         return self._inferences.get(inference_id)
 
     def delete_inferences(self, body: bytes) -> DeletionResult:
-        """Delete the inferences that match a filter, newest first, or with `dry_run` only find them."""
-        expected = "a JSON object with where, dry_run and all"
+        """Delete or erase the inferences that match a filter, or with `dry_run` only find them."""
+        expected = "a JSON object with where, dry_run, all and erase"
         request = change_requests.decode_change(body, change_requests.DeleteBody, expected)
-        if not leaves(parse(request.where, time.time_ns() // 1000)) and not request.all:
+        tree = parse(request.where, time.time_ns() // 1000)
+        if not leaves(tree) and not request.all:
             raise ChangeError('a filter in where, or "all": true, is required')
+        if request.erase:
+            self.erasures.check_scope()
+        if request.erase and not request.dry_run:
+            return self._erase(request.where, tree)
         ids, has_more = self._find(request.where)
         if ids and not request.dry_run:
             seqs = [int(inference_id) for inference_id in ids]
@@ -157,18 +193,45 @@ class ChangeService:
             self._journal.apply([Deletion(seqs[start : start + _PAGE_SIZE]) for start in starts])
         return DeletionResult(len(ids), ids, has_more)
 
+    def _erase(self, where: Any, tree: Filter) -> DeletionResult:
+        """Have the writer erase what a filter matches, and wait a while for it.
+
+        Without a match the rest goes all the same: what was deleted, and not erased, before.
+        """
+        deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
+        self._inferences.wait_for_journal()
+        ids: list[int] = []
+        more = False
+        for batch in self._inferences.matching_ids(where):
+            ids += batch
+            if len(ids) > MAX_ERASED or time.monotonic() >= deadline:
+                more = True
+                break
+        fields, demanded = filter_fields(tree), demanded_texts(tree)
+        erasure_id = self.erasures.submit(ids[:MAX_ERASED], fields, demanded)
+        deadline = time.monotonic() + ERASURE_WAIT_S
+        while (receipt := self.erasures.read(erasure_id)).state == "running":
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_S)
+        return DeletionResult(min(len(ids), MAX_ERASED), [], more, erasure=receipt)
+
     def retention(self, model: str) -> Retention:
-        """Return the retention rule of a model; a `NotFoundError` if it is not known."""
+        """Return the retention rule of a model, the team's own within its scope; a `NotFoundError` if it is not known."""
         model = self._inferences.names.resolve(model)
-        statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
+        statement = (
+            "SELECT inputs_days, inferences_days FROM retention WHERE model = ? AND team = ?"
+        )
+        key = storable_text(model), self._inferences.scope.team
         with self._inferences.snapshot() as connection:
-            row = execute(connection, statement, (storable_text(model),)).first()
+            row = execute(connection, statement, key).first()
         return Retention(model, *(row or (None, None)))
 
     def put_retention(self, model: str, body: bytes) -> Retention:
         """Replace the retention rule of a model, as `retention`; it holds for stored and for later inferences."""
         model = self._inferences.names.resolve(model)
-        self._journal.apply([change_requests.parse_retention_rule(model, body)])
+        rule = change_requests.parse_retention_rule(model, body)
+        self._journal.apply([msgspec.structs.replace(rule, team=self._inferences.scope.team)])
         return self.retention(model)
 
     def _count(self, statement: str, ids: Sequence[int]) -> int:

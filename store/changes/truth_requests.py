@@ -144,12 +144,16 @@ def parse_review(value: Any, where: str = "review") -> str:
 
 
 def parse_statements(
-    body: bytes, stored_tasks: Collection[str] = (), resolve_model: ResolveModel = str
+    body: bytes,
+    stored_tasks: Collection[str] = (),
+    resolve_model: ResolveModel = str,
+    *,
+    owner: str = DEFAULT_OWNER,
 ) -> ParsedStatements:
     """Parse many statements: `{"join", "source", "items": [{"value", "annotations"}]}`, or JSON lines.
 
     A line is one of Chariot's `annotations.jsonl`: `{"path": …, "annotations": […]}`, or with `datum_id`,
-    `data_hash`, `inference_id` or `request_id` for the path.
+    `data_hash`, `inference_id` or `request_id` for the path. `owner` is the one that may be named.
 
     Raises:
         ChangeError: The body is neither, it is empty or too long, or what it says of all statements is invalid.
@@ -157,7 +161,7 @@ def parse_statements(
     document = None
     with suppress(*JSON_ERRORS):
         document = msgspec.json.decode(body)
-    reading = _Reading(stored_tasks, resolve_model)
+    reading = _Reading(stored_tasks, resolve_model, owner)
     if not isinstance(document, dict) or document.keys() & _LINE_KEYS.keys():
         return reading.read_lines(body)
     expected = "a JSON object with join, items and source, or JSON lines"
@@ -167,7 +171,10 @@ def parse_statements(
 class _Reading:
     """The reading of one body: statements and refusals so far."""
 
-    def __init__(self, stored_tasks: Collection[str], resolve_model: ResolveModel) -> None:
+    def __init__(
+        self, stored_tasks: Collection[str], resolve_model: ResolveModel, owner: str
+    ) -> None:
+        self._owner = owner
         self._stored_tasks = stored_tasks
         self._resolve_model = resolve_model
         self._models: dict[str, str | StoreError] = {}
@@ -179,8 +186,11 @@ class _Reading:
         task, model = self._task(body.task, "task"), self._model(body.model, "model")
         _check_join(body.join)
         review = parse_review(body.review)
-        if body.owner != DEFAULT_OWNER:
-            raise ChangeError(f"expected owner to be {DEFAULT_OWNER!r}, got {body.owner!r:.80}")
+        if body.owner not in (
+            DEFAULT_OWNER,
+            self._owner,
+        ):  # the first is what clients leave as it is
+            raise ChangeError(f"expected owner to be {self._owner!r}, got {body.owner!r:.80}")
         _check_number(len(body.items))
         for index, item in enumerate(body.items):
             place = f"items[{index}]"

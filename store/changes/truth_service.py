@@ -31,6 +31,7 @@ from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import ChangeError, NotFoundError, RevisionError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.json_form import parse
 from quadriga.store.records import (
     ANY_REVISION,
@@ -149,20 +150,29 @@ class GroundTruthService:
         inference = self._inferences.get_committed(inference_id)
         stated = parse_ground_truth(body)
         check_fit(inference.task, stated.annotations)
-        statement = TruthStatement("id", inference.id, **stated._asdict(), task=inference.task)
+        statement = TruthStatement(
+            "id",
+            inference.id,
+            **stated._asdict(),
+            task=inference.task,
+            owner=self._inferences.scope.owner,
+        )
         return self._state(statement, condition)
 
     def delete(self, inference_id: str, condition: Condition | None = None) -> StoredInference:
         """Remove the ground truth of an inference, and return it."""
         inference = self._inferences.get_committed(inference_id)
-        statement = TruthStatement("id", inference.id, None, task=inference.task)
+        owner = self._inferences.scope.owner
+        statement = TruthStatement("id", inference.id, None, task=inference.task, owner=owner)
         return self._state(statement, condition)[0]
 
     def add_statements(self, body: bytes) -> StatementResult:
         """Give ground truth to many inferences, stored already or later."""
+        scope = self._inferences.scope
         with self._inferences.snapshot() as connection:
-            stored_tasks = {task for (task,) in execute(connection, "SELECT task FROM model")}
-        parsed = parse_statements(body, stored_tasks, self._inferences.names.resolve)
+            stored_tasks = {model.task for model in Catalog(connection, scope).models}
+        resolve_model = self._inferences.names.resolve
+        parsed = parse_statements(body, stored_tasks, resolve_model, owner=scope.owner)
         scoped = self._scoped(parsed)
         if not scoped.statements:
             more = len(scoped.refused) - 1
@@ -178,16 +188,17 @@ class GroundTruthService:
 
     def _scoped(self, parsed: ParsedStatements) -> ScopedStatements:
         """Give each statement its task, as of the inferences that are acknowledged now."""
+        scope = self._inferences.scope
         if not parsed.lines:
-            return scope_statements(parsed, {}, {}, None)
+            return scope_statements(parsed, {}, {}, None, scope=scope)
         if parsed.where is not None:
             self._inferences.names.check_filter(parse(parsed.where, 0))
         self._inferences.wait_for_journal()
         with self._inferences.snapshot() as connection:
-            joined = joined_subjects(connection, parsed.lines)
-            earlier = stated_tasks(connection, parsed.lines)
+            joined = joined_subjects(connection, parsed.lines, scope)
+            earlier = stated_tasks(connection, parsed.lines, scope)
         find = None if parsed.where is None else partial(self._matching, parsed.where)
-        return scope_statements(parsed, joined, earlier, find)
+        return scope_statements(parsed, joined, earlier, find, scope=scope)
 
     def _matching(self, where: Any, seqs: Collection[int]) -> set[int]:
         """Return those of some inferences that a filter matches."""

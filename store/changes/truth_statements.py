@@ -16,7 +16,9 @@ from quadriga.store.changes.ground_truth import (
 from quadriga.store.changes.truth_requests import Line, ParsedStatements, Refusal
 from quadriga.store.database import execute_in
 from quadriga.store.errors import ChangeError
+from quadriga.store.query.catalog import Catalog
 from quadriga.store.records import TruthStatement, json_text
+from quadriga.store.scope import Scope
 from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
 
 MAX_MATCHED = 20_000
@@ -44,14 +46,16 @@ class ScopedStatements(NamedTuple):
     """Number of lines that became statements."""
 
 
-def joined_subjects(connection: sa.Connection, lines: Sequence[Line]) -> JoinedSubjects:
-    """Return the stored inferences that lines are joined to.
+def joined_subjects(
+    connection: sa.Connection, lines: Sequence[Line], scope: Scope
+) -> JoinedSubjects:
+    """Return the stored inferences within a scope that lines are joined to.
 
     Raises:
         ChangeError: There are more than `MAX_MATCHED`.
     """
     pairs = {(line.statement.join, line.statement.value) for line in lines}
-    ids = candidate_ids(connection, pairs, MAX_MATCHED)
+    ids = candidate_ids(connection, pairs, MAX_MATCHED, Catalog(connection, scope).admitted_ids)
     if len(ids) > MAX_MATCHED:
         raise ChangeError(
             f"expected statements that match at most {MAX_MATCHED} inferences, got more"
@@ -59,6 +63,8 @@ def joined_subjects(connection: sa.Connection, lines: Sequence[Line]) -> JoinedS
     joins = {join for join, _ in pairs}
     joined: JoinedSubjects = defaultdict(list)
     for subject in read_subjects(connection, ids):
+        if not scope.admits(subject.model, subject.team):
+            continue
         for pair in join_values(subject, joins):
             if pair in pairs:
                 joined[pair].append(subject)
@@ -66,17 +72,21 @@ def joined_subjects(connection: sa.Connection, lines: Sequence[Line]) -> JoinedS
 
 
 def stated_tasks(
-    connection: sa.Connection, lines: Sequence[Line]
+    connection: sa.Connection, lines: Sequence[Line], scope: Scope
 ) -> dict[tuple[str, str], set[str]]:
-    """Return the tasks of earlier statements with the join and the value of lines that remove ground truth."""
+    """Return the tasks of earlier statements with the join and the value of lines that remove ground truth.
+
+    Within a scope of a team, the statements are its own.
+    """
     values: dict[str, set[str]] = defaultdict(set)
     for line in lines:
         if line.statement.annotations is None:
             values[line.statement.join].add(line.statement.value)
     tasks: dict[tuple[str, str], set[str]] = defaultdict(set)
-    query = "SELECT DISTINCT value, task FROM truth WHERE join_on = ? AND value IN ({})"
+    of_team, owner = (" AND owner = ?", (scope.owner,)) if scope.team else ("", ())
+    query = f"SELECT DISTINCT value, task FROM truth WHERE join_on = ?{of_team} AND value IN ({{}})"
     for join, of_join in values.items():
-        for value, task in execute_in(connection, query, of_join, (join,)):
+        for value, task in execute_in(connection, query, of_join, (join, *owner)):
             tasks[join, value].add(task)
     return tasks
 
@@ -86,8 +96,13 @@ def scope_statements(
     joined: JoinedSubjects,
     earlier: dict[tuple[str, str], set[str]],
     find_matches: FindMatches | None,
+    *,
+    scope: Scope,
 ) -> ScopedStatements:
     """Give each line its task, and refuse those that fit no task; with a filter, state them by the ids of its matches.
+
+    Each statement gets the owner of the scope. If that is of some models, and no filter limits the statements to stored
+    inferences, each has to be of one model.
 
     A line without a task takes it from the inference or the request that it names, else from its annotations. One
     without annotations takes that of the other lines, if that is one, else that of all inferences that it is joined to.
@@ -100,10 +115,15 @@ def scope_statements(
         pair = line.statement.join, line.statement.value
         try:
             task = _task(line, joined.get(pair, []), earlier.get(pair, set()), common_task)
+            model = line.statement.model
+            if scope.models and not model and find_matches is None:
+                model = _pinned_model(line, joined.get(pair, []))
         except ChangeError as error:
             refused.append(line.refuse(str(error)))
         else:
-            scoped = msgspec.structs.replace(line.statement, task=task)
+            scoped = msgspec.structs.replace(
+                line.statement, task=task, model=model, owner=scope.owner
+            )
             lines.append(line._replace(statement=scoped))
     if find_matches is None:
         statements = [line.statement for line in lines]
@@ -145,6 +165,12 @@ def _task(
     raise ChangeError(
         f"{line.place}: task is required, because there are no annotations and it is joined to {joined_to}"
     )
+
+
+def _pinned_model(line: Line, subjects: Sequence[Subject]) -> str:
+    if line.statement.join not in _PINNED or not subjects:
+        raise ChangeError(f"{line.place}: model is required, as the key is for some models alone")
+    return subjects[0].model
 
 
 def _pinned_task(line: Line, subject: Subject) -> str:

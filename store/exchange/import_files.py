@@ -65,6 +65,7 @@ class ImportedInference(msgspec.Struct, frozen=True):
     ground_truth_review: ReviewStatus = ""
     status: Annotated[int, Meta(ge=0, le=999)] = 200
     standard_metadata: msgspec.Raw = _EMPTY
+    team: str = ""
 
 
 class Item(NamedTuple):

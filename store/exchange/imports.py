@@ -28,6 +28,7 @@ from quadriga.store.records import (
     JournaledRecord,
     TruthStatement,
 )
+from quadriga.store.scope import check_team, owner_of
 from quadriga.store.truth_scope import check_fit, derived_task, fits
 from quadriga.store.writer import Writer
 
@@ -62,7 +63,10 @@ class Importer:
 
     `join` tells the inference of a ground truth, see `TruthStatement.join`. By default that is the
     id where the file has one, else the hash of the image. `task` is the task that ground truth alone is of; None is
-    that of the annotations.
+    that of the annotations. `team` is the one that everything belongs to; None leaves each inference that of the file.
+
+    Raises:
+        StoreError: The team is no name of one.
     """
 
     def __init__(
@@ -74,7 +78,10 @@ class Importer:
         join: str | None,
         *,
         task: str | None = None,
+        team: str | None = None,
     ) -> None:
+        check_team(team or "")
+        self._team = team
         self._directory = journal_directory
         self._url = url
         self._blobs = blobs
@@ -127,6 +134,8 @@ class Importer:
         reference_fields = msgspec.structs.asdict(imported.input)
         reference_fields["hash"] = self._store_image(imported.input.hash, image)
         reference_fields["kept"] = imported.input.kept or image is not None
+        team = imported.team if self._team is None else self._team
+        check_team(team)
         self._imported.inferences += 1
         return JournaledRecord(
             seq=seq,
@@ -141,6 +150,7 @@ class Importer:
             metadata=imported.metadata,
             status=imported.status,
             standard=imported.standard_metadata,
+            team=team or msgspec.UNSET,
         )
 
     def _store_image(self, key: str | None, image: bytes | None) -> str | None:
@@ -213,7 +223,13 @@ class Importer:
         review: str = "",
     ) -> JournaledChange:
         statement = TruthStatement(
-            join, value, annotations, source="import", task=task, review=review
+            join,
+            value,
+            annotations,
+            source="import",
+            task=task,
+            owner=owner_of(self._team or ""),
+            review=review,
         )
         return JournaledChange(self._ids.next(), statement)
 

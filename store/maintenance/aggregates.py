@@ -134,7 +134,8 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     latency = bool(metrics & _LATENCIES)
     labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
-        _add_rollups(connection, span, groups, latency=latency, labels=labels)
+        catalog = Catalog(connection, inferences.scope)
+        _add_rollups(connection, catalog, span, groups=groups, latency=latency, labels=labels)
     return Aggregates(_shown(groups, metrics), "rollups")
 
 
@@ -281,13 +282,21 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
 
 
 def _add_rollups(
-    connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
+    connection: sa.Connection,
+    catalog: Catalog,
+    span: _Span,
+    groups: _Groups,
+    *,
+    latency: bool,
+    labels: bool,
 ) -> None:
-    tree, catalog = And(span.conditions), Catalog(connection)
+    tree = And(span.conditions)
     models: dict[int, dict[str, str]] = {
-        number: dict(zip(GROUP_COLUMNS, names, strict=True))
-        for number, *names in catalog.models
-        if _holds(tree, catalog, number)
+        model.id: {
+            name: getattr(model, name if name != "model" else "name") for name in GROUP_COLUMNS
+        }
+        for model in catalog.models
+        if _holds(tree, catalog, model.id)
     }
     if not models:
         return

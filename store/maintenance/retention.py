@@ -172,15 +172,20 @@ def limits_of(connection: sa.Connection, now_ms: int) -> list[RetentionLimit]:
     rules = execute(
         connection,
         "SELECT k.id, r.inputs_days, r.inferences_days"
-        " FROM retention AS r JOIN model AS k ON k.name = r.model"
+        " FROM retention AS r JOIN model AS k ON k.name = r.model AND r.team IN ('', k.team)"
         " WHERE r.inputs_days IS NOT NULL OR r.inferences_days IS NOT NULL ORDER BY k.id",
     )
-    limits = []
-    for model_id, inputs_days, inferences_days in rules:
-        inferences = _minute_before(now_ms, inferences_days)
-        inputs = max(_minute_before(now_ms, inputs_days), inferences)
-        limits.append(RetentionLimit(model_id, inputs, inferences))
-    return limits
+    limits: dict[int, RetentionLimit] = {}
+    for (
+        model_id,
+        inputs_days,
+        inferences_days,
+    ) in rules:  # of a team's own rule and that for all, the shorter holds
+        other = limits.get(model_id, RetentionLimit(model_id, 0, 0))
+        inferences = max(_minute_before(now_ms, inferences_days), other.inferences)
+        inputs = max(_minute_before(now_ms, inputs_days), other.inputs, inferences)
+        limits[model_id] = RetentionLimit(model_id, inputs, inferences)
+    return [*limits.values()]
 
 
 def _minute_before(now_ms: int, days: float | None) -> int:

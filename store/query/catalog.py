@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import execute, execute_in
+from quadriga.store.database import execute, execute_in, fetch_all
 from quadriga.store.schema import MAX_KEYS, KeyType
+from quadriga.store.scope import Scope
 
 SHORT_TASK_NAMES = {
     "IMAGE_CLASSIFICATION": "classification",
@@ -35,17 +36,19 @@ class ModelRow(NamedTuple):
     name: str
     version: str
     task: str
+    team: str
 
 
 class Catalog:
-    """Ids of the names in a filter, in one snapshot of the database.
+    """Ids of the names in a filter, in one snapshot of the database; of models, those that a scope admits.
 
     A name never changes its id, so ids are cached with the connection. The ids of the metadata paths in
     `paths` are read at once.
     """
 
-    def __init__(self, connection: sa.Connection, paths: Iterable[str] = ()) -> None:
+    def __init__(self, connection: sa.Connection, scope: Scope, paths: Iterable[str] = ()) -> None:
         self._connection = connection
+        self._scope = scope
         self._keys: dict[str, dict[KeyType, int]] = connection.info.setdefault("keys", {})
         self._labels: dict[str, int] = connection.info.setdefault("labels", {})
         self._read_paths: set[str] = set()
@@ -100,11 +103,19 @@ class Catalog:
 
     @cached_property
     def models(self) -> list[ModelRow]:
-        """All models."""
-        rows: Iterable[Any] = execute(
-            self._connection, "SELECT id, name, version, task FROM model"
-        ).all()
-        return [ModelRow(*row) for row in rows]
+        """The models that the scope admits."""
+        select = "SELECT id, name, version, task, team FROM model"
+        if self._scope.team:
+            rows = fetch_all(self._connection, f"{select} WHERE team = ?", (self._scope.team,))
+        else:
+            rows = fetch_all(self._connection, select)
+        models = [ModelRow(*row) for row in rows]
+        return [model for model in models if self._scope.admits_model(model.name)]
+
+    @cached_property
+    def admitted_ids(self) -> tuple[int, ...] | None:
+        """Ids of the models that the scope admits; None if it admits everything."""
+        return None if self._scope.is_everything else tuple(model.id for model in self.models)
 
     def _read(self, paths: set[str]) -> None:
         missing = paths - self._read_paths

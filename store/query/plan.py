@@ -28,6 +28,7 @@ from quadriga.store.query.sql import (
     Scan,
     Sql,
     compile_compare,
+    of_models,
     seq_range,
 )
 from quadriga.store.query.syntax import (
@@ -42,6 +43,7 @@ from quadriga.store.query.syntax import (
     conjuncts,
     leaves,
 )
+from quadriga.store.scope import Scope
 
 NARROW_ROWS = 10_000
 """Maximum rows of an index scan that is read completely before the first row is tested."""
@@ -81,6 +83,10 @@ class Plan(NamedTuple):
     """Whether no two scans return the same id."""
     is_probable: bool
     """Whether most candidates match, because nothing beyond the scans is tested."""
+    admitted: tuple[int, ...] | None = None
+    """Ids of the models whose rows may be seen; None for all."""
+    tests_scope_alone: bool = False
+    """Whether the predicate is no more than that a row may be seen."""
 
 
 class Planner:
@@ -89,11 +95,17 @@ class Planner:
     Args:
         connection: Connection with the snapshot.
         tree: The filter.
+        scope: What may be seen: the filter is one of these rows alone.
         narrow_rows: See `NARROW_ROWS`; a parameter so that tests can force each plan.
     """
 
     def __init__(
-        self, connection: sa.Connection, tree: Filter, narrow_rows: int = NARROW_ROWS
+        self,
+        connection: sa.Connection,
+        tree: Filter,
+        scope: Scope,
+        *,
+        narrow_rows: int = NARROW_ROWS,
     ) -> None:
         self._connection = connection
         self._dialect = DIALECTS[connection.dialect.name]
@@ -102,7 +114,7 @@ class Planner:
         self._wide: set[Any] = connection.info.setdefault("wide", set())
         fields = [leaf.field for leaf in leaves(tree) if isinstance(leaf, Compare | Range)]
         paths = [field[5:] for field in fields if field.startswith("meta.")]
-        self._catalog = Catalog(connection, paths)
+        self._catalog = Catalog(connection, scope, paths)
         id_range, operands = IdRange(), []
         for operand in conjuncts(tree):
             if isinstance(operand, Compare) and _is_range(operand):
@@ -115,6 +127,10 @@ class Planner:
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
         self._usable = _usable(self._predicates)
+        admitted, self._scope = self._catalog.admitted_ids, None
+        if admitted is not None and not any(map(_is_among_models, operands)):
+            self._scope = of_models(admitted)
+            self._predicates.insert(0, self._scope)  # the cheapest test
 
     @cached_property
     def plan(self) -> Plan:
@@ -126,10 +142,11 @@ class Planner:
 
         Returns `None` if `plan` needs no probing either, or if its driving predicate was narrow recently.
         """
-        ordered = _first_in_order(self._usable)
+        ordered, scope = _first_in_order(self._usable), self._scope
         if ordered:
-            return self._build_plan(ordered) if len(self._usable) > 1 else None
-        plan = self._build_plan(None)
+            is_tested = len(self._usable) > 1 or scope is not None
+            return self._build_plan(ordered) if is_tested else None
+        plan = self._build_plan(scope if scope is not None and _in_order(scope) else None)
         is_wide = self._usable and all(
             _subject(predicate) in self._wide for predicate in self._usable
         )
@@ -151,16 +168,24 @@ class Planner:
             ),
             is_disjoint=True if chosen is None else chosen.is_disjoint,
             is_probable=self._predicates == [chosen],
+            admitted=self._catalog.admitted_ids,
+            tests_scope_alone=chosen is not None
+            and chosen.is_exact
+            and self._predicates == [self._scope, chosen],
         )
 
     def _choose(self) -> Predicate | None:
         """Return the driving predicate, or `None` for a full scan."""
-        usable = self._usable
-        if len(usable) == 1 and _in_order(usable[0]):
+        usable, scope = self._usable, self._scope
+        if scope is not None and not usable:
+            usable, scope = [scope], None
+        if scope is None and len(usable) == 1 and _in_order(usable[0]):
             return usable[0]
         best, rows = self._narrowest(usable, self._id_range)
+        if best is None and scope is not None:
+            best, rows = self._narrowest([scope], self._id_range)
         if best is None:
-            return _first_in_order(usable)
+            return _first_in_order(usable if scope is None else [*usable, scope])
         if self._is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
             if self._count((FULL_SCAN,), self._id_range, cap + 1) <= cap:
@@ -175,8 +200,9 @@ class Planner:
             if predicate.scans is None or self._probes >= MAX_PROBES:
                 continue
             # Scans in order stop early, so their size matters only where there is a choice.
+            is_alone = len(predicates) == 1 and self._scope is None
             scans = predicate.fewer_scans or [
-                scan for scan in predicate.scans if len(predicates) > 1 or not scan.ordered
+                scan for scan in predicate.scans if not is_alone or not scan.ordered
             ]
             self._probes += len(scans)
             rows = self._count(scans, id_range, fewest)
@@ -252,6 +278,15 @@ class Planner:
 
 def _is_range(condition: Compare) -> bool:
     return condition.field in {"id", "ts"} and condition.operator not in {"in", "exists"}
+
+
+def _is_among_models(tree: Filter) -> bool:
+    """Check whether a condition admits rows of listed models alone, which are of the scope."""
+    return (
+        isinstance(tree, Compare)
+        and tree.field in {"model", "version", "task"}
+        and tree.operator != "exists"
+    )
 
 
 def _in_order(predicate: Predicate) -> bool:

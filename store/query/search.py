@@ -122,9 +122,10 @@ class Search:
         id_range = self._plan.id_range.intersect(*page_range)
         if id_range.low > id_range.high or self._plan.scans == ():
             return []
-        probe = self._fetch_sorted(self._matches("{}", id_range, PROBE_ROWS, limit))
-        if len(probe) < min(PROBE_ROWS // FREQUENT_RATIO, limit):
-            return []
+        if not self._plan.tests_scope_alone:
+            probe = self._fetch_sorted(self._matches("{}", id_range, PROBE_ROWS, limit))
+            if len(probe) < min(PROBE_ROWS // FREQUENT_RATIO, limit):
+                return []
         rows = min(limit * FREQUENT_RATIO * 2, MAX_BATCH_ROWS)
         matches = self._fetch_sorted(self._matches(select, id_range, rows, limit))
         return matches if len(matches) == limit else []
@@ -146,13 +147,36 @@ class Search:
             statement += f" CROSS JOIN inference AS i WHERE i.seq = c.seq AND {test}"
         return int(execute(self._connection, statement, ids.values + values).scalar_one())
 
+    def resume_before(self, seq: int | None) -> int | None:
+        """Return after which id a later page goes on, given the last tested one; None at the end.
+
+        The last tested row may be one that may not be seen. Then this is an id beside that of the next one that may:
+        a cursor, which anybody can read, says of no other row that it is there.
+        """
+        admitted = self._plan.admitted
+        if seq is None or admitted is None:
+            return seq
+        best, symbol, step = ("max", "<", 1) if self._descending else ("min", ">", -1)
+        nexts = (
+            execute(
+                self._connection,
+                f"SELECT {best}(seq) FROM inference WHERE model_id = ? AND seq {symbol} ?",
+                (model_id, seq),
+            ).scalar()
+            for model_id in admitted
+        )
+        next_seqs = [int(next_seq) for next_seq in nexts if next_seq is not None]
+        nearest = max if self._descending else min
+        return nearest(next_seqs) + step if next_seqs else None
+
     def _check_bounded(self, budget: Budget) -> None:
         plan = self._plan
         if plan.scans is not None or plan.is_time_bounded or plan.is_dense:
             return
+        admitted = "" if plan.admitted is None else f" WHERE {_of_models(plan.admitted)}"
         row_count = execute(
             self._connection,
-            "SELECT count(*) FROM (SELECT 1 FROM inference LIMIT ?) AS c",
+            f"SELECT count(*) FROM (SELECT 1 FROM inference{admitted} LIMIT ?) AS c",
             (budget.unbounded_rows + 1,),
         ).scalar_one()
         if row_count > budget.unbounded_rows:
@@ -212,6 +236,10 @@ class Search:
         # SQLite preserves the order of the candidates, and an ORDER BY would sort them again.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
         return Sql(f"{statement} AND {test}{order} LIMIT ?", (*candidate_values, *values, limit))
+
+
+def _of_models(ids: tuple[int, ...]) -> str:
+    return f"model_id IN ({', '.join(map(str, ids))})" if ids else "1 = 0"
 
 
 def _select(scan: Scan, id_range: IdRange) -> Sql:

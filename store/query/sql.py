@@ -138,7 +138,11 @@ def _seq(leaf: Compare, *_: object) -> Predicate:
 def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if leaf.operator == "exists":
         return TRUE
-    ids = catalog.model_ids(leaf.field, compared_values(leaf))
+    return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
+
+
+def of_models(ids: tuple[int, ...]) -> Predicate:
+    """Return the condition that a row is of one of the models with these ids."""
     if not ids:
         return FALSE
     test = Sql(f"i.model_id IN ({placeholders(ids)})", ids)

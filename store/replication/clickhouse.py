@@ -12,7 +12,7 @@ Source: ClickHouse, `MergeTreeSink::finishDelayedChunk`.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,6 +52,10 @@ BATCH_BYTES = 32 << 20
 POLL_S = 1.0  # ClickHouse takes few large inserts rather than many small ones
 MAX_BACK_OFF_S = 30.0
 _FILLED_AT_ONCE = 5000
+_ERASED_AT_ONCE = 10_000
+_OF_INFERENCES = ("inference", "metadata_change", "feedback", "deletion")
+"""Tables whose rows are each of one inference."""
+
 _log = logging.getLogger(__name__)
 ByteRange = tuple[int, int]  # bytes of a segment, from and to
 
@@ -123,6 +127,10 @@ class ClickHouseSender:
         offset = self._position.offsets.get(segment.name, 0)
         return next(journal.read_frames(segment, offset), None) is not None
 
+    def sent_until(self, segment: Path) -> int:
+        """Return the offset up to which a segment is sent; safe to call from any thread."""
+        return self._position.offsets.get(segment.name, 0)
+
     def _next(self) -> dict[str, ByteRange]:
         ranges: dict[str, ByteRange] = {}
         records = size = 0
@@ -181,6 +189,38 @@ def _missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
     lines = client.raw_query(text, fmt="TabSeparated").splitlines()
     there = {tuple(map(int, line.split())) for line in lines}
     return [row for row in rows if tuple(row[name] for name in key) not in there]
+
+
+def erase(url: str, ids: Sequence[int], joins: Sequence[tuple[str, str]]) -> None:
+    """Remove inferences, and what was said of them, from all replicas, and wait until they are gone.
+
+    Args:
+        url: The ClickHouse.
+        ids: Ids of the inferences.
+        joins: Fields and values of statements of ground truth to be removed.
+
+    Raises:
+        StoreError: It does not answer, or refuses.
+    """
+    settings = {"mutations_sync": 2, "max_query_size": 16 << 20}
+    try:
+        client = _connect(url)
+        for start in range(0, len(ids), _ERASED_AT_ONCE):
+            batch = ids[start : start + _ERASED_AT_ONCE]
+            listed, texts = ", ".join(map(str, batch)), ", ".join(f"'{id_}'" for id_ in batch)
+            conditions = dict.fromkeys(_OF_INFERENCES, f"seq IN ({listed})")
+            conditions["truth"] = f"join_on = 'id' AND value IN ({texts})"
+            for table, condition in conditions.items():
+                client.command(f"ALTER TABLE {table} DELETE WHERE {condition}", settings=settings)
+        for join, value in joins:
+            client.command(
+                "ALTER TABLE truth DELETE WHERE join_on = %(join)s AND value = %(value)s",
+                {"join": join, "value": value},
+                settings=settings,
+            )
+        client.close()
+    except Error as error:
+        raise StoreError("ClickHouse does not answer", detail=redact(str(error), [url])) from error
 
 
 def backfill(

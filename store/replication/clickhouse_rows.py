@@ -37,7 +37,7 @@ _TABLES = {
         input_hash Nullable(String), input_width Nullable(Int64), input_height Nullable(Int64),
         input_mime Nullable(String), input_bytes Nullable(Int64), input_kept Bool,
         predictions String CODEC(ZSTD), metadata String CODEC(ZSTD), standard String CODEC(ZSTD),
-        labels Array(NAME), scores Array(Nullable(Float64)), meta_num Map(NAME, Float64),
+        labels Array(NAME), scores Array(Nullable(Float64)), meta_num Map(NAME, Float64), team NAME,
         meta_str Map(NAME, String), meta_bool Map(NAME, Bool),
         INDEX labels labels TYPE bloom_filter
         """,
@@ -66,9 +66,10 @@ _TABLES = {
 """The id that is the time, columns and order of each table."""
 
 _ADDED = {
+    "inference": ("team NAME",),
     "truth": (
         "task NAME", "model String", "owner NAME", "expected Nullable(Int64)", "review NAME",
-    )
+    ),
 }  # fmt: skip
 """Columns that tables of earlier releases lack."""
 
@@ -125,6 +126,7 @@ def inference_row(record: JournaledRecord) -> Row:
         name: bytes(value).decode() if isinstance(value, msgspec.Raw) else value
         for name, value in row.items()
     } | {
+        "team": record.team or "",
         "model": record.model.name,
         "version": record.model.version,
         "sha256": record.model.sha256,

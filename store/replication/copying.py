@@ -182,7 +182,7 @@ class _Copier:
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
         labels = dict(self._read("SELECT id, name FROM label"))
-        for model, *name in self._read("SELECT id, name, version, sha256, task FROM model"):
+        for model, *name in self._read("SELECT id, name, version, sha256, task, team FROM model"):
             self._at = ("rollup", str(name[0]))
             last = -1
             while rows := self._read(_MINUTES, (model, last, 1 << 62, _BATCH)):

@@ -72,7 +72,7 @@ def test_late_truth_alerts_once_over_restarts(tmp_path: Path) -> None:
             assert status == 400
             assert "the setting webhook_hosts allows" in refusal["error"]
         hooks = [{"url": f"http://127.0.0.1:{slow_port}/"}, {"url": hook.url}]
-        parameters = {"every": "1h", "late_windows": 6, "webhooks": hooks}
+        parameters = {"every": "1h", "late_windows": 6, "webhooks": hooks, "top_k": [2], "bins": 4}
         assert server.call("PUT", PATH, parameters | {"delay": "4h"})[0] == 200
         state(server, good, "circle")
         state(server, bad[:5], "square")
@@ -84,6 +84,10 @@ def test_late_truth_alerts_once_over_restarts(tmp_path: Path) -> None:
         few = server.call("GET", f"/api/models/{MODEL}/evaluation")[1]["windows"][1]
         assert few["reason"] == "too few images have ground truth: expected 30 or more, got 5"
         assert hook.got == []
+        report = server.call("GET", f"/api/reports/{few['report']}")[1]
+        assert (report["parameters"]["top_k"], report["parameters"]["bins"]) == ([2], 4)
+        chosen = [m["parameters"] for m in report["metrics"] if m["type"] == "TopKAccuracy"]
+        assert chosen[0] == {"k": 2}
 
         state(server, bad, "square")
         examine(server, parameters, "3h", 3)

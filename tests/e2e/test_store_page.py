@@ -48,7 +48,9 @@ def test_the_commands_of_the_page_do_what_it_says(
         for command in queries:
             local_command = command.replace("localhost:8080", server.host).replace(ID, inference_id)
             answers.append(json.loads(shell(local_command, tmp_path)))
-        changed, truth, stated, by_path, reviewed, feedback, deleted, counted, rule = answers
+        changed, truth, stated, by_path, reviewed, feedback, deleted, erased, counted, rule = (
+            answers
+        )
         assert changed["metadata"] == {"camera_id": "north", "altitude": 121, "operator": "amy"}
         history = server.call("GET", f"/api/inferences/{inference_id}/metadata/history")[1]
         assert kinds(history) == kinds(documented("history"))
@@ -63,6 +65,8 @@ def test_the_commands_of_the_page_do_what_it_says(
         assert current["review"] == reviewed["ground_truth_review"] == "approved"
         assert [annotation["comment"] for annotation in feedback["feedback"]] == ["well seen"]
         assert deleted == {"count": 0, "ids": [], "more": False}
+        assert erased["erasure"].keys() == documented("erasure")["erasure"].keys()
+        assert (erased["count"], erased["erasure"]["state"]) == (0, "complete")
         assert counted["groups"][0].keys() == documented("groups")["groups"][0].keys()
         assert counted["source"] == documented("groups")["source"]
         assert rule["inferences_days"] == 90

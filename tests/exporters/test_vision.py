@@ -65,7 +65,8 @@ def answers(folder, name, **parameters):
 def test_each_has_an_embedding_that_changes_no_answer(exports, model):
     folder = exports / model
     opened = open_model(folder)
-    plain = Model("plain", "1", folder / "model.onnx", over={"monitor": {"embedding": "none"}})
+    overrides = {"monitor": {"embedding": "none"}}
+    plain = Model("plain", "1", folder / "model.onnx", overrides=overrides)
     vectors = []
     for name in (f"{image_name}.png" for image_name in IMAGES):
         image = decode((folder / name).read_bytes())

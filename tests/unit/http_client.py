@@ -16,6 +16,17 @@ from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.model_names import ModelNames
+from quadriga.store.scope import Scope
+
+
+class NoStore:
+    """No store: each name is that of a model, whoever asks."""
+
+    names = ModelNames(tuple)
+
+    def within(self, _: Scope) -> "NoStore":
+        return self
 
 
 def client_of(handlers: Sequence[HTTPRouteHandler]) -> TestClient[Litestar]:

@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.changes.erasures import Erasures
 from quadriga.store.database import execute, writer_engine
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
 from quadriga.store.inferences import InferenceReader, QueryRequest
+from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
+from quadriga.store.maintenance.eraser import Eraser
 from quadriga.store.records import InferenceRecord, JournaledChange
 from quadriga.store.writer import Writer
 
@@ -68,12 +71,26 @@ class StoreHarness:
         self.journal_directory = root / "journal"
         self.journal = Journal(self.journal_directory, 0)
         self.blobs = FileBlobs(root / "blobs")
+        self.erasures = Erasures(root / "erasures")
+        self.jobs = Jobs(root / "jobs")
         self._last_change_id = FIRST_CHANGE_ID
 
     @cached_property
     def writer(self) -> Writer:
         """The writer that stays open until the harness is closed."""
-        return Writer(self.journal_directory, self.url)
+        return Writer(self.journal_directory, self.url, eraser=self.eraser)
+
+    @cached_property
+    def eraser(self) -> Eraser:
+        """The eraser of the open writer."""
+        return Eraser(
+            self.erasures,
+            self.journal_directory,
+            self.blobs,
+            self.jobs,
+            others=[self.root / "drift"],
+            upload_s=0.05,
+        )
 
     @cached_property
     def inferences(self) -> InferenceReader:

@@ -153,7 +153,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *change_routes(None, None),
             *ground_truth_routes(None, None),
             *job_routes(None, None),
-            *evaluation_routes(None, None),
+            *evaluation_routes(None, None, None),
             *drift_routes(None),
             *schedule_routes(ROOT, None),
             *evaluation_schedule_routes(ROOT, None, None),

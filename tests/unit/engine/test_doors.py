@@ -35,7 +35,14 @@ BAD_KEYS = {"none": "", "wrong": "quadriga-0123456789ab.abc", "no key": "hello"}
 def server(tmp_path_factory) -> Iterator[tuple[Application, dict[str, str]]]:
     """Yield a server that has loaded no model, and a key of each role."""
     data = tmp_path_factory.mktemp("doors") / "data"
-    settings = Settings(models=str(SAMPLE_MODELS), data=str(data), model_control=False)
+    settings = Settings(
+        models=str(SAMPLE_MODELS),
+        data=str(data),
+        model_control=False,
+        oidc_issuer="https://login.invalid",
+        oidc_client_id="quadriga",
+        oidc_roles="groups:ops=operate",
+    )
     migrate(settings.database_url)
     with writer_engine(settings.database_url) as engine:
         keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
@@ -128,7 +135,7 @@ def test_the_doors_are_all_there(server):
     listed = {(method, path) for method, path, _ in doors(server[0])}
     assert {("POST", "/v2/models/x/infer"), ("POST", "/v1/models/x:predict")} <= listed
     assert {("POST", "/api/inferences/delete"), ("GET", "/metrics")} <= listed
-    assert ("GET", "/schema/openapi.json") in listed
+    assert {("GET", "/schema/openapi.json"), ("GET", "/console/callback")} <= listed
     assert len(listed) > 100
 
 
@@ -170,9 +177,9 @@ def test_what_changes_something_needs_more_than_to_read(server):
 
 NOT_AUDITED = {
     "/api/inferences/query", "/api/inferences/count", "/api/inferences/aggregate",
-    "/v2/repository/index", "/v2/repositories/x/index",
+    "/v2/repository/index", "/v2/repositories/x/index", "/console/logout",
 }  # fmt: skip
-"""Paths of POST besides inference that change nothing and take away no more than a page."""
+"""Paths of POST besides inference that change nothing and take away no more than a page; a log-out is written if it ends a session."""
 
 
 def test_every_door_is_audited_or_known_to_change_nothing(server):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from quadriga.engine.crash_record import CrashRecord
-from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits
+from quadriga.engine.graph_process import NICENESS, ProcessGraphs, ProcessLimits
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import allocating, dividing, doubling, endless, several, tripling
@@ -207,6 +207,19 @@ def test_a_process_that_ends_while_it_loads_is_an_error_of_the_load(tmp_path):
     graphs.close()
 
 
+def test_the_process_goes_after_its_worker_from_its_start_on(tmp_path):
+    graphs = ProcessGraphs("m", "1", LIMITS)
+    expected = min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
+    try:
+        assert os.getpriority(os.PRIO_PROCESS, pid_of(graphs)) == expected
+        Session(doubling(tmp_path / "model.onnx"), graphs=graphs).run(ONES)
+        tasks = Path(f"/proc/{pid_of(graphs)}/task").iterdir()
+        niceness = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks}
+        assert niceness == {expected}
+    finally:
+        graphs.close()
+
+
 def test_the_process_ends_with_its_model(tmp_path):
     session, graphs = opened(tripling(tmp_path / "model.onnx"))
     pid = pid_of(graphs)
@@ -221,7 +234,7 @@ def test_the_process_ends_with_its_worker_also_by_sigkill(tmp_path, busy):
     endless(tmp_path / "model.onnx")
     code = (
         "import sys, threading, time, numpy as np\nfrom pathlib import Path\n"
-        "from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits\n"
+        "from quadriga.engine.graph_process import NICENESS, ProcessGraphs, ProcessLimits\n"
         "from quadriga.engine.session import Session\n"
         "graphs = ProcessGraphs('m', '1', ProcessLimits(run_s=600, load_s=600))\n"
         f"session = Session(Path({str(tmp_path / 'model.onnx')!r}), graphs=graphs)\n"

@@ -16,6 +16,7 @@ from quadriga.proto.access import admit
 from quadriga.proto.errors import KeysNotRead, Unauthenticated
 from quadriga.store.access_keys import (
     create_key,
+    read_ended_sessions,
     read_keys,
     revoke_key,
     rotate_key,
@@ -270,3 +271,48 @@ def test_a_data_folder_that_is_gone_ends_no_server(data):
     migrate(settings.database_url)
     ring.refresh()
     assert (data / FIRST_KEY_FILE).exists()
+
+
+def test_a_session_that_was_ended_counts_nowhere_and_is_no_key(data):
+    settings = settings_of(data)
+    first, second = opened(settings), opened(settings)
+    ends_ms = int(time.time() * 1000) + 60_000
+    first.end_session("s1", "mara", ends_ms)
+    first.end_session("s1", "mara", ends_ms)  # a second click
+    assert first.is_ended("s1")
+    assert not second.is_ended("s1")
+    for ring in (first, second):
+        ring.refresh()
+        assert ring.is_ended("s1")
+        assert not ring.is_ended("s2")
+        assert ring.is_open  # it is no key that would close the server
+    assert new_ring(settings).is_ended(
+        "s1"
+    )  # by the copy in the data folder, before the database answers
+    with writer_engine(settings.database_url) as engine, engine.connect() as connection:
+        assert read_keys(connection) == []
+        assert len(read_ended_sessions(connection)) == 1
+    first.end_session("s3", "omar", ends_ms - 90_000_000)  # its time was over a day ago
+    first.end_session("s4", "omar", ends_ms)
+    with writer_engine(settings.database_url) as engine, engine.connect() as connection:
+        ended = [session.id for session in read_ended_sessions(connection)]
+    assert ended == ["session-s1", "session-s4"]
+
+
+def test_a_session_is_ended_while_the_database_is_away_and_written_later(data, caplog):
+    settings = settings_of(data)
+    ring, other = opened(settings), opened(settings)
+    (data / "store.db").rename(data / "away.db")
+    (data / "store.db").mkdir()
+    ring.end_session("s1", "mara", int(time.time() * 1000) + 60_000)
+    assert ring.is_ended("s1")
+    assert "do not know yet" in caplog.text
+    (data / "store.db").rmdir()
+    (data / "away.db").rename(data / "store.db")
+    for each in (ring, other):
+        each.refresh()
+        assert each.is_ended("s1")
+
+
+def test_a_server_with_an_identity_provider_is_never_open(data):
+    assert not opened(settings_of(data, oidc_issuer="https://login.example.org")).is_open

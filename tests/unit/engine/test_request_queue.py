@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import sys
 import threading
 import time
@@ -184,6 +185,39 @@ def test_the_expected_wait_follows_measured_times_and_stalls():
     assert lane.expected_wait_s("new", 130.5) == 1  # behind the next one of each connection
     lane.end(131, 2.0)
     assert lane.mean_s == pytest.approx(1.1)
+
+
+def test_what_is_counted_of_the_waiting_is_what_their_definition_says():
+    """The wait of a request, and the connection that gives way to it, after any order of arrivals and ends."""
+    chance = random.Random(3)
+    lane = ModelLane("a", 1)
+    lane.begin(0.0)
+    lane.end(1.0, 1.0)  # a request takes a second
+    waiting: dict[int, list[Ticket]] = {}
+    for _ in range(3000):
+        if chance.random() < 0.52:
+            connection = int(chance.paretovariate(0.8)) % 40
+            ticket = Ticket(lambda: None, None, lane, connection, Deadline())
+            lane.add(ticket)
+            waiting.setdefault(connection, []).append(ticket)
+        elif lane.waiting:
+            if chance.random() < 0.5:
+                ticket = lane.take()
+            else:
+                ticket = chance.choice([t for tickets in waiting.values() for t in tickets])
+                lane.remove(ticket)
+            waiting[ticket.connection].remove(ticket)
+        lengths = [len(tickets) for tickets in waiting.values()]
+        assert lane.waiting == sum(lengths)
+        for connection in (0, 1, chance.randrange(40), "new"):
+            own = len(waiting.get(connection, ()))
+            assert lane.expected_wait_s(connection, 2.0) == sum(min(n, own + 1) for n in lengths)
+            victim = lane.newest_of_longest(connection)
+            if max(lengths, default=0) <= own + 1:
+                assert victim is None
+            else:
+                assert len(waiting[victim.connection]) == max(lengths)
+                assert victim is waiting[victim.connection][-1]
 
 
 async def test_a_request_whose_time_is_over_in_the_queue_is_never_begun():

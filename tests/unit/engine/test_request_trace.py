@@ -30,6 +30,7 @@ def trace_of(model: Model, queue_ns: int = 5_000_000) -> RequestTrace:
         queue_ns=queue_ns,
         recorder=None,
         failed_results=list,
+        team="",
     )
 
 

@@ -106,6 +106,7 @@ URL = "postgresql://u:canary-7f3a@host/db"
 @pytest.mark.parametrize("name", sorted(secret_names()))
 def test_a_secret_is_read_from_a_file(name, end):
     values = {"database": URL, "blobs": "s3://bucket/a b", "admin_key": f"quadriga-a.{32 * '7'}"}
+    values["session_key"] = 32 * "7"
     value = values.get(name, "https://u:canary-7f3a@host")
     Path("secret").write_text(value + end, newline="")
     variable = f"QUADRIGA_{name.upper()}"

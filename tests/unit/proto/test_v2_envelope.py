@@ -1,6 +1,7 @@
 """The envelope: parse and render."""
 
 import json
+import re
 
 import msgspec
 import numpy as np
@@ -102,3 +103,42 @@ def test_bytes_other_than_utf8_cannot_be_sent_as_json():
     response = InferResponse("m", "1", "7", [Tensor("y", "BYTES", (1,), [b"\xff"])])
     with pytest.raises(InvalidRequest, match="ask for binary_data"):
         render_infer(request, response)
+
+
+NUMBERS = [
+    "[]", "[1]", "[1, 2.5]", "[1, 2, 3]", "[0.1, 1e-46, 3e38]", "[-0.0, 0]", "[1e39]", "[1e400]",
+    "[9007199254740993]", "[9007199254740993, 0.5]", "[1152921573326323713]", "[36893488147419103232]",
+    "[65520]", "[true]", "[1, true]", "[0.5, false]", "[null]", '["1"]', '[1, "a"]', "[[1, 2], [3, 4]]",
+    "[[1], 2]", "[NaN, 1]", "[Infinity]", "1.5", "{}", "[1,", "[1e]", "[01]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64", "INT64", "BOOL", "BYTES", "FP8"])
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("shape", [[1], [2], [2, 2]])
+def test_numbers_are_the_same_whichever_way_they_are_read(numbers, datatype, shape):
+    """Data of many floating-point numbers are read another way; spaces hide their datatype from it."""
+    tensor = f'{{"name": "x", "shape": {shape}, "datatype": "{datatype}", "data": {numbers}}}'
+    spaces = " " * 2000
+    outcomes = []
+    for text in (f'{{"inputs": [{tensor}]}}', f'{spaces}{{"inputs": [{tensor}]}}{spaces}'):
+        try:
+            array = parse_infer(text.encode(), "m", None, "id").inputs[0].data
+        except InvalidRequest as error:
+            outcomes.append(re.sub(r"byte \d+|char \d+|column \d+", "", str(error)))
+        else:
+            bits = array.tobytes() if isinstance(array, np.ndarray) else array
+            outcomes.append((getattr(array, "dtype", None), getattr(array, "shape", None), bits))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_floats_beside_other_inputs_are_read():
+    inputs = [
+        INPUT,
+        {"name": "n", "shape": [1], "datatype": "INT64", "data": [9007199254740993]},
+        {"name": "t", "shape": [1], "datatype": "BYTES", "data": ["text"]},
+    ]
+    floats, integers, texts = parse({"inputs": inputs}).inputs
+    assert floats.data.tolist() == [1, 2.5]
+    assert integers.data.tolist() == [9007199254740993]
+    assert texts.data == ["text"]

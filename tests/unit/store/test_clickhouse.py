@@ -106,6 +106,7 @@ def test_a_record_becomes_one_wide_row(harness) -> None:
         "version": "1",
         "sha256": "ab" * 32,
         "task": "OBJECT_DETECTION",
+        "team": "",
         "action": "predict",
         "status": 200,
         "latency_ms": 4.2,

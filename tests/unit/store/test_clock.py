@@ -202,6 +202,8 @@ def test_ids_that_step_back_repeat_none(machine: Machine) -> None:
         for _ in range(180):  # the second time through what the first has reached
             machine.passed_ms += 1000
             given += [ids.next() for _ in range(3)]
+            lead_ms = time_ms(given[-1]) - machine.true_ms() - wrong_by_ms
+            assert lead_ms <= MAX_LEAD_MS
         machine.passed_ms -= 180_000 * (wrong_by_ms > 0)
     assert len(set(given)) == len(given)
     overlapping = {time_ms(seq) for seq in given[:540]} & {time_ms(seq) for seq in given[540:]}

@@ -22,11 +22,11 @@ from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal, run_statements, select_rows
 
 TABLES = {
-    "inference": "SELECT i.*, name, version, sha256, task FROM inference i JOIN model m ON m.id = model_id",
+    "inference": "SELECT i.*, name, version, sha256, task, team FROM inference i JOIN model m ON m.id = model_id",
     "meta_num": "SELECT path, type, val, seq FROM meta_num JOIN meta_key ON id = key",
     "meta_str": "SELECT path, type, val, seq FROM meta_str JOIN meta_key ON id = key",
     "pred": "SELECT name, score, seq, worst, n FROM pred JOIN label ON id = label",
-    "rollup": "SELECT m.name, minute, n, errors, latency, labels, kept_bytes FROM rollup JOIN model m ON m.id = model_id",
+    "rollup": "SELECT m.name, m.team, minute, n, errors, latency, labels, kept_bytes FROM rollup JOIN model m ON m.id = model_id",
     "metadata_change": "SELECT * FROM metadata_change",
     "truth": "SELECT * FROM truth",
     "ground_truth": "SELECT * FROM ground_truth",
@@ -99,7 +99,7 @@ def some_records(days: int = 3, per_day: int = 20) -> list:
         {"predictions": [{"label": "a\0b"}, {"label": "circle", "score": 0.25}, {"score": 1}]},
         {"input": InputReference("text")},
         {"input": InputReference("é", "blake3:1", 1, 2, "image/png", kept=True, bytes=77)},
-        {"model": ModelReference("other", "2", "cd"), "latency_ms": 4.2004},
+        {"model": ModelReference("other", "2", "cd"), "latency_ms": 4.2004, "team": "quality"},
     ]
     return [
         make_record(day * IDS_PER_DAY + number + 1, **kinds[number % len(kinds)])
@@ -119,7 +119,7 @@ SAID = [
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (IDS_PER_DAY * 9, 1, "x", 0.5, "", "")),
     ("INSERT INTO signal VALUES (?, ?, ?, ?)", (1, b"\x00\x00\x80?", b"\x00<", "ab" * 8)),
     ("INSERT INTO signal VALUES (?, ?, ?, ?)", (2, b"\x00\x00\x80?", None, None)),
-    ("INSERT INTO retention VALUES (?, ?, ?)", ("other", 1.5, None)),
+    ("INSERT INTO retention VALUES (?, ?, ?, ?)", ("other", 1.5, None, "quality")),
     ("INSERT INTO metadata_change VALUES (?, ?, ?, ?)", (9, 1, "{}", "{}")),
     ("INSERT INTO journal_offset VALUES (?, ?)", ("aa/0.journal", 1 << 40)),
 ]  # fmt: skip

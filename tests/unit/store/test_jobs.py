@@ -15,6 +15,7 @@ from quadriga.store import jobs as jobs_module
 from quadriga.store.errors import JournalError, NotFoundError, QueryError, TooManyJobsError
 from quadriga.store.jobs import MAX_STARTS, JobLimits, JobRun, JobRunner, Jobs
 from tests.background import at_once, in_background, until
+from tests.unit.http_client import NoStore
 
 WORKS: dict[str, Callable[[JobRun], str]] = {}
 
@@ -56,7 +57,7 @@ def wait(run: JobRun) -> str:
 
 def runner(jobs: Jobs, **limits: float) -> AbstractContextManager[threading.Event]:
     return in_background(
-        JobRunner(jobs, {"test": work}, None, None, limits=JobLimits(**limits)).run
+        JobRunner(jobs, {"test": work}, NoStore(), None, limits=JobLimits(**limits)).run
     )
 
 
@@ -97,8 +98,8 @@ def test_a_job_that_fails_says_why_and_the_next_is_done(jobs: Jobs, kind: str, e
 
 def test_two_runners_divide_the_kinds_and_neither_waits_for_the_other(jobs: Jobs) -> None:
     first, second = (jobs.submit(kind, {"work": "wait"}) for kind in ("slow", "test"))
-    slow = JobRunner(jobs, {"slow": work}, None, None, leave=["test"])
-    quick = JobRunner(jobs, {"test": work}, None, None, leave=["slow"])
+    slow = JobRunner(jobs, {"slow": work}, NoStore(), None, leave=["test"])
+    quick = JobRunner(jobs, {"test": work}, NoStore(), None, leave=["slow"])
     with in_background(slow.run), in_background(quick.run):
         until(lambda: {jobs.read(job.id).state for job in (first, second)} == {"running"})
         for job in (first, second):
@@ -294,7 +295,9 @@ def test_a_job_whose_step_does_not_end_ends_the_process_and_has_failed(jobs, mon
     states: list[jobs_module.Job] = []
     job = jobs.submit("test", {"work": "hang"})
     limits = JobLimits(run_s=0.1)
-    hanging = JobRunner(jobs, {"test": work}, None, None, limits=limits, end_process=end_process)
+    hanging = JobRunner(
+        jobs, {"test": work}, NoStore(), None, limits=limits, end_process=end_process
+    )
     with in_background(hanging.run):
         until(lambda: ended_with)
     assert ended_with == [1]

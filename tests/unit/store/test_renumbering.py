@@ -1,5 +1,7 @@
 """A record whose id the database has for another record is stored under a new id; the same record is known."""
 
+import random
+
 import msgspec
 import pytest
 
@@ -75,8 +77,10 @@ def test_the_same_content_is_known_whatever_became_of_it(store: StoreHarness, re
 
 
 def test_many_records_of_one_id_are_all_found(store: StoreHarness, record) -> None:
-    store.commit(*(record(SEQ, request_id=f"{number:03}") for number in range(200)))
-    assert store.rows(REQUESTS) == [(f"{number:03}",) for number in range(200)]
+    # Enough that some begin their search for a free id at the same one, of 4,096.
+    names = sorted(f"{number:09}" for number in random.Random(1).sample(range(10**9), 200))
+    store.commit(*(record(SEQ, request_id=name) for name in names))
+    assert store.rows(REQUESTS) == [(name,) for name in names]
     store.recommit_journal()
     assert len(store.stored_ids()) == 200
 

@@ -27,7 +27,11 @@ class Server:
     def __init__(self, store: StoreHarness) -> None:
         self.store = store
         self.changes = ChangeService(
-            store.inferences, store.journal, IdSource(0), parse_metadata_value
+            store.inferences,
+            store.journal,
+            IdSource(0),
+            read_metadata=parse_metadata_value,
+            erasures=store.erasures,
         )
         self.client = client_of(store_routes(store.inferences, self.changes))
 

@@ -13,6 +13,7 @@ from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.similarity import References
 from quadriga.monitor.drift.watch.history import read_history
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.store import jobs as jobs_module
 from quadriga.store.database import migrate
@@ -77,7 +78,7 @@ def baselines(tmp_path):
 @pytest.fixture
 def client(jobs, store, baselines):
     drift = DriftService(jobs, store.inferences, baselines)
-    handlers = [*evaluation_routes(jobs, store.inferences.names), *drift_routes(drift)]
+    handlers = [*evaluation_routes(jobs, store.inferences, ReportStore(jobs)), *drift_routes(drift)]
     with client_of(handlers) as http_client:
         yield http_client
 

@@ -12,17 +12,17 @@ from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.evaluation.history import read_history
 from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.scheduler import Scheduler
 from quadriga.store import jobs as jobs_module
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import EPOCH_MS
 from quadriga.store.jobs import JobRunner, Jobs
-from quadriga.store.model_names import ModelNames
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 
@@ -60,7 +60,7 @@ def store(store):
 
 @pytest.fixture
 def client(jobs):
-    with client_of(evaluation_routes(jobs, ModelNames(tuple))) as http_client:
+    with client_of(evaluation_routes(jobs, NoStore(), ReportStore(jobs))) as http_client:
         yield http_client
 
 

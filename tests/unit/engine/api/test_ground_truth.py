@@ -15,7 +15,7 @@ from quadriga.store.changes import truth_requests, truth_service
 from quadriga.store.changes import truth_statements as stating
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import TIME_SHIFT, IdSource
-from quadriga.store.model_names import ModelNames
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import InputReference, JournaledChange, ModelReference, TruthStatement
 from tests.background import at_once, in_background
 from tests.unit.http_client import client_of, store_routes
@@ -31,10 +31,19 @@ class Server:
 
     def __init__(self, store: StoreHarness, worker: int = 0) -> None:
         self.store = store
-        changes = ChangeService(
-            store.inferences, store.journal, IdSource(worker), parse_metadata_value
+        store.inferences = InferenceReader(
+            store.url,
+            store.journal_directory,
+            store.blobs,
+            served=lambda: [*map(str.lower, TRUTHS), "other"],
         )
-        store.inferences.names = ModelNames(set, lambda: [*map(str.lower, TRUTHS), "other"])
+        changes = ChangeService(
+            store.inferences,
+            store.journal,
+            IdSource(worker),
+            read_metadata=parse_metadata_value,
+            erasures=store.erasures,
+        )
         self.client = client_of(store_routes(store.inferences, changes))
 
     def send(self, method: str, path: str, body: Any = b"", **headers: str) -> Any:

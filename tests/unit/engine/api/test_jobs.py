@@ -13,16 +13,15 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange.export import run_export
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import JobRunner, Jobs
-from quadriga.store.model_names import ModelNames
 from tests.background import in_background, until
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
-    with client_of(job_routes(Jobs(tmp_path / "jobs"), ModelNames(tuple))) as client:
+    with client_of(job_routes(Jobs(tmp_path / "jobs"), NoStore())) as client:
         yield client
 
 

@@ -16,7 +16,13 @@ from tests.unit.store_harness import StoreHarness
 
 @pytest.fixture
 def client(store: StoreHarness) -> Iterator[TestClient[Litestar]]:
-    changes = ChangeService(store.inferences, store.journal, IdSource(0), parse_metadata_value)
+    changes = ChangeService(
+        store.inferences,
+        store.journal,
+        IdSource(0),
+        read_metadata=parse_metadata_value,
+        erasures=store.erasures,
+    )
     handlers = store_routes(store.inferences, changes)
     with in_background(store.writer.run), client_of(handlers) as client:
         yield client

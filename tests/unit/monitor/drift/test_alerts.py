@@ -23,6 +23,7 @@ from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store import jobs as jobs_module
 from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
+from tests.unit.http_client import NoStore
 from tests.unit.monitor.drift import window_reports
 from tests.unit.monitor.drift.fake_drift import run_drift
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
@@ -176,7 +177,7 @@ def processes(directory):
     with (
         in_background(run_scheduler, drift_schedules(directory), jobs),
         in_background(run_deliveries, [outbox_of(directory)], CLIENT),
-        in_background(JobRunner(jobs, {"drift": run_drift}, None, None).run),
+        in_background(JobRunner(jobs, {"drift": run_drift}, NoStore(), None).run),
     ):
         yield jobs
 

@@ -16,8 +16,7 @@ from quadriga.monitor.drift.watch.history import (
 )
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.watch import history_file
-from quadriga.store.model_names import ModelNames
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 
 HOOK = "http://127.0.0.1:9/hook"
@@ -45,7 +44,7 @@ def queued(directory):
 def test_history_is_returned_oldest_first(directory):
     for hour in range(4):
         record_window(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
-    with client_of(schedule_routes(directory, ModelNames(tuple))) as client:
+    with client_of(schedule_routes(directory, NoStore())) as client:
         path = f"/api/models/{MODEL}/drift"
         windows = client.get(path).json()["windows"]
         assert [window["status"] for window in windows] == ["ok", "ok", "drift", "ok"]

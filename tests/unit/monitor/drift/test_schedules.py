@@ -15,9 +15,8 @@ from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedu
 from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
 from quadriga.store.errors import QueryError
 from quadriga.store.jobs import Jobs
-from quadriga.store.model_names import ModelNames
 from quadriga.store.records import timestamp_text
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 
 DAY_S = 86_400
 NOON_S = 20_000 * DAY_S + DAY_S // 2
@@ -36,7 +35,7 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(schedules):
-    with client_of(schedule_routes(schedules.directory, ModelNames(tuple))) as test_client:
+    with client_of(schedule_routes(schedules.directory, NoStore())) as test_client:
         yield test_client
 
 

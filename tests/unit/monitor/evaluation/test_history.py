@@ -21,8 +21,7 @@ from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 from quadriga.store.jobs import Job, Jobs
-from quadriga.store.model_names import ModelNames
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 
 MODEL = "shapes-classifier"
 HOOK = "http://127.0.0.1:9/hook"
@@ -74,7 +73,7 @@ def test_history_is_returned_oldest_first_with_the_latest_evaluation(directory, 
     for number, (day, right, images) in enumerate([(2, 48, 50), (1, 9, 10), (1, 85, 100), (3, 60, 100)]):  # fmt: skip
         record_window(directory, report(number, right, images), MODEL, window(day))
     reports = ReportStore(Jobs(tmp_path / "jobs"))
-    with client_of(evaluation_schedule_routes(directory, ModelNames(tuple), reports)) as client:
+    with client_of(evaluation_schedule_routes(directory, NoStore(), reports)) as client:
         path = f"/api/models/{MODEL}/evaluation"
         history = client.get(path).json()
         windows = history["windows"]
@@ -170,6 +169,29 @@ def test_a_window_is_compared_with_a_report(directory):
     last = read_history(directory, MODEL).windows[2]
     assert (last.status, last.value) == ("error", None)
     assert last.reason == "expected an evaluation of OBJECT_DETECTION, got IMAGE_CLASSIFICATION"
+
+
+def test_a_metric_is_not_compared_with_one_of_other_thresholds(directory):
+    def error_report(number, **parameters):
+        error = Metric("ECE", 0.2, parameters, ci95=(0.1, 0.3))
+        return msgspec.structs.replace(report(number, 90), metrics=[error])
+
+    reference = ReferenceMetric("7", "IMAGE_CLASSIFICATION", error_report(7, bins=15).metrics[0])
+    compared = [{"bins": 15}, {"bins": 10}, {"bins": 15, "score": 0.4}]
+    for day, parameters in enumerate(compared, 1):
+        scheduled = window(day, reference=reference, metric="ECE")
+        record_window(directory, error_report(day, **parameters), MODEL, scheduled)
+    assert statuses(directory) == [("01", "ok"), ("02", "error"), ("03", "error")]
+    reason = read_history(directory, MODEL).windows[1].reason
+    assert reason == "expected ECE[bins=15], as in report 7, got ECE[bins=10]"
+
+
+def test_a_score_that_was_found_may_differ_from_the_reference(directory):
+    for day, score in enumerate((0.41, 0.43), 1):
+        found = Metric("F1", 0.8, {"score": score, "chosen": "best F1"}, ci95=(0.7, 0.9))
+        best = msgspec.structs.replace(report(day, 80), metrics=[found])
+        record_window(directory, best, MODEL, window(day, metric="F1[chosen=best F1]"))
+    assert statuses(directory) == [("01", "ok"), ("02", "ok")]
 
 
 def test_another_series_starts_anew(directory):

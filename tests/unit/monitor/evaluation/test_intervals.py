@@ -98,6 +98,15 @@ def test_the_bias_of_a_metric_of_objects_moves_one_end_only():
     assert above[1] == pytest.approx(even[1] - 0.02, abs=0.01)  # as far above the number as before
 
 
+@pytest.mark.parametrize("other_side", [-0.0098, 0.0098])
+def test_an_interval_of_objects_reaches_over_a_step_that_some_resamples_cross(other_side: float):
+    values = np.full(201, 0.9604)
+    values[1:15] += other_side
+    whole, objects = (resampled_interval(values, 1000, objects=n).bounds for n in (None, 1e9))
+    assert not whole[0] <= 0.9604 + other_side <= whole[1]
+    assert objects[0] <= 0.9604 + other_side <= objects[1]
+
+
 def test_models_that_agree_on_all_images_may_differ_a_little():
     low, high = difference_interval(np.zeros(201), 100, is_share=True).bounds
     assert (low, high) == (pytest.approx(-0.0275, abs=0.001), pytest.approx(0.0275, abs=0.001))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import stat
 from pathlib import Path
 
@@ -12,15 +13,14 @@ from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.monitor.drift.watch.schedules import decode_schedule as decode_drift_schedule
 from quadriga.monitor.drift.watch.schedules import drift_schedules
-from quadriga.monitor.evaluation.parameters import EvaluationParameters
+from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
 from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
 from quadriga.store.jobs import Jobs, Result
-from quadriga.store.model_names import ModelNames
 from quadriga.store.records import timestamp_text
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 
 DAY_S = 86_400
 MIDNIGHT_S = 20_000 * DAY_S
@@ -40,9 +40,9 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(schedules, jobs):
-    names = ModelNames(tuple)
+    names = NoStore()
     routes = evaluation_schedule_routes(schedules.directory, names, ReportStore(jobs))
-    with client_of([*routes, *evaluation_routes(jobs, names)]) as http_client:
+    with client_of([*routes, *evaluation_routes(jobs, names, ReportStore(jobs))]) as http_client:
         yield http_client
 
 
@@ -121,7 +121,7 @@ def test_the_example_of_the_document_is_a_schedule(client):
     assert client.put(path, content=parameters).status_code == 200
 
 
-NO_OBJECT = "expected the body to be a JSON object with every, window, version, where, by, metric, "
+NO_OBJECT = "expected the body to be a JSON object with every, window, version, where, by, top_k, "
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,12 @@ NO_OBJECT = "expected the body to be a JSON object with every, window, version, 
         (body(metric="AP=0.5"), "expected a metric such as mAP or AP[iou=0.5,label=star], got"),
         (body(where={"nothing": 1}), "expected where.nothing to"),
         (body(by=["camera"]), "expected meta.<path>, hour, day, month to slice by"),
+        (body(top_k=[0]), NO_OBJECT),
+        (body(iou=[0.05]), NO_OBJECT),
+        (body(score=[]), NO_OBJECT),
+        (body(bins=101), NO_OBJECT),
+        (body(iou=[0.5, 0.5]), "iou: expected each value once, got 0.5 twice"),
+        (body(score=[0.12345]), "score: expected at most 4 decimals, got 0.12345"),
         (body(reference="last"), "reference: job not found: 'last'"),
         (body(reference="../x"), "reference: job not found: '../x'"),
         (body(reference="0" * 19 + "-abcd"), "reference: job not found: 0"),
@@ -199,6 +205,38 @@ def test_the_metric_of_a_report_outlives_the_report(client, jobs, schedules):
     reference = msgspec.convert(job.parameters, EvaluationParameters).schedule.reference
     assert (reference.report, reference.metric) == (report_id, recall)
     assert client.put(PATH, content=body(reference=report_id)).status_code == 400  # another metric
+
+
+def test_windows_are_evaluated_with_the_chosen_thresholds(client, jobs, schedules):
+    chosen = {"top_k": [2, 3], "iou": [0.3, 0.5], "score": [0.4], "bins": 10}
+    assert client.get("/api/models/one/evaluation").json()["windows"] == []
+    state = client.put(PATH, content=body(**chosen)).json()
+    assert {name: state[name] for name in chosen} == chosen
+    saved = schedules.get("one")
+    Scheduler(schedules, jobs).step(saved.first_s + DAY_S + 60)
+    (parameters,) = (jobs.read(job_id).parameters for job_id in jobs.ids())
+    assert {name: parameters[name] for name in chosen} == chosen
+    by_hand = decode_parameters(json.dumps({"model": "one", **chosen}).encode())
+    assert msgspec.convert(parameters, EvaluationParameters).metrics == by_hand.metrics
+
+
+def test_other_thresholds_start_a_new_series(schedules, jobs):
+    series = []
+    for changes in ({}, {"bins": 10}, {"bins": 20}, {"bins": 10}, {"by": ["day"]}):
+        schedules.put("one", schedule(**changes), MIDNIGHT_S)
+        schedules.mark_done("one", MIDNIGHT_S - DAY_S)
+        for job_id in jobs.ids():
+            shutil.rmtree(jobs.directory / job_id)
+        Scheduler(schedules, jobs).step(MIDNIGHT_S + DAY_S + 60)
+        series.append(jobs.read(jobs.ids()[-1]).parameters["schedule"]["series"])
+    assert len(set(series)) == 3
+    assert (series[1], series[0]) == (series[3], series[4])
+
+
+def test_a_schedule_without_chosen_thresholds_is_the_file_that_earlier_versions_read(schedules):
+    schedules.put("one", schedule(at_least=0.5), MIDNIGHT_S)
+    (file,) = schedules.directory.glob("*.schedule.json")
+    assert json.loads(file.read_bytes())["schedule"] == {"every": "1d", "at_least": 0.5}
 
 
 def test_requests_cannot_claim_to_be_scheduled(client, jobs, schedules):

@@ -17,9 +17,8 @@ from quadriga.monitor.watch.alerts import DeliveryStatus, Outbox
 from quadriga.monitor.watch.deliveries import DeliveryQueues, run_deliveries
 from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, parse_webhook_hosts
-from quadriga.store.model_names import ModelNames
 from tests.background import in_background, until
-from tests.unit.http_client import client_of
+from tests.unit.http_client import NoStore, client_of
 from tests.unit.monitor.drift import window_reports
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 from tests.unit.monitor.watch.test_webhook_client import raw_server, trickle
@@ -47,7 +46,7 @@ def queues_of(directory, hosts=LOCAL, timeout_s=0.3):
 
 
 def client(directory, hosts=ANY_PUBLIC):
-    return client_of(schedule_routes(directory, ModelNames(tuple), hosts))
+    return client_of(schedule_routes(directory, NoStore(), hosts))
 
 
 def test_a_receiver_that_trickles_delays_no_other(directory, monkeypatch):

@@ -1,0 +1,85 @@
+"""Prometheus metrics of keys, by the id and the name of each, never its secret."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quadriga.engine.access.key_counts import KeyTotals
+from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.quotas import KeyUse
+
+MAX_KEYS_SHOWN = 1000
+"""Keys with numbers of their own, the first ones used; the numbers of all others are summed."""
+
+OTHER_KEYS = "other"
+"""Id and name of the sum of the keys that are not shown."""
+
+_LABELS = ("key", "name")
+_TOTALS = {
+    "requests": ("quadriga_key_requests", "Requests that the key was admitted with."),
+    "bytes": ("quadriga_key_body_bytes", "Bytes of the bodies of the key's requests."),
+    "stored-bytes": (
+        "quadriga_key_stored_bytes",
+        "Bytes of images and records stored for the key.",
+    ),
+    "export-bytes": ("quadriga_key_export_bytes", "Bytes of exports downloaded with the key."),
+}
+
+
+class KeyMetrics(Collector):
+    """What the keys have used since the start of the server, summed over its workers.
+
+    Args:
+        keys: The keys; None for a server that needs none.
+        max_shown: Maximum keys with numbers of their own.
+    """
+
+    def __init__(self, keys: KeyRing | None, max_shown: int = MAX_KEYS_SHOWN) -> None:
+        self._keys = keys
+        self._max_shown = max_shown
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric with its current value."""
+        uses = [] if self._keys is None else self._keys.key_uses()
+        shown = list(_joined(uses, self._max_shown))
+        running = GaugeMetricFamily(
+            "quadriga_key_requests_running", "Requests of the key in flight.", labels=_LABELS
+        )
+        refused = CounterMetricFamily(
+            "quadriga_key_requests_refused",
+            "Requests refused by a limit of the key.",
+            labels=[*_LABELS, "limit"],
+        )
+        for use in shown:
+            running.add_metric([use.key_id, use.name], use.totals.in_flight)
+            for limit, count in use.totals.refused.items():
+                if count:
+                    refused.add_metric([use.key_id, use.name, limit], count)
+        for counter, (name, text) in _TOTALS.items():
+            family = CounterMetricFamily(name, text, labels=_LABELS)
+            for use in shown:
+                family.add_metric([use.key_id, use.name], use.totals.totals[counter])
+            yield family
+        yield from (running, refused)
+
+
+def _joined(uses: Iterable[KeyUse], max_shown: int) -> Iterator[KeyUse]:
+    """Yield the first keys that are known by name, and then all others as one."""
+    rest: KeyTotals | None = None
+    for place, use in enumerate(uses):
+        if use.name and place < max_shown:
+            yield use
+        else:
+            rest = use.totals if rest is None else _sum(rest, use.totals)
+    if rest is not None:
+        yield KeyUse(key_id=OTHER_KEYS, name=OTHER_KEYS, totals=rest)
+
+
+def _sum(first: KeyTotals, second: KeyTotals) -> KeyTotals:
+    return KeyTotals(
+        key_id="",
+        in_flight=first.in_flight + second.in_flight,
+        totals={name: first.totals[name] + second.totals[name] for name in first.totals},
+        refused={name: first.refused[name] + second.refused[name] for name in first.refused},
+    )

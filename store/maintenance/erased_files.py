@@ -1,0 +1,103 @@
+"""Files of a data folder that mention what is erased: jobs and what the journal set aside are removed, others named."""
+
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from quadriga.store.disk import sync_path, write_atomically
+from quadriga.store.errors import NotFoundError
+from quadriga.store.jobs import Jobs
+from quadriga.store.maintenance.mentions import Mentions
+
+MAX_NAMED = 20
+"""Maximum number of files that a receipt names."""
+
+_ENDED = ("succeeded", "failed", "cancelled")
+
+
+def started_jobs(jobs: Jobs) -> list[str]:
+    """Return the jobs that have started and not ended."""
+    return [job.id for job in jobs.all() if job.starts and job.state not in _ENDED]
+
+
+def running_jobs(jobs: Jobs, ids: Collection[str]) -> list[str]:
+    """Return those of some jobs that have not ended."""
+    running = []
+    for job_id in ids:
+        try:
+            if jobs.read(job_id).state not in _ENDED:
+                running.append(job_id)
+        except NotFoundError:  # removed meanwhile
+            pass
+    return running
+
+
+def remove_jobs(jobs: Jobs, mentions: Mentions) -> int:
+    """Remove jobs that have ended, with their results, if any of their files mentions what is erased; return how many."""
+    removed = 0
+    for folder in _folders(jobs):
+        if not mentions.are_in(folder):
+            continue
+        hidden = folder if folder.name.startswith(".") else folder.with_name(f".{folder.name}")
+        if hidden != folder:
+            folder.rename(hidden)
+        shutil.rmtree(hidden)
+        removed += 1
+    if removed:
+        sync_path(jobs.directory)
+    return removed
+
+
+def _folders(jobs: Jobs) -> Iterator[Path]:
+    """Yield the folders of jobs that have ended, and what is left of removed ones."""
+    for job_id in jobs.ids():
+        try:
+            job = jobs.read(job_id)
+        except NotFoundError:  # damaged: nobody runs it
+            job = None
+        if job is None or job.state in _ENDED:
+            yield jobs.directory / job_id
+    for job_id in jobs.removed_ids():
+        yield jobs.directory / f".{job_id}"
+
+
+def remove_set_aside(data_directory: Path, mentions: Mentions) -> int:
+    """Remove rejected records and damaged parts of the journal that mention what is erased; return how many."""
+    removed = 0
+    dead = data_directory / "dead.jsonl"
+    if dead.exists():
+        lines = dead.read_bytes().splitlines(keepends=True)
+        rest = [line for line in lines if not mentions.are_in_bytes(line)]
+        if len(rest) < len(lines):
+            write_atomically(dead, b"".join(rest), 0o600, is_synced=True)
+            removed += len(lines) - len(rest)
+    for path in sorted((data_directory / "dead").glob("*")):
+        if mentions.are_in(path):
+            path.unlink()
+            removed += 1
+    return removed + _blank_renumbered(data_directory / "renumbered.jsonl", mentions)
+
+
+def _blank_renumbered(path: Path, mentions: Mentions) -> int:
+    """Blank lines of renumbered records: the size of the file is their count."""
+    if not path.exists():
+        return 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    blanked = [
+        b" " * (len(line) - 1) + b"\n" if mentions.are_in_bytes(line) else line for line in lines
+    ]
+    if blanked != lines:
+        write_atomically(path, b"".join(blanked), 0o600, is_synced=True)
+    return sum(old != new for old, new in zip(lines, blanked, strict=True))
+
+
+def mentioning_files(folders: Sequence[Path], mentions: Mentions) -> list[str]:
+    """Return files that mention what is erased and are left, by their path within the data folder."""
+    names = [
+        path.relative_to(folder.parent).as_posix()
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and mentions.are_in(path)
+    ]
+    more = [f"{len(names) - MAX_NAMED} more files"] if len(names) > MAX_NAMED else []
+    return names[:MAX_NAMED] + more

@@ -1,0 +1,59 @@
+"""Rows of what is erased: its images and joins are noted first, as nothing tells them once the rows are gone."""
+
+from collections.abc import Collection, Iterable
+
+import sqlalchemy as sa
+
+from quadriga.store import rollups
+from quadriga.store.changes.applying import delete_inferences
+from quadriga.store.changes.erasures import ErasureTargets
+from quadriga.store.changes.ground_truth import (
+    candidate_ids,
+    join_values,
+    read_subjects,
+    stated_joins,
+)
+from quadriga.store.database import execute, execute_in
+from quadriga.store.rows import NameIds
+
+_CANDIDATES = 100
+"""Inferences that are looked at for one statement; one that may be joined to more stays."""
+
+
+def note_targets(connection: sa.Connection, targets: ErasureTargets, seqs: Collection[int]) -> None:
+    """Add images and joins of some inferences to the targets, and count them."""
+    subjects = read_subjects(connection, seqs)
+    joins = stated_joins(connection) - {"id"}
+    pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
+    stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
+    for join in joins:
+        values = {value for join_, value in pairs if join_ == join}
+        rows = execute_in(connection, stated, values, (join,))
+        targets.joins = sorted({*targets.joins, *((join, str(value)) for (value,) in rows)})
+    digests = {subject.input_hash for subject in subjects} - {None}
+    targets.digests = sorted({*targets.digests, *(str(digest) for digest in digests)})
+    targets.counts["inferences"] = targets.counts.get("inferences", 0) + len(subjects)
+
+
+def remove_rows(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:
+    """Remove inferences as deleting does, in an exclusive transaction; those that are gone have no effect."""
+    rollups.subtract(connection, seqs)
+    delete_inferences(connection, names, seqs)
+
+
+def remove_statements(
+    connection: sa.Connection, joins: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Remove statements of ground truth that no remaining inference is joined to; return their joins."""
+    removed = []
+    for join, value in joins:
+        candidates = candidate_ids(connection, [(join, value)], _CANDIDATES)
+        is_needed = len(candidates) > _CANDIDATES or any(
+            (join, value) in join_values(subject, {join})
+            for subject in read_subjects(connection, candidates)
+        )
+        if not is_needed:
+            statement = "DELETE FROM truth WHERE join_on = ? AND value = ?"
+            execute(connection, statement, (join, value))
+            removed.append((join, value))
+    return removed

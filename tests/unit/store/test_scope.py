@@ -1,0 +1,214 @@
+"""What a scope admits: by a table, in every plan of a query, in a store of the revision before, and in retention."""
+
+import base64
+import random
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from alembic import command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quadriga.store import database
+from quadriga.store.access_keys import create_key, read_keys, rotate_key
+from quadriga.store.database import REVISION, execute, migrate, writer_engine
+from quadriga.store.errors import StoreError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.maintenance.retention import limits_of
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.search import Budget
+from quadriga.store.records import RetentionRule
+from quadriga.store.scope import EVERYTHING, Scope, check_team
+from tests.filter_definition import holds
+from tests.unit.store.conftest import make_record
+from tests.unit.store.random_filters import filters, random_records
+from tests.unit.store_harness import StoreHarness, select_rows
+
+NARROW = (0, 12, 10_000)
+"""Everything is wide, some is narrow, everything is narrow: each chooses other plans."""
+
+
+@pytest.mark.parametrize(
+    ("scope", "admitted"),
+    [
+        (EVERYTHING, "a/m b/m /m a/n /n"),
+        (Scope("a"), "a/m a/n"),
+        (Scope("c"), ""),
+        (Scope(models=("m",)), "a/m b/m /m"),
+        (Scope("a", ("m",)), "a/m"),
+        (Scope("a", ("[mx]", "n*")), "a/m a/n"),
+        (Scope("a", ("M",)), ""),
+    ],
+)
+def test_a_scope_admits_a_team_and_models(scope: Scope, admitted: str):
+    pairs = [("a", "m"), ("b", "m"), ("", "m"), ("a", "n"), ("", "n")]
+    assert [
+        f"{team}/{model}" for team, model in pairs if scope.admits(model, team)
+    ] == admitted.split()
+
+
+@pytest.mark.parametrize(
+    "team", ["default", "-a", ".a", "a b", "a/b", "é", "a" * 65, "a\n", "..", "%"]
+)
+def test_a_team_that_is_no_name_is_refused(team: str, database_url: str):
+    with writer_engine(database_url) as engine, pytest.raises(StoreError, match="expected a team"):
+        create_key(engine, name="x", roles=["read"], team=team)
+
+
+@pytest.mark.parametrize("team", ["", "a", "Quality-2.north_wing", "a" * 64])
+def test_a_key_has_its_team_after_it_is_replaced(team: str, database_url: str):
+    check_team(team)
+    with writer_engine(database_url) as engine:
+        key, _ = create_key(engine, name="x", roles=["read"], team=team)
+        rotate_key(engine, key.id, 0)
+        with engine.connect() as connection:
+            assert [entry.team for entry in read_keys(connection)] == [team, team]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def random_store(request, tmp_path_factory) -> Iterator[tuple[StoreHarness, list[Any], list[Any]]]:
+    """A store with random records of three teams, many of them of others, and a reader for each plan."""
+    root, pick = tmp_path_factory.mktemp("scope"), random.Random(5)
+    server = None
+    if request.param == "sqlite":
+        url = f"sqlite:///{root}/store.db"
+        migrate(url)
+    else:
+        server = request.getfixturevalue("postgres")
+        url = server.create()
+    store = StoreHarness(root, url)
+    records = [
+        make_record(**fields, team=pick.choice(["a", "b", "b", "b", msgspec.UNSET]))
+        for fields in random_records(pick)
+    ]
+    store.commit(*records)
+    readers = [
+        InferenceReader(
+            url, store.journal_directory, store.blobs, narrow_rows=narrow, budget=Budget(first_batch_rows=narrow or 50)
+        )
+        for narrow in NARROW
+    ]  # fmt: skip
+    hasty = Budget(rows=9, seconds=1, first_batch_rows=3, unbounded_rows=1000)
+    readers.append(
+        InferenceReader(url, store.journal_directory, store.blobs, narrow_rows=12, budget=hasty)
+    )
+    yield store, records, readers
+    for reader in readers:
+        reader.close()
+    store.close()
+    if server is not None:
+        server.drop(url)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    where=filters,
+    scope=st.sampled_from(
+        [Scope("a"), Scope("b"), Scope("c"), Scope("a", ("m1",)), Scope(models=("M*",))]
+    ),
+    order=st.sampled_from(["ts", "-ts"]),
+)
+def test_every_plan_finds_what_is_within_the_scope(random_store, where, scope, order):
+    _, records, readers = random_store
+    seen = {
+        record.seq
+        for record in records
+        if scope.team in ("", record.team or "")
+        and (not scope.models or any(fnmatchcase(record.model.name, one) for one in scope.models))
+    }
+    expected = [record.seq for record in records if record.seq in seen and holds(where, record)]
+    expected.sort(reverse=order == "-ts")
+    for reader in readers:
+        within = reader.within(scope)
+        request, ids = QueryRequest(where, order=order, limit=7), []
+        for page in within.pages(request):
+            ids += [int(inference.id) for inference in page.inferences]
+            if page.cursor is not None:
+                named = cursor_id(page.cursor)
+                beside = named + (1 if order == "ts" else -1)
+                assert named in seen or beside in seen  # a cursor tells of no other row
+        assert ids == expected
+        assert within.count(QueryRequest(where)).count == len(expected)
+        assert sorted(id_ for batch in within.matching_ids(where) for id_ in batch) == sorted(
+            expected
+        )
+
+
+def cursor_id(cursor: str) -> int:
+    """Return the id that a cursor names, which anybody can read."""
+    return int(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).partition(b".")[0])
+
+
+def test_how_much_others_have_stored_changes_no_answer(store: StoreHarness):
+    store.commit(make_record(1, team="a"), *(make_record(seq, team="b") for seq in range(2, 40)))
+    budget = Budget(unbounded_rows=10)
+    reader = InferenceReader(
+        store.url, store.journal_directory, store.blobs, narrow_rows=0, budget=budget
+    )
+    unbounded = QueryRequest({"latency_ms": {"ge": 0}})
+    assert [one.id for one in reader.within(Scope("a")).query(unbounded).inferences] == ["1"]
+    reader.close()
+
+
+def test_rules_of_a_team_and_of_all_hold_both_for_the_shorter_time(store: StoreHarness):
+    store.commit(
+        *(
+            make_record(seq, team=team or msgspec.UNSET)
+            for seq, team in enumerate(["", "a", "b"], 1)
+        )
+    )
+    store.commit_changes(
+        RetentionRule("shapes-detector", 3.0, 9.0),
+        RetentionRule("shapes-detector", 5.0, 7.0, "a"),
+        RetentionRule("shapes-detector", None, 20.0, "b"),
+        RetentionRule("shapes-detector", 1.0, 1.0, "c"),
+    )
+    now_ms, day = 100 * 86_400_000, 1440
+    with writer_engine(store.url) as engine, engine.connect() as connection:
+        limits = limits_of(connection, now_ms)
+        teams = dict(execute(connection, "SELECT id, team FROM model").all())
+    days = {
+        teams[limit.model_id]: (100 - limit.inputs / day, 100 - limit.inferences / day)
+        for limit in limits
+    }
+    assert days == {"": (3, 9), "a": (3, 7), "b": (3, 9)}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def old_url(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
+    """Yield a database of the revision 2027.03."""
+    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
+    upgrade = command.upgrade
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "2027.03"))
+        patched.setattr(database, "check_schema", lambda *_: None)
+        migrate(url)
+    yield url
+    if server:
+        server.drop(url)
+
+
+def test_what_was_stored_before_belongs_to_no_team(old_url: str):
+    with writer_engine(old_url) as engine, engine.begin() as connection:
+        model = (
+            "INSERT INTO model (id, name, version, sha256, task) VALUES (?, ?, '1', '', 'TENSOR')"
+        )
+        execute(connection, model, [(3, "m"), (7, "n")])
+        rule = "INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)"
+        execute(connection, rule, [("m", 1.5, None)])
+    assert migrate(old_url) == ("2027.03", REVISION)
+    assert select_rows(old_url, "SELECT id, name, team FROM model ORDER BY id") == [
+        (3, "m", ""),
+        (7, "n", ""),
+    ]
+    rules = "SELECT model, team, inputs_days, inferences_days FROM retention"
+    assert select_rows(old_url, rules) == [("m", "", 1.5, None)]
+    with writer_engine(old_url) as engine, engine.begin() as connection:
+        insert = "INSERT INTO model (name, version, sha256, task, team) VALUES ('m', '1', '', 'TENSOR', 'a')"
+        execute(connection, insert)
+        assert execute(connection, "SELECT count(DISTINCT id) FROM model").scalar_one() == 3

@@ -60,7 +60,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why it does not run."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class LoadTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Callers that send one image after the other."""
 
     callers: int
@@ -73,7 +73,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of an image goes, and what would be gained."""
+    """The stages of an image, other ways to run the graph, and a recommendation."""
 
     model: str
     width: int
@@ -84,7 +84,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[Stage]
     total_ms: float
     variants: list[Variant]
-    load: Load | None
+    load: LoadTimes | None
     recommendation: str
 
 
@@ -252,8 +252,8 @@ def _measure_batches(predictor: ImageGraph, feeds: Any, seconds: float) -> list[
     alone, *others = time_in_turns(tasks, max_rounds=_VARIANT_ROUNDS, max_s=seconds)
     variants = []
     for size, times in zip(sizes, others, strict=True):
-        each = [value / size for value in times.cpu_s]
-        factor, interval = median_factor(alone.cpu_s, each)
+        seconds_per_image = [value / size for value in times.cpu_s]
+        factor, interval = median_factor(alone.cpu_s, seconds_per_image)
         variants.append(
             Variant(
                 kind="batch",
@@ -273,7 +273,7 @@ def _run(graph: ImageGraph, feeds: Any, _: int) -> None:
 
 def _measure_load(
     predictor: ImageGraph, data: bytes, options: ImageOptions, callers: int, seconds: float
-) -> Load:
+) -> LoadTimes:
     """Let callers decode and predict one image after the other, each in a thread of its own."""
     latencies: list[list[float]] = [[] for _ in range(callers)]
     errors: list[Exception] = []
@@ -294,7 +294,7 @@ def _measure_load(
     if errors:
         raise errors[0]
     ordered = sorted(value for own in latencies for value in own)
-    return Load(
+    return LoadTimes(
         callers=callers,
         images=len(ordered),
         images_per_s=round(len(ordered) / wall_s, 1),

@@ -225,8 +225,8 @@ def _print(result: Any, console: Console) -> None:
             markup=False,
         )
         return
-    kept = f"kept in {result.folder}, which is not served" if result.folder else "removed"
-    console.print(f"No: {result.reason}. It was {kept}.", soft_wrap=True, markup=False)
+    whereabouts = f"kept in {result.folder}, which is not served" if result.folder else "removed"
+    console.print(f"No: {result.reason}. It was {whereabouts}.", soft_wrap=True, markup=False)
 
 
 def _number(value: float | None, form: str) -> str:

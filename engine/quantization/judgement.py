@@ -55,7 +55,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
 
 
-class Verdict(NamedTuple):
+class Acceptance(NamedTuple):
     """Whether a version may take the place of another."""
 
     accepted: bool
@@ -139,32 +139,32 @@ def compare_quality(
     return quality, report
 
 
-def judge(quality: Quality, tolerance: float) -> Verdict:
+def judge(quality: Quality, tolerance: float) -> Acceptance:
     """Accept a version whose loss is within the tolerance, also at the worse end of the interval of the difference."""
     metric = Metric(quality.metric.partition("[")[0], quality.candidate)
     if quality.difference is None:
-        return Verdict(False, f"{quality.metric} is undefined on {quality.images} images")
+        return Acceptance(False, f"{quality.metric} is undefined on {quality.images} images")
     sign = -1.0 if is_error(metric) else 1.0
     loss = -sign * quality.difference
     bounds = quality.ci95 or (None, None)
     worst = bounds[0] if sign > 0 else bounds[1]
     if loss > tolerance:
-        return Verdict(False, f"it loses {loss:.4f} {quality.metric}, more than {tolerance:g}")
+        return Acceptance(False, f"it loses {loss:.4f} {quality.metric}, more than {tolerance:g}")
     if worst is None and not loss and quality.images >= MIN_UNITS:
-        return Verdict(True, f"it gives the same {quality.metric} on every resample")
+        return Acceptance(True, f"it gives the same {quality.metric} on every resample")
     if worst is None:
-        return Verdict(
+        return Acceptance(
             False,
             f"{quality.images} images are too few for an interval: give more with ground truth",
         )
     at_most = -sign * worst
     if at_most > tolerance:
-        return Verdict(
+        return Acceptance(
             False,
             f"it loses {loss:.4f} {quality.metric}, but up to {at_most:.4f} cannot be ruled out with {quality.images} "
             f"images, more than {tolerance:g}: give more images with ground truth, or a larger --tolerance",
         )
-    return Verdict(True, f"it loses {loss:.4f} {quality.metric}, at most {max(at_most, 0):.4f}")
+    return Acceptance(True, f"it loses {loss:.4f} {quality.metric}, at most {max(at_most, 0):.4f}")
 
 
 def compare_speed(original: ImageGraph, candidate: ImageGraph, feeds: Sequence[Feeds]) -> Speed:

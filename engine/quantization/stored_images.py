@@ -35,7 +35,7 @@ class ChosenImages(NamedTuple):
 
 
 class ImageChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which stored images of a model are chosen."""
+    """The choice of stored images of a model: filters, numbers and the seed of the draw."""
 
     model: str
     calibrate: Any = None
@@ -84,9 +84,9 @@ def choose_images(reader: InferenceReader, blobs: Blobs, choice: ImageChoice) ->
     )
     missing = choice.samples - len(calibration)
     if missing:
-        kept = dict(list(judged.items())[: (len(judged) + 1) // 2])
+        reserved = dict(list(judged.items())[: (len(judged) + 1) // 2])
         also = chosen.take(
-            [id_ for id_ in calibrating if id_ in true_ids], missing, {*kept, *calibration}
+            [id_ for id_ in calibrating if id_ in true_ids], missing, {*reserved, *calibration}
         )
         judged = {key: record for key, record in judged.items() if key not in also}
         calibration |= also

@@ -11,7 +11,7 @@ WrittenProvider = str | dict[str, str | int | float | bool]
 CPU = "CPUExecutionProvider"
 
 
-class ProviderError(ValueError):
+class ExecutionProviderError(ValueError):
     """A provider that is written wrongly, is not installed, or does not start."""
 
 
@@ -19,7 +19,7 @@ def read_providers(written: Sequence[WrittenProvider | ProviderOptions]) -> list
     """Read providers in order of preference; options become texts, as onnxruntime wants them.
 
     Raises:
-        ProviderError: A table has no name.
+        ExecutionProviderError: A table has no name.
     """
     providers = []
     for provider in written:
@@ -31,7 +31,7 @@ def read_providers(written: Sequence[WrittenProvider | ProviderOptions]) -> list
             options = dict(provider)
             name = options.pop("name", None)
             if not isinstance(name, str) or not name:
-                raise ProviderError(
+                raise ExecutionProviderError(
                     f"expected a provider such as {{name = {CPU!r}}}, got one without a name"
                 )
             providers.append((name, {key: _text(value) for key, value in options.items()}))
@@ -49,12 +49,12 @@ def choose_available(
     """Return the providers that are installed.
 
     Raises:
-        ProviderError: One is not installed, and the next must not take its place; or none is.
+        ExecutionProviderError: One is not installed, and the next must not take its place; or none is.
     """
     absent = [name for name, _ in providers if name not in available]
     present = [provider for provider in providers if provider[0] in available]
     if absent and not (may_fall_back and present):
-        raise ProviderError(
+        raise ExecutionProviderError(
             f"expected providers among {', '.join(available)}, got {', '.join(absent)}"
         )
     return present

@@ -24,7 +24,7 @@ from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from quadriga.engine.providers import (
     CPU,
-    ProviderError,
+    ExecutionProviderError,
     ProviderOptions,
     WrittenProvider,
     choose_available,
@@ -260,7 +260,7 @@ class Session:
             chosen = choose_available(
                 wanted, available_providers(), may_fall_back=provider_fallback
             )
-        except ProviderError as error:
+        except ExecutionProviderError as error:
             raise LoadError(str(error)) from error
         options = GraphOptions(
             path=str(path),

@@ -58,7 +58,7 @@ def test_a_version_in_int8_is_written_only_if_it_is_as_good(tmp_path):
         assert server.call("POST", f"/v2/repository/models/{MODEL}/load", {})[0] == 200
         assert server.call("GET", f"/v2/models/{MODEL}")[1]["versions"] == ["2", "1"]
         labels = [
-            [prediction["class_label"] for prediction in _predictions(server, image, version)]
+            [prediction["label"] for prediction in _predictions(server, image, version)]
             for version in ("", "/versions/2", "/versions/1")
         ]
         assert labels[0]

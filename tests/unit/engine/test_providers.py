@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.engine.providers import (
     CPU,
-    ProviderError,
+    ExecutionProviderError,
     choose_available,
     device_number,
     fallen_back,
@@ -65,7 +65,9 @@ def test_providers_that_are_not_installed_are_refused_or_left_out(
 ):
     providers = read_providers(wanted)
     if expected is None:
-        with pytest.raises(ProviderError, match=f"among {', '.join(available)}, got {CUDA}"):
+        with pytest.raises(
+            ExecutionProviderError, match=f"among {', '.join(available)}, got {CUDA}"
+        ):
             choose_available(providers, available, may_fall_back=may_fall_back)
         return
     chosen = choose_available(providers, available, may_fall_back=may_fall_back)

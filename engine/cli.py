@@ -18,11 +18,14 @@ from quadriga.engine.commands.inferences import export_command, import_command, 
 from quadriga.engine.commands.keys import keys_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
+from quadriga.engine.commands.profile import profile_command
+from quadriga.engine.commands.quantize import quantize_command
 from quadriga.engine.commands.store import migrate, store
 from quadriga.engine.settings import Settings
 
 _EXPECTED_ERRORS = {
     "builtins.OSError",
+    "quadriga.engine.quantization.quantizer.QuantizationError",
     "quadriga.engine.session.LoadError",
     "quadriga.engine.session.RunError",
     "quadriga.engine.settings_reading.SettingsError",
@@ -99,7 +102,8 @@ def _announce(url: str, grpc_address: str) -> None:
 
 for _command in (
     audit_command, inspect, validate, query, conformance, baseline_command, drift_command, evaluate_command,
-    export_command, import_command, keys_command, migrate, models_command, store,
+    export_command, import_command, keys_command, migrate, models_command,
+    profile_command, quantize_command, store,
 ):  # fmt: skip
     main.add_command(_command)
 

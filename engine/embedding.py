@@ -59,7 +59,13 @@ def load_session(
     except OnnxFileError as error:
         raise LoadError(str(error)) from error
     arguments = path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch
-    session = partial(Session, *arguments, header=header, graphs=graphs)
+    session = partial(
+        Session,
+        *arguments,
+        header=header,
+        graphs=graphs,
+        provider_fallback=toml.runtime.provider_fallback,
+    )
     source = _find_embedding(graph, toml)
     if source.tensor is None:
         return session(), source

@@ -17,7 +17,7 @@ class OpenGraph(msgspec.Struct, frozen=True, tag="open", kw_only=True):
 
     path: str
     modified_model: bytes | None
-    providers: tuple[str, ...]
+    providers: tuple[tuple[str, dict[str, str]], ...]
     intra_op_threads: int
 
 
@@ -43,6 +43,8 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
     graph: int
     inputs: list[NodeInfo]
     outputs: list[NodeInfo]
+    providers: list[str] = []
+    """Names of the providers that run it."""
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered"):

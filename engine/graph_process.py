@@ -422,6 +422,10 @@ class ProcessGraph:
         """Return name, type and shape of each output."""
         return self._opened.outputs
 
+    def get_providers(self) -> list[str]:
+        """Return the names of the providers that run it."""
+        return self._opened.providers
+
     def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
         """Run once; raises as `ProcessGraphs.run` does."""
         return self._graphs.run(self._opened.graph, names, feeds, options)

@@ -154,6 +154,7 @@ class GraphServer:
             number,
             [NodeInfo(node.name, node.type, node.shape) for node in graph.get_inputs()],
             [NodeInfo(node.name, node.type, node.shape) for node in graph.get_outputs()],
+            list(graph.get_providers()),
         )
 
     def _run_graph(self, request: RunGraph, block: TensorBlock) -> Answered:

@@ -216,6 +216,17 @@ class ImageGraph:
         self, items: Sequence[PreparedImage]
     ) -> tuple[dict[str, npt.NDArray[Any]], list[Vector | None]]:
         """Run one batch of images of one input size; a batch that the file fixes is filled up."""
+        feeds = self._feeds(items)
+        if not self._embedding:
+            return self._session.run(feeds, batch=len(items)), [None] * len(items)
+        outputs = self._session.run(feeds, self._outputs, len(items))
+        embedded = outputs[self._embedding]
+        if self._session.hidden_output is not None:
+            del outputs[self._embedding]
+        return outputs, pool_vectors(embedded, max(len(items), -self.batch_size))
+
+    def _feeds(self, items: Sequence[PreparedImage]) -> dict[str, npt.NDArray[Any]]:
+        """Return the inputs of the graph for a batch; one that the file fixes is filled up."""
         spec = self._spec.input
         tensors = [tensor for tensor, _ in items]
         tensors.extend(tensors[:1] * (-self.batch_size - len(tensors)))
@@ -223,13 +234,22 @@ class ImageGraph:
         if spec.size_input:
             _, affine = items[0]
             feeds[spec.size_input] = np.array([affine.network_wh] * len(tensors), np.int64)
-        if not self._embedding:
-            return self._session.run(feeds, batch=len(items)), [None] * len(items)
-        outputs = self._session.run(feeds, self._outputs, len(items))
-        embedded = outputs[self._embedding]
-        if self._session.hidden_output is not None:
-            del outputs[self._embedding]
-        return outputs, pool_vectors(embedded, len(tensors))
+        return feeds
+
+    def feeds_of(self, image: Image) -> list[dict[str, npt.NDArray[Any]]]:
+        """Return the inputs of the runs that an image needs with the model's own options: one, or one for each tile."""
+        tiling = self._spec.tiling
+        images = [image]
+        if tiling is not None:
+            parts = tiles(image.width, image.height, tiling.size, tiling.overlap)
+            images = [
+                msgspec.structs.replace(image, pixels=part.cut(image.pixels)) for part in parts
+            ]
+        return [self._feeds([self._task.preprocess(part)]) for part in images]
+
+    def run_feeds(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Run the graph once as for predictions, and drop its outputs: for measurements."""
+        self._session.run(feeds, self._outputs if self._embedding else ())
 
     def warm_up(self) -> Vector | None:
         """Run on a gray image: the first request is then fast, and a wrong model fails here."""

@@ -35,6 +35,8 @@ class Inspection(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     embedding: EmbeddingSource
     decisions: tuple[Decision, ...]
+    providers: tuple[str, ...] = ()
+    """Execution providers that run the graph, in order."""
 
 
 def open_model(path: Path) -> Model:
@@ -74,6 +76,7 @@ def inspect_model(path: Path) -> Inspection:
         labels=model.labels,
         embedding=model.embedding,
         decisions=recognition.decisions,
+        providers=model.session.providers,
     )
 
 
@@ -89,6 +92,7 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         *(("input", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.inputs),
         *(("output", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.outputs),
         ("batch", inspection.batch),
+        ("providers", ", ".join(inspection.providers)),
         ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
         ("image", inspection.preprocessing or "none: tensors as they are"),
         ("labels", _labels_text(inspection)),

@@ -1,6 +1,7 @@
 """Prometheus metrics, read from the counters that the workers maintain anyway."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -10,6 +11,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from quadriga.proto.errors import ProtocolError
 from quadriga.proto.messages import (
     Duration,
     ModelStatistics,
@@ -61,6 +63,7 @@ class PrometheusMetrics(Collector):
         yield GaugeMetricFamily("quadriga_ready", "Whether requests are answered.", float(ready))
         yield from _process_metrics(self._serving.health_report().processes)
         yield from _model_metrics(self._serving.statistics(None, None))
+        yield self._providers()
         yield from _queue_metrics(self._serving.queue_statistics())
         for name, value in self._numbers().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -69,6 +72,22 @@ class PrometheusMetrics(Collector):
             else:
                 text = "Of the inference store; see the page on the store."
                 yield kind(f"quadriga_store_{name}", text, value)
+
+    def _providers(self) -> Metric:
+        """Return which execution providers run each model that is ready, if they are not the default."""
+        places = GaugeMetricFamily(
+            "quadriga_model_providers",
+            "Place of each execution provider of a model, from 1; none for the default.",
+            labels=[*_LABELS, "provider"],
+        )
+        for status in self._serving.model_statuses():
+            if status.state != "READY":
+                continue
+            with suppress(ProtocolError):  # it may be unloaded at this moment
+                info = self._serving.model_info(status.name, status.version)
+                for place, provider in enumerate(info.providers, 1):
+                    places.add_metric([status.name, status.version, provider], place)
+        return places
 
 
 def _process_metrics(processes: Iterable[ProcessHealth]) -> Iterable[Metric]:

@@ -15,6 +15,7 @@ from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import TextPackage
 from quadriga.engine.model_host import ModelHost
+from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition, recognise
 from quadriga.engine.session import GraphSource, LoadError, LocalGraphs, RunError
@@ -158,6 +159,7 @@ class Model:
             graph_inputs=self.session.inputs if takes_raw else (),
             graph_outputs=self.session.outputs if takes_raw else (),
             version_labels=self.recognition.written.runtime.version_labels,
+            providers=() if self.session.providers == (CPU,) else self.session.providers,
         )
 
     def embed(self, image: Image) -> Vector | None:

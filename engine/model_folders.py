@@ -85,11 +85,13 @@ def _without_duplicates(
 
 
 def find_versions(folder: Path) -> dict[str, Path]:
-    """Find the versions of a model's folder, highest first; a model in the folder itself is version 1."""
-    path = find_model(folder)
-    if path is not None:
-        return {"1": path}
+    """Find the versions of a model's folder, highest first.
+
+    A model in the folder itself is version 1; numbered folders beside it hold later versions.
+    """
+    own = find_model(folder)
     below = (sub for sub in folder.iterdir() if sub.name.isascii() and sub.name.isdecimal())
     numbered = sorted(filter(Path.is_dir, below), key=lambda sub: int(sub.name), reverse=True)
-    models = ((sub.name, find_model(sub)) for sub in numbered)
-    return {version: path for version, path in models if path is not None}
+    models = {sub.name: find_model(sub) for sub in numbered if own is None or int(sub.name) > 1}
+    versions = {version: path for version, path in models.items() if path is not None}
+    return versions if own is None else {**versions, "1": own}

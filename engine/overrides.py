@@ -104,6 +104,10 @@ def _refuse_references(value: Any, key: str = "") -> None:
     """
     if key in _FREE_TEXTS:
         return
+    if key == "runtime.providers" and isinstance(value, Mapping):
+        raise LoadError(
+            f"config: expected {key} to be a list of names, got options: they may name files, so they stand in model.toml"
+        )
     if isinstance(value, Mapping):
         for name, inner in value.items():
             _refuse_references(inner, f"{key}.{name}" if key else name)

@@ -235,6 +235,7 @@ class Pipeline:
             headers=[
                 *score_headers(results, self._settings.semantic_score_header),
                 *truncation_headers(results),
+                *trace.timing_headers(),
             ],
         )
 

@@ -23,6 +23,7 @@ from quadriga.engine.model_archives import UnpackedArchives, archive_name
 from quadriga.engine.model_folders import NAME, find_models, find_versions
 from quadriga.engine.model_host import ModelHost, files_bytes
 from quadriga.engine.overrides import Override, read_config
+from quadriga.engine.providers import CPU
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
@@ -66,7 +67,9 @@ class _VersionEntry(msgspec.Struct, eq=False):
         self.state = "READY"
         task = self.model.recognition.task
         elapsed_s = time.perf_counter() - started
-        _log.info("%s %s: %s, ready in %.2f s", self.name, self.version, task, elapsed_s)
+        providers = self.model.session.providers
+        by = "" if providers == (CPU,) else f" by {', '.join(providers)}"
+        _log.info("%s %s: %s%s, ready in %.2f s", self.name, self.version, task, by, elapsed_s)
 
     def try_first(self, score_threshold: float | None, host: ModelHost) -> None:
         """Load the version in a process of its own and drop it, so that the worker opens nothing that crashes it.

@@ -10,6 +10,7 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.session import RunError
 from quadriga.engine.stopwatch import Event, stages_ms
+from quadriga.proto.deadline import current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     InternalError,
@@ -117,6 +118,21 @@ class RequestTrace:
             error=error,
             team=self._team,
         )
+
+    def timing_headers(self) -> list[tuple[str, str]]:
+        """Return the times of the stages so far as a header, if the request asks for it.
+
+        Source: W3C, Server Timing.
+        """
+        deadline = current_deadline()
+        if deadline is None or not deadline.wants_timing:
+            return []
+        stages = stages_ms(self._queue_ns, self._events)
+        total_ms = stages["queue"] + (time.perf_counter() - self._started_s) * 1000
+        stages["store"] = total_ms - sum(stages.values())
+        stages["total"] = total_ms
+        text = ", ".join(f"{name};dur={value:.3f}" for name, value in stages.items())
+        return [("Server-Timing", text)]
 
     def count_success(self, images: int) -> None:
         """Count the request as answered, with its number of images or rows."""

@@ -4,6 +4,7 @@ One thread per call and no spinning: concurrent calls use the cores better than 
 more requests per second on two cores) at the price of a longer single call.
 """
 
+import logging
 import os
 import re
 import threading
@@ -21,6 +22,16 @@ import onnxruntime
 from quadriga.engine.external_data import ExternalDataError, check_external_data
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
+from quadriga.engine.providers import (
+    CPU,
+    ExecutionProviderError,
+    ProviderOptions,
+    WrittenProvider,
+    choose_available,
+    device_number,
+    fallen_back,
+    read_providers,
+)
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.datatypes import NAMES
 from quadriga.proto.deadline import check_deadline, current_deadline
@@ -46,6 +57,8 @@ _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 DeviceArray = Any
 """An output left on the device of the model: an array on a CPU, elsewhere an onnxruntime OrtValue."""
 
+_log = logging.getLogger("quadriga.models")
+
 onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
 
 
@@ -62,6 +75,11 @@ def run_options() -> Any:
     return onnxruntime.RunOptions()
 
 
+def available_providers() -> list[str]:
+    """Return the execution providers of the installed onnxruntime, in its order of preference."""
+    return list(onnxruntime.get_available_providers())
+
+
 class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is opened, and how it is run."""
 
@@ -69,7 +87,7 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The ONNX file; loaded by path, so that external weights are found."""
     modified_model: bytes | None = None
     """Serialized model to load in place of the file."""
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    providers: tuple[ProviderOptions, ...] = ((CPU, {}),)
     intra_op_threads: int = 1
 
 
@@ -81,6 +99,9 @@ class Graph(Protocol):
 
     def get_outputs(self) -> Sequence[Any]:
         """Return name, type and shape of each output."""
+
+    def get_providers(self) -> Sequence[str]:
+        """Return the names of the providers that run it."""
 
     def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
         """Run once, with the `RunOptions` of onnxruntime; raises onnxruntime's errors or a `RunError`."""
@@ -155,6 +176,7 @@ class LocalGraphs:
                 options.modified_model or options.path,
                 session_options,
                 providers=list(options.providers),
+                enable_fallback=0,  # it would print that it takes other providers, and go on
             )
         finally:
             self._mark.end(before)
@@ -169,7 +191,7 @@ class LocalGraph:
         self._mark = mark
         self._source = source
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
-        self.io_binding = session.io_binding
+        self.get_providers, self.io_binding = session.get_providers, session.io_binding
 
     def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
         """Run once; raises onnxruntime's errors."""
@@ -197,19 +219,20 @@ class Session:
 
     Args:
         path: The ONNX file; loaded by path, so that external weights are found.
-        providers: Execution providers in order of preference.
+        providers: Execution providers in order of preference, each a name or a table of its name and options.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
         stopwatch: Takes the time of each run.
         header: Header of the file, if it has been read already.
         modified_model: Serialized model to load in place of the file; its external weights stand beside it.
         hidden_output: Name of the output that `modified_model` has besides those of the file.
         graphs: Opens the graph; default: in this process.
+        provider_fallback: Whether the next provider takes the place of one that is not installed or does not start.
     """
 
     def __init__(
         self,
         path: Path,
-        providers: Sequence[str] = ("CPUExecutionProvider",),
+        providers: Sequence[WrittenProvider] = (CPU,),
         intra_op_threads: int = 1,
         stopwatch: Stopwatch | None = None,
         *,
@@ -217,39 +240,52 @@ class Session:
         modified_model: bytes | None = None,
         hidden_output: str = "",
         graphs: GraphSource | None = None,
+        provider_fallback: bool = False,
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch or Stopwatch()
         graphs = graphs or LocalGraphs()
-        self._device = ""
+        self._device, self._device_number = "", 0
         if intra_op_threads > (max_threads := 4 * (os.cpu_count() or 1)):
             raise LoadError(
                 f"expected intra_op_threads of at most {max_threads}, four per core, got {intra_op_threads}"
             )
-        if providers and graphs.shares_memory:
-            self._device = _DEVICES.get(providers[0], "")
         try:
             self.header = header or read_onnx(path)[0]
             check_external_data(path, self.header.external_data)
         except (OnnxFileError, ExternalDataError) as error:
             raise LoadError(str(error)) from error
-        available = onnxruntime.get_available_providers()
-        if absent := [name for name in providers if name not in available]:
-            raise LoadError(
-                f"expected providers among {', '.join(available)}, got {', '.join(absent)}"
+        try:
+            wanted = read_providers(providers)
+            chosen = choose_available(
+                wanted, available_providers(), may_fall_back=provider_fallback
             )
+        except ExecutionProviderError as error:
+            raise LoadError(str(error)) from error
         options = GraphOptions(
             path=str(path),
             modified_model=modified_model,
-            providers=tuple(providers),
+            providers=tuple(chosen),
             intra_op_threads=intra_op_threads,
         )
-        try:
-            self._session: Any = graphs.open(options)
-        except LoadError:
-            raise
-        except Exception as error:
-            raise LoadError(_load_advice(str(error), path)) from error
+        self._session: Any = _open(graphs, options, may_fall_back=provider_fallback)
+        self.providers = tuple(self._session.get_providers())
+        """Names of the providers that run the graph, in order; the last ones take what the first cannot run."""
+        if fallen := fallen_back(wanted, self.providers):
+            if not provider_fallback:
+                raise LoadError(
+                    f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: is its "
+                    "device there? provider_fallback = true under [runtime] lets the next provider take its place"
+                )
+            _log.warning(
+                "%s: %s cannot be used, so %s runs the graph",
+                path.parent.name,
+                ", ".join(fallen),
+                ", ".join(self.providers),
+            )
+        if graphs.shares_memory and self.providers:
+            self._device = _DEVICES.get(self.providers[0], "")
+            self._device_number = device_number(dict(chosen).get(self.providers[0], {}))
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
         outputs = [_tensor_info(node) for node in self._session.get_outputs()]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
@@ -314,7 +350,7 @@ class Session:
                     binding.bind_ortvalue_input(name, value)
             binding.bind_output(fetch, "cpu")
             for name in device_outputs:
-                binding.bind_output(name, self._device)
+                binding.bind_output(name, self._device, self._device_number)
             started_ns = time.perf_counter_ns()
             self._session.run_with_iobinding(binding, options)
             self.stopwatch.record_run(started_ns, 1)
@@ -328,7 +364,27 @@ class Session:
         """Select rows of an output that stayed on the device, in any order and number."""
         if isinstance(array, np.ndarray):
             return array[rows]
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array.numpy()[rows], self._device, 0)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(
+            array.numpy()[rows], self._device, self._device_number
+        )
+
+
+def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> Graph:
+    """Open a graph; with the rest of its providers, if the first ones refuse to start and may be left out.
+
+    Raises:
+        LoadError: It cannot be opened.
+    """
+    try:
+        return graphs.open(options)
+    except LoadError:
+        raise
+    except Exception as error:
+        if may_fall_back and len(options.providers) > 1:
+            _log.warning("%s does not start: %s", options.providers[0][0], _first_line(str(error)))
+            rest = msgspec.structs.replace(options, providers=options.providers[1:])
+            return _open(graphs, rest, may_fall_back=True)
+        raise LoadError(_load_advice(str(error), Path(options.path))) from error
 
 
 def _interruptible_options() -> onnxruntime.RunOptions | None:

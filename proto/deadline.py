@@ -14,6 +14,8 @@ from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolErro
 
 SERVER_LIMIT = "the setting request_timeout_s; send less in a request, or raise the setting"
 HEADER = b"request-timeout"
+TIMING_HEADER = b"quadriga-timing"
+"""Header with which a request asks for the times of its stages: `true`."""
 HEADER_LIMIT = "the request's header Request-Timeout"
 PARAMETER_LIMIT = "the request's parameter timeout, in microseconds"
 CALL_LIMIT = "the deadline of the gRPC call"
@@ -32,10 +34,20 @@ class Deadline:
         limit: Where these come from, for the error.
     """
 
-    __slots__ = ("_abandon", "_arrived_s", "_interrupt", "_limit", "_timeout_s", "error")
+    __slots__ = (
+        "_abandon",
+        "_arrived_s",
+        "_interrupt",
+        "_limit",
+        "_timeout_s",
+        "error",
+        "wants_timing",
+    )
 
     def __init__(self, timeout_s: float = math.inf, limit: str = SERVER_LIMIT) -> None:
         self._arrived_s = time.monotonic()
+        self.wants_timing = False
+        """Whether the answer has the times of its stages."""
         self._timeout_s = timeout_s
         self._limit = limit
         self._abandon: Callable[[], object] | None = None

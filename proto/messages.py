@@ -179,6 +179,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     graph_inputs: Sequence[TensorInfo] = ()
     """Inputs of the graph, if requests have others unless their content_type is raw."""
     graph_outputs: Sequence[TensorInfo] = ()
+    providers: Sequence[str] = ()
+    """Execution providers that run it, in order; none where that is onnxruntime's default."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

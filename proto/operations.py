@@ -16,7 +16,13 @@ from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
 from quadriga.proto.audit import Audit, NoAudit, is_audited
-from quadriga.proto.deadline import HEADER, HEADER_LIMIT, Deadline, read_timeout_header
+from quadriga.proto.deadline import (
+    HEADER,
+    HEADER_LIMIT,
+    TIMING_HEADER,
+    Deadline,
+    read_timeout_header,
+)
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import (
     DISCONNECT_EXTENSION,
@@ -282,6 +288,8 @@ class Dispatcher:
         deadline = Deadline(self._request_timeout_s)
         if (value := headers.get(HEADER)) is not None:
             deadline.shorten(read_timeout_header(value), HEADER_LIMIT)
+        if headers.get(TIMING_HEADER) == b"true":
+            deadline.wants_timing = True
         return deadline
 
 

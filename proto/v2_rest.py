@@ -197,8 +197,13 @@ def model_metadata(info: ModelInfo) -> dict[str, Any]:
         "platform": info.platform,
         "inputs": info.inputs,
         "outputs": info.outputs,
-        "properties": {"task": info.task} | _graph_tensors(info),
+        "properties": {"task": info.task} | _graph_tensors(info) | _providers(info),
     }
+
+
+def _providers(info: ModelInfo) -> dict[str, str]:
+    """Render the execution providers that run a model, in order, if they are not the default."""
+    return {"providers": ", ".join(info.providers)} if info.providers else {}
 
 
 def _graph_tensors(info: ModelInfo) -> dict[str, str]:

@@ -85,7 +85,14 @@ class TextPackage:
         runtime = toml.runtime
         graphs = None if open_graphs is None else open_graphs(runtime)
         encoder, *other_sessions = (
-            Session(path, runtime.providers, runtime.intra_op_threads, stopwatch, graphs=graphs)
+            Session(
+                path,
+                runtime.providers,
+                runtime.intra_op_threads,
+                stopwatch,
+                graphs=graphs,
+                provider_fallback=runtime.provider_fallback,
+            )
             for path in self.paths
         )
         self.paths.append(folder / "tokenizer.json")

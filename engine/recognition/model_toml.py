@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from quadriga.engine.providers import CPU, WrittenProvider
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Durability, FullPolicy
@@ -28,7 +29,10 @@ class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_batch: Annotated[int, Meta(ge=1)] = 8
     """Images of one request that run together if the model's batch axis is variable."""
     intra_op_threads: Annotated[int, Meta(ge=0)] = 1
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    providers: tuple[WrittenProvider, ...] = (CPU,)
+    """Execution providers in order of preference: names, or tables of a name and options."""
+    provider_fallback: bool = False
+    """Whether the next provider takes the place of one that is not installed or does not start."""
     warmup: bool = True
     isolation: Literal["none", "process"] | None = None
     """Whether the model runs in a process of its own; None for the server's setting."""

@@ -63,6 +63,15 @@ def test_a_health_check_in_http_1_0_needs_no_host(server: ServerProcess):
     assert b" 200 " in received.partition(b"\r\n")[0]
 
 
+def test_the_times_of_the_stages_are_answered_on_request(server: ServerProcess, photo):
+    body = json.dumps({"inputs": [image_input(photo)]})
+    for headers, expected in (({}, False), ({"Quadriga-Timing": "true"}, True)):
+        status, received, _ = server.request("POST", PATH, body, headers)
+        assert status == 200
+        assert ("server-timing" in received) is expected
+    assert received["server-timing"].startswith("queue;dur=")
+
+
 def test_an_offer_of_http_2_is_passed_over(server: ServerProcess, photo):
     body = json.dumps({"inputs": [image_input(photo)]}).encode()
     head = (

@@ -152,6 +152,13 @@ RUN_BY = {
         *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
     "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
+    "docs/speed.md": [
+        f"sh {HERE}commands_have_the_options_that_are_written",
+        f"sh {HERE}commands_have_the_options_that_are_written",
+        f"toml {HERE}tables_of_model_toml_are_read",
+        f"sh {HERE}other_builds_of_onnxruntime_take_its_place",
+        f"sh {HERE}other_builds_of_onnxruntime_take_its_place",
+    ],
     "docs/team.md": ["sh tests/e2e/test_team_page.py::test_two_teams_share_a_server_as_the_page_says"] * 9,
     "docs/store.md": [
         f"{language} {STORE}"
@@ -250,10 +257,10 @@ def test_what_is_drawn_of_a_request_is_there() -> None:
 
 
 def test_tables_of_model_toml_are_read(tmp_path) -> None:
-    for page in ("docs/architecture.md", "docs/models.md"):
+    for page in ("docs/architecture.md", "docs/models.md", "docs/speed.md"):
         for text in texts(page, language="toml"):
             (tmp_path / "model.toml").write_text(text)
-            read = msgspec.to_builtins(read_model_toml(tmp_path, None))
+            read = json.loads(msgspec.json.encode(read_model_toml(tmp_path, None)))
             for key, value in tomllib.loads(text).items():
                 kept = (
                     {name: read[key][name] for name in value}
@@ -261,6 +268,19 @@ def test_tables_of_model_toml_are_read(tmp_path) -> None:
                     else read[key]
                 )
                 assert kept == value
+
+
+def test_other_builds_of_onnxruntime_take_its_place() -> None:
+    replacing, building = (
+        text for text in texts("docs/speed.md", language="sh") if "onnxruntime-openvino" in text
+    )
+    assert replacing.splitlines()[0] == "pip uninstall --yes onnxruntime"
+    words = shlex.split(building)
+    file = ROOT / words[words.index("--file") + 1]
+    (argument,) = (word for word in words if word.startswith("ONNXRUNTIME="))
+    assert f"ARG {argument.partition('=')[0]}" in file.read_text().splitlines()
+    assert replacing.splitlines()[1].split()[-1] == argument.partition("=")[2].partition("==")[0]
+    assert file.parent == ROOT / words[-1]
 
 
 def test_the_folders_of_the_page_are_models(tmp_path) -> None:

@@ -10,11 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.process_metrics import ProcessMetrics
+from quadriga.proto.errors import NotFound
 from quadriga.proto.messages import (
     Duration,
     HealthPart,
     HealthReport,
+    ModelInfo,
     ModelStatistics,
+    ModelStatus,
     ProcessHealth,
     QueueStatistics,
 )
@@ -45,6 +48,27 @@ class Counted:
             )
         ]
 
+    def model_statuses(self) -> Sequence[ModelStatus]:
+        return [
+            ModelStatus(name="m", version="1", state="READY"),
+            ModelStatus(name="left", version="1", state="READY"),
+            ModelStatus(name="m", version="2", state="LOADING"),
+        ]
+
+    def model_info(self, name: str, version: str) -> ModelInfo:
+        if name == "left":
+            raise NotFound("model not found: left")
+        return ModelInfo(
+            name=name,
+            version=version,
+            versions=[version],
+            platform="",
+            task="TENSOR",
+            inputs=[],
+            outputs=[],
+            providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
+        )
+
     def queue_statistics(self) -> Sequence[QueueStatistics]:
         return [
             QueueStatistics("", refused={"queue_full": 1}),
@@ -66,6 +90,12 @@ def test_prometheus_reads_what_the_workers_counted() -> None:
     assert samples["quadriga_build_info", ("version", "1.2")] == 1
     assert samples["quadriga_ready",] == 0
     assert samples["quadriga_images_total", model, version] == 5
+    places = {
+        dict(labels)["provider"]: value
+        for (name, *labels), value in samples.items()
+        if name == "quadriga_model_providers"
+    }
+    assert places == {"CUDAExecutionProvider": 1, "CPUExecutionProvider": 2}
     assert samples["quadriga_executions_total", model, version] == 4
     requests = "quadriga_request_duration_seconds"
     assert samples[f"{requests}_count", model, ("outcome", "success"), version] == 3

@@ -154,6 +154,7 @@ def test_a_config_stands_for_model_toml_until_the_next_load(repository):
         ({"input": {"resize": "torn"}}, "resize"),
         ({"output": {"decoder": 3}}, "decoder"),
         ({"runtime": {"providers": ["NoProvider"]}}, "NoProvider"),
+        ({"runtime": {"providers": [{"name": "CPUExecutionProvider"}]}}, "list of names"),
     ],
 )
 def test_disallowed_config_values_are_named(repository, config, message):

@@ -1,5 +1,6 @@
 """The accounting of a request: what is timed and counted, and how an error leaves it."""
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from quadriga.engine.model import Model
 from quadriga.engine.request_trace import RequestTrace, to_protocol_error
 from quadriga.engine.session import RunError
+from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.messages import InferRequest, ModelStatistics
 from quadriga.store.errors import JournalError
@@ -108,3 +110,29 @@ def test_a_stream_that_is_closed_is_not_counted(model):
     stream.close()
     assert statistics(model) == previous
     assert model.stopwatch.events is None
+
+
+@pytest.mark.parametrize("is_wanted", [False, True], ids=["not asked", "asked"])
+def test_the_times_of_stages_are_answered_to_a_request_that_asks(model, is_wanted):
+    deadline = Deadline()
+    deadline.wants_timing = is_wanted
+    set_current_deadline(deadline)
+    try:
+        with trace_of(model) as trace:
+            model.stopwatch.record_run(time.perf_counter_ns() - 2_000_000, 1)
+            trace.stop()
+            headers = trace.timing_headers()
+            trace.count_success(1)
+    finally:
+        set_current_deadline(None)
+    if not is_wanted:
+        assert headers == []
+        return
+    ((name, text),) = headers
+    assert name == "Server-Timing"
+    times = {
+        part.partition(";dur=")[0]: float(part.partition(";dur=")[2]) for part in text.split(", ")
+    }
+    assert [*times] == ["queue", "preprocess", "infer", "postprocess", "store", "total"]
+    assert times["infer"] >= 2
+    assert times["total"] == pytest.approx(sum(list(times.values())[:-1]), abs=0.01)

@@ -1,0 +1,8 @@
+# The image with another build of onnxruntime, for other execution providers: see docs/speed.md.
+# It takes the place of the default one, since two builds share one folder, and neither would be whole.
+ARG IMAGE=quadriga
+FROM ${IMAGE}
+ARG ONNXRUNTIME
+USER root
+RUN /opt/quadriga/bin/python -m pip uninstall --yes onnxruntime && /opt/quadriga/bin/python -m pip install --no-cache-dir --only-binary=:all: "${ONNXRUNTIME:?such as onnxruntime-openvino==1.24.1}"
+USER 10001:10001

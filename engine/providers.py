@@ -1,0 +1,71 @@
+"""Execution providers with their options, as model.toml names them; which ones run a graph is onnxruntime's to say."""
+
+from collections.abc import Mapping, Sequence
+
+ProviderOptions = tuple[str, dict[str, str]]
+"""Name of a provider, and its options as onnxruntime takes them: texts."""
+
+WrittenProvider = str | dict[str, str | int | float | bool]
+"""A provider in model.toml: its name, or a table of its name and options."""
+
+CPU = "CPUExecutionProvider"
+
+
+class ExecutionProviderError(ValueError):
+    """A provider that is written wrongly, is not installed, or does not start."""
+
+
+def read_providers(written: Sequence[WrittenProvider | ProviderOptions]) -> list[ProviderOptions]:
+    """Read providers in order of preference; options become texts, as onnxruntime wants them.
+
+    Raises:
+        ExecutionProviderError: A table has no name.
+    """
+    providers = []
+    for provider in written:
+        if isinstance(provider, str):
+            providers.append((provider, dict[str, str]()))
+        elif isinstance(provider, tuple):
+            providers.append(provider)
+        else:
+            options = dict(provider)
+            name = options.pop("name", None)
+            if not isinstance(name, str) or not name:
+                raise ExecutionProviderError(
+                    f"expected a provider such as {{name = {CPU!r}}}, got one without a name"
+                )
+            providers.append((name, {key: _text(value) for key, value in options.items()}))
+    return providers
+
+
+def _text(value: object) -> str:
+    """Write truth as onnxruntime's providers read it: `1` and `0`."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def choose_available(
+    providers: Sequence[ProviderOptions], available: Sequence[str], *, may_fall_back: bool
+) -> list[ProviderOptions]:
+    """Return the providers that are installed.
+
+    Raises:
+        ExecutionProviderError: One is not installed, and the next must not take its place; or none is.
+    """
+    absent = [name for name, _ in providers if name not in available]
+    present = [provider for provider in providers if provider[0] in available]
+    if absent and not (may_fall_back and present):
+        raise ExecutionProviderError(
+            f"expected providers among {', '.join(available)}, got {', '.join(absent)}"
+        )
+    return present
+
+
+def fallen_back(providers: Sequence[ProviderOptions], active: Sequence[str]) -> list[str]:
+    """Return the names of the providers that are wanted and do not run the graph."""
+    return [name for name, _ in providers if name not in active]
+
+
+def device_number(options: Mapping[str, str]) -> int:
+    """Return the number of the device that a provider uses; 0 where its options have none."""
+    text = options.get("device_id", "0")
+    return int(text) if text.isdecimal() else 0

@@ -299,7 +299,7 @@ class _Erasure:
 
 def _kept(engine: sa.Engine, *, has_replica: bool, is_local: bool) -> list[str]:
     """Return the places outside of this server's reach that may keep copies."""
-    kept = [
+    places = [
         "backups and snapshots of the data folder, of its volume, of the database and of the images",
         "log files of the server: ids of inferences, and errors",
         "what clients, labelling tools and webhooks were sent, and exports that were downloaded",
@@ -307,20 +307,20 @@ def _kept(engine: sa.Engine, *, has_replica: bool, is_local: bool) -> list[str]:
         "the blocks of the disk that a file system or a drive has not used again",
     ]
     if engine.dialect.name == "postgresql":
-        kept += [
+        places += [
             "PostgreSQL: free space of pages until it is used again (VACUUM FULL)",
             "PostgreSQL: the write-ahead log, its archive, replicas and backups",
             "journals of other servers on the same database, until their segments are moved and full or closed",
         ]
     if has_replica:
-        kept.append(
+        places.append(
             "ClickHouse: old parts for some minutes, its logs of queries, replicas and backups"
         )
     if not is_local:
-        kept.append(
+        places.append(
             "the object store: earlier versions of objects where versioning is on, and replicas"
         )
-    return kept
+    return places
 
 
 def _now() -> str:

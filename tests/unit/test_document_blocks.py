@@ -15,11 +15,15 @@ import pytest
 import yaml
 from rich_click import Group
 
+from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.cli import main
 from quadriga.engine.recognition.model_toml import read_model_toml
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.settings import Settings
+from quadriga.engine.settings_reading import load
+from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
+from quadriga.proto.access import ROLES
 from quadriga.proto.conformance_cases import CASES
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
@@ -141,6 +145,7 @@ RUN_BY = {
     ],
     "docs/security.md": [
         *[f"sh {KEYS}"] * 3,
+        f"toml {HERE}settings_of_a_provider_give_roles_as_the_page_says",
         *[f"{language} {LIMITS}" for language in ("sh", "http")],
         "sh tests/unit/engine/test_tls_files.py::test_the_certificates_of_the_page_are_accepted",
         "sh tests/e2e/test_tls.py::test_the_health_check_of_the_page_gets_in",
@@ -162,7 +167,7 @@ RUN_BY = {
     "docs/team.md": ["sh tests/e2e/test_team_page.py::test_two_teams_share_a_server_as_the_page_says"] * 9,
     "docs/store.md": [
         f"{language} {STORE}"
-        for language in ("", "json", "", "sh", "json", *["sh"] * 4, "json", "sh", "sh", "", "json", "sh", "json", *["sh"] * 3)
+        for language in ("", "json", "", "sh", "json", *["sh"] * 4, "json", *["sh"] * 3, "json", "", "json", "sh", "json", *["sh"] * 3)
     ],
     "sample_models/README.md": [],
     "sample_models/images/README.md": [],
@@ -254,6 +259,22 @@ def test_what_is_drawn_of_a_request_is_there() -> None:
     assert len(names) > 10
     for name in names:
         importlib.import_module(name)
+
+
+def test_settings_of_a_provider_give_roles_as_the_page_says(tmp_path) -> None:
+    (text,) = texts("docs/security.md", language="toml")
+    (tmp_path / "quadriga.toml").write_text(text)
+    settings = load({}, {}, tmp_path / "quadriga.toml")
+    entries = parse_role_entries(settings.oidc_roles)
+    for claims, role, team in (
+        ({"groups": ["ops"]}, "operate", ""),
+        ({"groups": ["vision-annotators"]}, "annotate", "quality"),
+        ({"azp": "line-4"}, "infer", "line-4"),
+        ({"groups": ["others"]}, None, ""),
+    ):
+        caller = caller_of_claims({"sub": "1", **claims}, entries)
+        assert caller.rights == frozenset(ROLES[role] if role else ())
+        assert caller.team == team
 
 
 def test_tables_of_model_toml_are_read(tmp_path) -> None:

@@ -123,11 +123,12 @@ class Planner:
                 operands.append(operand)
         self._is_bounded = id_range != IdRange()
         self._id_range = id_range if id_range.low <= id_range.high else IdRange(*EMPTY_RANGE)
+        self._scope: Predicate | None = None
         self._predicates = [
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
         self._usable = _usable(self._predicates)
-        admitted, self._scope = self._catalog.admitted_ids, None
+        admitted = self._catalog.admitted_ids
         if admitted is not None and not any(map(_is_among_models, operands)):
             self._scope = of_models(admitted)
             self._predicates.insert(0, self._scope)  # the cheapest test

@@ -69,8 +69,15 @@ def test_a_key_has_its_team_after_it_is_replaced(team: str, database_url: str):
             assert [entry.team for entry in read_keys(connection)] == [team, team]
 
 
+class RandomStore:
+    """A store, its records, and a reader for each plan."""
+
+    def __init__(self, store: StoreHarness, records: list[Any], readers: list[Any]) -> None:
+        self.store, self.records, self.readers = store, records, readers
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def random_store(request, tmp_path_factory) -> Iterator[tuple[StoreHarness, list[Any], list[Any]]]:
+def random_store(request, tmp_path_factory) -> Iterator[RandomStore]:
     """A store with random records of three teams, many of them of others, and a reader for each plan."""
     root, pick = tmp_path_factory.mktemp("scope"), random.Random(5)
     server = None
@@ -96,7 +103,7 @@ def random_store(request, tmp_path_factory) -> Iterator[tuple[StoreHarness, list
     readers.append(
         InferenceReader(url, store.journal_directory, store.blobs, narrow_rows=12, budget=hasty)
     )
-    yield store, records, readers
+    yield RandomStore(store, records, readers)
     for reader in readers:
         reader.close()
     store.close()
@@ -113,7 +120,7 @@ def random_store(request, tmp_path_factory) -> Iterator[tuple[StoreHarness, list
     order=st.sampled_from(["ts", "-ts"]),
 )
 def test_every_plan_finds_what_is_within_the_scope(random_store, where, scope, order):
-    _, records, readers = random_store
+    records, readers = random_store.records, random_store.readers
     seen = {
         record.seq
         for record in records

@@ -97,6 +97,7 @@ def test_an_interrupted_drill_shows_the_scenes_before(monkeypatch, capsys, tmp_p
     def interrupt(_):
         raise KeyboardInterrupt
 
+    monkeypatch.setitem(program.SCENES, "clock-jumps", lambda _: Result("clock jumps", "none"))
     monkeypatch.setitem(program.SCENES, "overload", interrupt)
     scenes = ["clock-jumps", "overload", "slow-bodies"]
     assert program.main(["--folder", str(tmp_path), "--scenes", *scenes]) == 1

@@ -78,6 +78,7 @@ class Teams:
             await app(scope, receive, send)
 
         self._team, self._models = "", ()
+        self.records: list[InferenceRecord] = []
         self.client = TestClient(as_caller)
 
     def _caller(self) -> Caller:
@@ -120,7 +121,7 @@ def may_see(record: InferenceRecord, team: str, models: tuple[str, ...]) -> bool
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def random_teams(request, tmp_path_factory) -> Iterator[tuple[Teams, list[InferenceRecord]]]:
+def random_teams(request, tmp_path_factory) -> Iterator[Teams]:
     """Random records of three teams; those of one model are of team b alone."""
     root, pick = tmp_path_factory.mktemp("teams"), random.Random(11)
     server = None
@@ -140,7 +141,8 @@ def random_teams(request, tmp_path_factory) -> Iterator[tuple[Teams, list[Infere
     store.commit(*records)
     teams = Teams(store, served=("m1",))
     with teams.client:
-        yield teams, records
+        teams.records = records
+        yield teams
     teams.close()
     store.close()
     if server is not None:
@@ -155,7 +157,7 @@ callers = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(caller=callers, where=filters, limit=st.integers(1, 40))
 def test_no_route_shows_or_counts_what_a_key_may_not_see(random_teams, caller, where, limit):
-    teams, records = random_teams
+    teams, records = random_teams, random_teams.records
     seen = [record for record in records if may_see(record, **caller)]
     matching = {str(record.seq) for record in seen if holds(where, record)}
     status, answer = teams.ask("POST", "inferences/count", {"where": where}, **caller)
@@ -190,7 +192,7 @@ def test_no_route_shows_or_counts_what_a_key_may_not_see(random_teams, caller, w
 @settings(max_examples=15, deadline=None)
 @given(caller=callers)
 def test_counts_by_minutes_and_the_list_of_models_are_of_what_a_key_may_see(random_teams, caller):
-    teams, records = random_teams
+    teams, records = random_teams, random_teams.records
     seen = [record for record in records if may_see(record, **caller)]
     by_model = Counter(record.model.name for record in seen)
     groups = teams.ok("POST", "inferences/aggregate", {"group": ["model"]}, **caller)
@@ -219,7 +221,7 @@ def test_counts_by_minutes_and_the_list_of_models_are_of_what_a_key_may_see(rand
 @settings(max_examples=40, deadline=None)
 @given(caller=callers, position=st.integers(0, 60))
 def test_a_record_of_others_is_answered_as_one_that_is_not_there(random_teams, caller, position):
-    teams, records = random_teams
+    teams, records = random_teams, random_teams.records
     record = records[position % len(records)]
     absent = str(1 << 60)
     doors = [("GET", "", b""), ("GET", "?presign=1", b""), ("GET", "/input", b""),
@@ -241,7 +243,7 @@ def test_a_record_of_others_is_answered_as_one_that_is_not_there(random_teams, c
     caller=callers, name=st.sampled_from(["hidde", "hidden", "m-hidden", "m11", "nothing", "M22"])
 )
 def test_an_unknown_model_is_near_to_those_alone_that_a_key_may_see(random_teams, caller, name):
-    teams, records = random_teams
+    teams, records = random_teams, random_teams.records
     admitted = {record.model.name for record in records if may_see(record, **caller)}
     is_served = not caller["models"] or any(fnmatchcase("m1", one) for one in caller["models"])
     admitted |= {"m1"} if is_served else set()

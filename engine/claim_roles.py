@@ -10,13 +10,14 @@ from typing import Any, get_args
 import msgspec
 
 from quadriga.proto.access import Role
+from quadriga.store.errors import StoreError
+from quadriga.store.scope import check_team
 
 ANY_VALUE = "*"
 """Value of an entry that any value of its claim fits."""
 
 FORM = "CLAIM:VALUE=ROLE, with +ROLE for more roles and @TEAM for a team"
 
-_TEAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SPACED = frozenset({"scope", "scp"})
 """Claims whose value is a list with spaces between (RFC 8693, section 4.2)."""
 
@@ -69,10 +70,10 @@ def _parse(text: str) -> RoleEntry:
         if name not in get_args(Role):
             known = ", ".join(get_args(Role))
             raise ValueError(f"expected a role among {known} in {text!r:.200}, got {name!r:.100}")
-    if team and not _TEAM.fullmatch(team):
-        raise ValueError(
-            f"expected a team of letters, digits, '.', '_' and '-' in {text!r:.200}, got {team!r:.100}"
-        )
+    try:
+        check_team(team)
+    except StoreError as error:
+        raise ValueError(f"{error}, in {text!r:.200}") from error
     return RoleEntry(claim, value, names, team)  # type: ignore[arg-type]  # checked above
 
 

@@ -73,6 +73,7 @@ def test_a_star_is_any_value_of_a_claim_that_is_there():
         ("groups:x=reed", "got 'reed'"),
         ("groups:x=read+", "got ''"),
         ("groups:x=read@a team", "expected a team"),
+        ("groups:x=annotate@default", "is not 'default'"),
     ],
 )
 def test_a_setting_of_another_form_is_an_error_with_the_expected_one(text, problem):

@@ -5,7 +5,7 @@ from importlib import import_module
 from ssl import SSLContext
 
 from quadriga.engine.free_memory import return_free_memory
-from quadriga.store.jobs import JobRun, JobWork
+from quadriga.store.job_runner import JobRun, JobWork
 
 
 def import_when_run(target: str) -> JobWork:

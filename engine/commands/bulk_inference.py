@@ -24,7 +24,7 @@ from quadriga.engine.commands.server_client import (
 from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
-from quadriga.store.jobs import JobRun
+from quadriga.store.job_runner import JobRun
 from quadriga.store.query.request import QueryRequest
 
 THREADS = 4

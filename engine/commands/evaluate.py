@@ -270,7 +270,7 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         with_model_names,
     )
     from quadriga.monitor.evaluation.stored import evaluate_stored
-    from quadriga.store.jobs import QUERY_TIMEOUT_S
+    from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
     check_parameters(parameters)

@@ -94,7 +94,7 @@ def export_command(
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
     from quadriga.engine.store_access import open_reader
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
-    from quadriga.store.jobs import QUERY_TIMEOUT_S
+    from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
     inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S, served=tuple)
     parameters = msgspec.convert(

@@ -212,7 +212,8 @@ def _run_jobs(
             return
     from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
     from quadriga.engine.store_access import open_reader
-    from quadriga.store.jobs import QUERY_TIMEOUT_S, JobLimits, JobRunner, Jobs
+    from quadriga.store.job_runner import QUERY_TIMEOUT_S, JobLimits, JobRunner
+    from quadriga.store.jobs import Jobs
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)

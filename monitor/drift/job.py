@@ -15,7 +15,7 @@ from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
-from quadriga.store.jobs import JobRun
+from quadriga.store.job_runner import JobRun
 from quadriga.store.query.moments import parse_moment_us
 
 BASELINE_FILE = "baseline.json"

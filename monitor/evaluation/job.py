@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.store.errors import StoreError
-from quadriga.store.jobs import JobRun
+from quadriga.store.job_runner import JobRun
 
 
 def run_evaluation(run: JobRun) -> str:

@@ -11,7 +11,8 @@ from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.jobs import JobRun, Jobs
+from quadriga.store.job_runner import JobRun
+from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scope
 
 REPORT_FILE = "report.json"

@@ -18,7 +18,7 @@ from quadriga.store.errors import PYARROW_MISSING, NotReadyError, QueryError, Qu
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import JobRun
+from quadriga.store.job_runner import JobRun
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest, decode_body
 from quadriga.store.records import StoredInference

@@ -56,7 +56,7 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
 
     monkeypatch.setattr(worker, "_call_on_stop", stop_calls.append)
     monkeypatch.setattr(worker, "_POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr("quadriga.store.jobs.JobRunner.run", run)
+    monkeypatch.setattr("quadriga.store.job_runner.JobRunner.run", run)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._run_jobs, args=(settings,))
     child.start()

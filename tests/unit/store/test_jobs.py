@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from quadriga.store import job_runner as runner_module
 from quadriga.store import jobs as jobs_module
 from quadriga.store.errors import JournalError, NotFoundError, QueryError, TooManyJobsError
-from quadriga.store.jobs import MAX_STARTS, JobLimits, JobRun, JobRunner, Jobs
+from quadriga.store.job_runner import MAX_STARTS, JobLimits, JobRun, JobRunner
+from quadriga.store.jobs import Jobs
 from tests.background import at_once, in_background, until
 from tests.unit.http_client import NoStore
 
@@ -27,8 +29,8 @@ def work(run: JobRun) -> str:
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr(jobs_module, "PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(runner_module, "PROGRESS_INTERVAL_S", 0.0)
     WORKS.clear()
     WORKS.update(write=write, fail=fail, refuse=refuse, wait=wait)
     return Jobs(tmp_path / "jobs")
@@ -278,7 +280,7 @@ def test_a_job_ends_after_its_time_and_what_it_wrote_is_removed(jobs: Jobs) -> N
 
 
 def test_a_job_whose_step_does_not_end_ends_the_process_and_has_failed(jobs, monkeypatch) -> None:
-    monkeypatch.setattr(jobs_module, "STUCK_GRACE_S", 0.05)
+    monkeypatch.setattr(runner_module, "STUCK_GRACE_S", 0.05)
     release, ended_with = threading.Event(), list[int]()
 
     def hang(run: JobRun) -> str:
@@ -346,7 +348,9 @@ def test_results_of_others_count_for_the_quota_after_a_restart_too(jobs: Jobs) -
 def test_without_a_quota_jobs_take_half_of_the_disk(jobs: Jobs, monkeypatch) -> None:
     usage = shutil.disk_usage(jobs.directory.parent)
     free = iter([300_000])
-    monkeypatch.setattr(jobs_module.shutil, "disk_usage", lambda _: usage._replace(free=next(free)))
+    monkeypatch.setattr(
+        runner_module.shutil, "disk_usage", lambda _: usage._replace(free=next(free))
+    )
     WORKS["write_for_ever"] = write_for_ever
     greedy = jobs.submit("test", {"work": "write_for_ever"})
     with runner(jobs):

@@ -15,7 +15,7 @@ from quadriga.monitor.drift.similarity import References
 from quadriga.monitor.drift.watch.history import read_history
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.store import jobs as jobs_module
+from quadriga.store import job_runner as runner_module
 from quadriga.store.database import migrate
 from quadriga.store.jobs import Jobs
 from quadriga.store.records import ImageSignals, InputReference, ModelReference, SignalsOfImages
@@ -66,7 +66,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
 

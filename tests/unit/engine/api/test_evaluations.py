@@ -15,10 +15,11 @@ from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_sc
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.scheduler import Scheduler
-from quadriga.store import jobs as jobs_module
+from quadriga.store import job_runner as runner_module
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import EPOCH_MS
-from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store.job_runner import JobRunner
+from quadriga.store.jobs import Jobs
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
@@ -40,7 +41,7 @@ def jobs(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)
     monkeypatch.setattr(stored, "SHARD_SIZE", 3)
-    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
 

@@ -12,7 +12,8 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange.export import run_export
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store.job_runner import JobRunner
+from quadriga.store.jobs import Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import NoStore, client_of
 from tests.unit.store.conftest import make_record

@@ -29,7 +29,8 @@ from quadriga.store.changes.service import ChangeService
 from quadriga.store.database import migrate
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store.job_runner import JobRunner
+from quadriga.store.jobs import Jobs
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference
 from tests.background import in_background, until
 from tests.filter_definition import holds

@@ -20,8 +20,9 @@ from quadriga.monitor.watch.deliveries import DeliveryQueues, run_deliveries
 from quadriga.monitor.watch.scheduler import run_scheduler
 from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.store import jobs as jobs_module
-from quadriga.store.jobs import JobRunner, Jobs
+from quadriga.store import job_runner as runner_module
+from quadriga.store.job_runner import JobRunner
+from quadriga.store.jobs import Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import NoStore
 from tests.unit.monitor.drift import window_reports
@@ -183,7 +184,7 @@ def processes(directory):
 
 
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
-    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(scheduler, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(deliveries, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(alerts, "MIN_PAUSE_S", 0.01)

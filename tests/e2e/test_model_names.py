@@ -52,7 +52,8 @@ NAMED_IN_BODY: dict[str, Any] = {
     "/api/drift": lambda name: {"model": name, "baseline": {"from": "-2h", "to": "-1h"}},
 }
 NAMELESS = {
-    "/", "/api/audit", "/api/blobs/{digest}", "/api/ground-truth", "/api/inferences/{inference_id}",
+    "/", "/api/audit", "/api/blobs/{digest}", "/api/erasures", "/api/erasures/{erasure_id}", "/api/ground-truth",
+    "/api/inferences/{inference_id}",
     "/api/inferences/{inference_id}/feedback", "/api/inferences/{inference_id}/ground-truth",
     "/api/inferences/{inference_id}/ground-truth/history",
     "/api/inferences/{inference_id}/input", "/api/inferences/{inference_id}/metadata",

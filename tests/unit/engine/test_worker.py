@@ -23,6 +23,7 @@ class Sink:
 
     def __init__(self, *_: object) -> None:
         self.has_unsent = lambda _: False
+        self.sent_until = lambda _: 0
 
     def run(self, stop: threading.Event) -> None:
         Sink.ended = stop.wait(20)

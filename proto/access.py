@@ -145,3 +145,18 @@ def current_caller() -> Caller:
 def set_current_caller(caller: Caller) -> None:
     """Set the caller for what this thread or task does from now on."""
     _current.set(caller)
+
+
+_identify: ContextVar[Callable[[], Caller]] = ContextVar("identify", default=current_caller)
+
+
+def set_identification(identify: Callable[[], Caller]) -> None:
+    """Set how the caller of this task is found anew, as `identify_again` does."""
+    _identify.set(identify)
+
+
+def identify_again() -> Caller:
+    """Return the caller of a long request as it is now, since its key may have ended meanwhile, and set it."""
+    caller = _identify.get()()
+    set_current_caller(caller)
+    return caller

@@ -7,7 +7,14 @@ from urllib.parse import unquote
 
 import grpc
 
-from quadriga.proto.access import Caller, Gate, Need, admit, set_current_caller
+from quadriga.proto.access import (
+    Caller,
+    Gate,
+    Need,
+    admit,
+    set_current_caller,
+    set_identification,
+)
 from quadriga.proto.audit import REFUSAL_CODES, Audit, Notes, Visit, is_audited, set_notes
 from quadriga.proto.errors import LimitReached, Overloaded, ProtocolError
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
@@ -63,7 +70,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
             name: value if isinstance(value, bytes) else value.encode()
             for name, value in handler_call_details.invocation_metadata or ()
         }
-        caller = self._gate.identify(lambda name: metadata.get(name.decode()))
+        identify = partial(self._gate.identify, lambda name: metadata.get(name.decode()))
+        caller = identify()
         method = handler_call_details.method
         need = NEEDS.get(method, "admin")
         call = _Call(self._audit, caller, method, metadata.get("x-request-id"))
@@ -77,6 +85,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         except ProtocolError as error:
             return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
         set_current_caller(caller)
+        set_identification(identify)
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler

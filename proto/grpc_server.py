@@ -27,6 +27,9 @@ from quadriga.proto.messages import Serving
 WATCH_INTERVAL_S = 0.1
 """Seconds between two checks of a watched state."""
 
+MAX_STRANGERS = 64
+"""Watches of callers without a key at a time: each holds one of the calls that all have."""
+
 
 class GrpcServer:
     """Accepts connections on a port shared with the other workers.
@@ -135,6 +138,7 @@ class Health:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._closing = asyncio.Event()
+        self._strangers = 0
 
     def close(self) -> None:
         """End the watches."""
@@ -169,6 +173,11 @@ class Health:
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - the name of the RPC
         """Stream a state: at once, and whenever it changes."""
+        is_stranger = not current_caller().rights
+        if is_stranger and self._strangers >= MAX_STRANGERS:
+            text = f"expected at most {MAX_STRANGERS} watches without a key, got more: use Check"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self._strangers += is_stranger
         published = None
         closing = asyncio.ensure_future(self._closing.wait())
         try:
@@ -180,3 +189,4 @@ class Health:
                 await asyncio.wait((closing,), timeout=WATCH_INTERVAL_S)
         finally:
             closing.cancel()
+            self._strangers -= is_stranger

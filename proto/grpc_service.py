@@ -16,7 +16,13 @@ import grpc
 import msgspec
 from google.protobuf import json_format
 
-from quadriga.proto.access import Caller, current_caller, set_current_caller
+from quadriga.proto.access import (
+    Caller,
+    admit,
+    current_caller,
+    identify_again,
+    set_current_caller,
+)
 from quadriga.proto.audit import Notes, current_notes, note_target
 from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
@@ -159,7 +165,7 @@ class GrpcService:
         """Answer requests one after the other, until the client or the server closes the stream."""
         closing = asyncio.ensure_future(self._closing.wait())
         reading: Any = closing
-        quota, is_first = current_caller().quota, True
+        is_first = True
         try:
             while True:
                 reading = asyncio.ensure_future(context.read())
@@ -170,6 +176,11 @@ class GrpcService:
                 if body is grpc.aio.EOF:
                     return
                 try:
+                    admit(caller := identify_again(), "infer")
+                except ProtocolError as error:  # the key has ended since the stream began
+                    await _abort(context, error)
+                quota = caller.quota
+                try:
                     if quota is not None:
                         if is_first:  # the call counted as a request
                             quota.add_bytes(len(body))
@@ -177,7 +188,7 @@ class GrpcService:
                             quota.add_message(len(body))
                         is_first = False
                     with self._intake.hold(len(body)):
-                        task = partial(self._stream_answer, body, current_caller(), current_notes())
+                        task = partial(self._stream_answer, body, caller, current_notes())
                         response = await self._run(task, body, context)
                 except Exception as error:  # noqa: BLE001 - the edge: every error has a response
                     if self._stream_form == "mlserver":

@@ -35,6 +35,9 @@ _HOST = re.compile(
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
+_COPIED_BYTES = 64 * 1024
+"""Largest response that is copied so that it leaves by one call of the system."""
+
 
 class _Lingering(asyncio.Transport):
     """A connection to close after a response, once the request has been read."""
@@ -142,8 +145,13 @@ class HttpProtocol(HttpToolsProtocol):
         """Hand what was written to the transport; called before anything else is done with it."""
         if self._unsent:
             parts, self._unsent = self._unsent, []
-            if not self.transport.is_closing():
-                self.transport.writelines(parts)
+            if self.transport.is_closing():
+                return
+            # Not `writelines`: with that of Python 3.12 and 3.13 asyncio never asks the application to wait.
+            if sum(map(len, parts)) <= _COPIED_BYTES:
+                parts = [b"".join(parts)]
+            for part in parts:
+                self.transport.write(part)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""

@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
 _CHUNK_BYTES = 8 << 20
 _OVERLAP_BYTES = 4096
 """Longest mention that may lie across two chunks; texts of a filter are shorter."""
@@ -31,8 +29,8 @@ class Mentions:
     """
 
     def __init__(self, ids: Iterable[int], digests: Iterable[str], texts: Iterable[str]) -> None:
-        self._numbers = np.array(sorted(ids), dtype=np.int64)
-        self._tokens = {str(id_).encode() for id_ in self._numbers.tolist()}
+        self._ids = sorted(ids)
+        self._tokens = {str(id_).encode() for id_ in self._ids}
         self._tokens |= {digest.rpartition(":")[2].encode() for digest in digests}
         words = sorted({form for text in texts for form in _forms(text)})
         self._words = (
@@ -83,16 +81,19 @@ class Mentions:
 
     def _are_numbers_in(self, chunk: bytes) -> bool:
         """Look for the ids as 64-bit integers at any offset, as arrays and MessagePack have them."""
-        if not len(self._numbers):
+        if not self._ids:
             return False
+        import numpy as np  # noqa: PLC0415 - the writer starts without it
+
+        numbers = np.array(self._ids, dtype=np.int64)
         for offset in range(8):
             count = (len(chunk) - offset) // 8
             if count <= 0:
                 break
             for order in ("<i8", ">i8"):
                 values = np.frombuffer(chunk, order, count, offset).astype(np.int64)
-                places = np.searchsorted(self._numbers, values).clip(max=len(self._numbers) - 1)
-                if (self._numbers[places] == values).any():
+                places = np.searchsorted(numbers, values).clip(max=len(numbers) - 1)
+                if (numbers[places] == values).any():
                     return True
         return False
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import re
 import sqlite3
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quadriga.proto.access import Role
+from quadriga.proto.grpc_messages import SERVICE, message_class
+from quadriga.proto.grpc_server import MAX_STRANGERS
 from tests.grpc_client import Client
 from tests.onnx_models import doubling
 from tests.pages import blocks, shell
@@ -143,6 +146,53 @@ def test_a_revoked_key_is_refused_soon(server, admin):
     server.wait_until(lambda: send(server, "GET", "/v2", key["key"])[0] == 401)
     assert time.monotonic() - started_s < 30
     assert send(server, "GET", "/v2", replacement)[0] == 200
+
+
+def test_a_revoked_key_ends_streams_that_are_open(server, admin):
+    key = new_key(server, "--role", "infer")
+    messages = queue.Queue()
+    request = message_class("ModelInferRequest")(model_name="nothing")
+    rpc = f"/{SERVICE}/ModelStreamInfer"
+    with Client(server.grpc) as client:
+        open_stream = client.channel.stream_stream(
+            rpc, request.__class__.SerializeToString, lambda answer: answer
+        )
+        answers = open_stream(
+            iter(messages.get, None),
+            timeout=60,
+            metadata=[("authorization", f"Bearer {key['key']}")],
+        )
+        messages.put(request)
+        assert b"inputs is empty" in next(answers)
+        quadriga("keys", "revoke", key["id"], "--data", server.data)
+        server.wait_until(lambda: send(server, "GET", "/v2", key["key"])[0] == 401)
+        messages.put(request)
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            next(answers)
+        messages.put(None)
+
+
+def test_strangers_watch_the_health_in_a_part_of_the_calls_alone(server, admin):
+    with Client(server.grpc) as client, Client(server.grpc) as other:
+        watch = client.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        watches = [watch(b"", timeout=60) for _ in range(MAX_STRANGERS)]
+        assert all(next(states) for states in watches)
+        with pytest.raises(grpc.RpcError, match="expected at most 64 watches without a key"):
+            next(watch(b"", timeout=60))
+        assert other.call("ServerLive").live
+        for states in watches:
+            states.cancel()
+        server.wait_until(lambda: can_watch(watch))
+
+
+def can_watch(watch):
+    states = watch(b"", timeout=60)
+    try:
+        return bool(next(states))
+    except grpc.RpcError:
+        return False
+    finally:
+        states.cancel()
 
 
 def test_rpcs_have_the_same_keys(server, admin, bulk_folder):

@@ -384,7 +384,7 @@ def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monk
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "expected the body to be a JSON object with where, dry_run and all"),
+        (b"", "expected the body to be a JSON object with where, dry_run, all and erase"),
         ({}, 'a filter in where, or "all": true, is required'),
         ({"where": {}}, 'a filter in where, or "all": true, is required'),
         (
@@ -393,7 +393,7 @@ def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monk
         ),
         ({"where": {"colour": 1}}, "expected where.colour to name one of"),
         ({"where": {"id": "1"}, "limit": 1}, "expected the body to be a JSON object with where"),
-        ({"all": 1}, "expected the body to be a JSON object with where, dry_run and all"),
+        ({"all": 1}, "expected the body to be a JSON object with where, dry_run, all and erase"),
         ({"metadata_filter": []}, 'a filter in where, or "all": true, is required'),
         (
             {"metadata_filter": [{"key": "a", "value": 1}]},
@@ -401,7 +401,7 @@ def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monk
         ),
         (
             {"metadata_filter": [{"key": "a", "value": "b"}], "pagination": {"limit": 1}},
-            "expected the body to be a JSON object with where, dry_run and all",
+            "expected the body to be a JSON object with where, dry_run, all and erase",
         ),
     ],
 )

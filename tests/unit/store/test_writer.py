@@ -41,7 +41,7 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(store: StoreHarness, rec
         "a": {}, "a.b": 1, "a.l": [], "s": "x" * 300, "t": True
     }  # fmt: skip
     assert store.rows("SELECT * FROM model") == [
-        (1, "shapes-detector", "1", "ab" * 32, "OBJECT_DETECTION")
+        (1, "shapes-detector", "1", "ab" * 32, "OBJECT_DETECTION", "")
     ]
     assert store.rows(KEYS.format("meta_num")) == [
         ("a", 3, 0.0, 7), ("a.b", 0, 1.0, 7), ("a.l", 3, 0.0, 7), ("t", 2, 1.0, 7)

@@ -28,7 +28,7 @@ def part_holds(key: str, value: Any, record: InferenceRecord) -> bool:
 
 def field_holds(key: str, value: Any, record: InferenceRecord) -> bool:
     name = record.model.name.lower()
-    tasks = {"tensor"} if record.task == "TENSOR" else {"object_detection", "detection"}
+    tasks = {record.task.lower(), record.task.lower().removeprefix("object_")}
     names = {
         "model": {name, f"m-{name}", f"{name}:{record.model.version}"},
         "version": {record.model.version},

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from litestar.testing import TestClient
 
@@ -157,6 +157,7 @@ callers = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(caller=callers, where=filters, limit=st.integers(1, 40))
+@example(caller={"team": "", "models": ()}, where={"task": "detection"}, limit=40)
 def test_no_route_shows_or_counts_what_a_key_may_not_see(random_teams, caller, where, limit):
     teams, records = random_teams, random_teams.records
     seen = [record for record in records if may_see(record, **caller)]

@@ -201,11 +201,15 @@ def test_a_server_with_a_provider_is_not_open_and_keys_count_beside_it(server, p
     server.wait_until(lambda: ask(server, "GET", "/v2", Authorization=f"Bearer {key}")[0] == 200)
     session, _ = logged_in(server, provider, "mara")
     cookie = {"Cookie": f"{SESSION}={session}", **OWN_PAGE}
-    status, _, body = ask(server, "GET", "/console/account", X_API_Key=key, **cookie)
-    assert (status, json.loads(body)["rights"]) == (
-        200,
-        ["read"],
-    )  # who presents a key is its holder
+
+    def account_of_key():
+        return ask(server, "GET", "/console/account", X_API_Key=key, **cookie)
+
+    server.wait_until(lambda: account_of_key()[0] == 200)  # the worker that answers knows the key
+    answers = [account_of_key() for _ in range(8)]
+    shown = [json.loads(body)["rights"] for status, _, body in answers if status == 200]
+    assert shown  # another worker may learn of the key later
+    assert set(map(tuple, shown)) == {("read",)}  # who presents a key is its holder
     assert ask(server, "GET", "/console/account", X_API_Key=f"{key}x", **cookie)[0] == 401
 
 

@@ -29,6 +29,8 @@ _log = logging.getLogger("quadriga")
 class FairAcceptor:
     """Accepts for one worker, on the running event loop, from its construction to `close`.
 
+    It has the methods of a server of asyncio that uvicorn calls.
+
     Args:
         listener: The listening socket; it stays open.
         connect: Makes the transport of an accepted connection; what it raises ends that connection alone.
@@ -57,13 +59,22 @@ class FairAcceptor:
         self._left_s: float | None = None
         """When a connection was left to the others first; None where none is."""
         self._pause: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._resume()
 
     def close(self) -> None:
-        """Accept no more; what was accepted goes on."""
+        """Accept no more; what was accepted goes on. It may be called again after the socket was closed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until what was accepted before `close` is connected."""
+        if self._connecting:
+            await asyncio.wait(self._connecting)
 
     def _resume(self) -> None:
         self._pause = None

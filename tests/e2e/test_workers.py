@@ -21,8 +21,9 @@ CONNECTIONS = 16
 @pytest.fixture
 def server(tmp_path):
     flags = ("--workers", "2", "--threads", "1")
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server:
-        yield server
+    server = ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags).start()
+    yield server
+    assert server.stop() == 0
 
 
 def answering_worker(connection: http.client.HTTPConnection) -> int:

@@ -139,10 +139,21 @@ class BatchedRuns:
             self._arrived.notify_all()
             rows_ahead = sum(ahead.rows for ahead in self._waiting if ahead is not member)
         # Beyond a full run requests keep their place, so that no further ones are taken into memory.
-        may_give_up_place = rows_ahead < self.batching.max
+        may_give_up_place = member.leads or rows_ahead < self.batching.max
+        with without_place() if may_give_up_place else nullcontext():
+            run, results = self._wait_for_results(member)
+        span_ns = run.started_ns, run.ended_ns
+        self._stopwatch.record_shared_run(
+            member.arrived_ns, span_ns, batch=run.rows, run=run.shared
+        )
+        member.run, member.results, member.feeds = None, None, {}  # its deadline may hold it
+        return results
+
+    def _wait_for_results(self, member: _Member) -> tuple[_Run, list[Any]]:
+        """Wait for the results of a member, and lead a run if its turn comes; raises as `run`."""
         while member.results is None:
             if not member.turn.is_set():
-                with self._paused(), without_place() if may_give_up_place else nullcontext():
+                with self._paused():
                     member.turn.wait()
             member.turn.clear()
             if member.leads:
@@ -156,13 +167,7 @@ class BatchedRuns:
                 finally:
                     del error  # its traceback holds this frame
         assert member.run is not None, "who has results has had a run"
-        run, results = member.run, member.results
-        span_ns = run.started_ns, run.ended_ns
-        self._stopwatch.record_shared_run(
-            member.arrived_ns, span_ns, batch=run.rows, run=run.shared
-        )
-        member.run, member.results, member.feeds = None, None, {}  # its deadline may hold it
-        return results
+        return member.run, member.results
 
     def _choose_leaders(self) -> None:
         """Let the first that wait lead, as long as runs may begin; called with the lock held."""
@@ -192,7 +197,7 @@ class BatchedRuns:
         answers: list[list[Any]] = []
         try:
             if leader.collects:
-                with self._paused(), without_place():
+                with self._paused():
                     self._wait_for_others(leader)
             run = self._begin(leader)
             members = run.members

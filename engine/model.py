@@ -244,10 +244,10 @@ def _zeros(tensor: TensorInfo) -> npt.NDArray[Any]:
 
 
 def _noise(tensor: TensorInfo, random: np.random.Generator) -> npt.NDArray[Any]:
-    """Return a row of small numbers or texts: whole ones may be indices, so they are 0 or 1."""
+    """Return a row of small numbers or texts: whole ones may be indices or divisors, so they are 1 or 2."""
     shape = [1, *(max(1, size) for size in tensor.shape[1:])]
     if tensor.datatype == "BYTES":
         return random.integers(0, 2, shape).astype(str).astype(object)
     kind = np.dtype(NUMPY_TYPES[tensor.datatype])
-    numbers = random.normal(size=shape) if kind.kind == "f" else random.integers(0, 2, shape)
+    numbers = random.normal(size=shape) if kind.kind == "f" else random.integers(1, 3, shape)
     return numbers.astype(kind)

@@ -343,7 +343,7 @@ def test_an_output_without_the_rows_of_the_input_reaches_nobody(graph):
         clients.check(name, x)
 
 
-def test_the_places_of_those_that_wait_are_given_up_up_to_a_full_run(graph):
+def test_what_runs_and_what_waits_gives_up_its_place_up_to_a_full_run(graph):
     clients = clients_of(graph, max=2)
     parked = []
 
@@ -367,7 +367,7 @@ def test_the_places_of_those_that_wait_are_given_up_up_to_a_full_run(graph):
     graph.gate.set()
     for thread in threads:
         thread.join(LONG_S)
-    assert parked == ["1", "2"]  # 0 runs, and two rows are a full run
+    assert parked == ["0", "1", "2"]  # 0 runs, and two rows are a full run
 
 
 def test_nothing_of_a_request_is_held_after_its_answer(graph):

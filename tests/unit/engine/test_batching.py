@@ -7,7 +7,6 @@ import threading
 import time
 from functools import partial
 
-import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -19,48 +18,24 @@ from quadriga.engine.model import Model
 from quadriga.engine.model_folders import find_model
 from quadriga.engine.session import LoadError
 from quadriga.proto.deadline import Deadline, set_current_deadline
-from quadriga.proto.errors import DeadlineExceeded
+from quadriga.proto.errors import DeadlineExceeded, ModelNotReady
 from quadriga.proto.messages import InferRequest, Tensor
-from tests.onnx_models import CLASSIFIER_TOML, answering, classifier, doubling, save, value
+from tests.onnx_models import (
+    CLASSIFIER_TOML,
+    answering,
+    classifier,
+    dividing,
+    doubling,
+    marking,
+    number_image,
+    save,
+    value,
+)
 from tests.server_process import IMAGES, SAMPLE_MODELS
 from tests.unit.engine.harness import load_pipeline, small_settings
 
 CLIENTS = 1000
 BATCHING = "[runtime]\nbatching = {max = 8, delay_ms = 2}\n"
-
-
-def marking(folder, classes=CLIENTS):
-    """A classifier whose label is the number in the first pixel: red + 256 * green."""
-    numbers = np.arange(classes, dtype=np.float32)[None]
-    save(
-        folder / "model.onnx",
-        [
-            helper.make_node("Slice", ["image", "start", "end", "axes"], ["pixel"]),
-            helper.make_node("Flatten", ["pixel"], ["colour"]),
-            helper.make_node("MatMul", ["colour", "places"], ["number"]),
-            helper.make_node("Sub", ["number", "numbers"], ["distances"]),
-            helper.make_node("Abs", ["distances"], ["nearness"]),
-            helper.make_node("Neg", ["nearness"], ["scores"]),
-        ],
-        [value("image", ["batch", 3, 8, 8])],
-        [value("scores", ["batch", classes])],
-        {
-            "start": np.array([0, 0]),
-            "end": np.array([1, 1]),
-            "axes": np.array([2, 3]),
-            "places": np.array([[1], [256], [0]], np.float32),
-            "numbers": numbers,
-        },
-    )
-    labels = [f"number {number}" for number in range(classes)]
-    toml = CLASSIFIER_TOML.replace("[input]", "[input]\nscale = 1.0")
-    (folder / "model.toml").write_text(f"labels = {labels}\n{toml}{BATCHING}")
-
-
-def image_of(number):
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    pixels[:] = (0, number // 256, number % 256)
-    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 def image_request(model, images, **parameters):
@@ -74,7 +49,7 @@ def tensor_request(model, array):
 
 @pytest.fixture
 def pipeline(tmp_path):
-    marking(tmp_path / "models" / "marks")
+    marking(tmp_path / "models" / "marks", CLIENTS, BATCHING)
     doubling(tmp_path / "models" / "tensors" / "model.onnx")
     (tmp_path / "models" / "tensors" / "model.toml").write_text(BATCHING)
     settings = small_settings(threads=2, max_queue=2 * CLIENTS, max_wait_s=100.0)
@@ -93,7 +68,7 @@ async def test_each_of_a_thousand_clients_gets_its_own_answer(pipeline):
 
     of_images, of_tensors = [], []
     for number in range(CLIENTS):
-        image = b"no image" if number % 10 == 3 else image_of(number)
+        image = b"no image" if number % 10 == 3 else number_image(number)
         of_images.append(ask(number, image_request("marks", [image])))
         of_tensors.append(ask(number, tensor_request("tensors", np.full((1, 3), number, "f"))))
         if number % 10 == 7:
@@ -267,6 +242,68 @@ def test_a_deadline_of_one_ends_no_run_of_others_and_those_of_all_end_it(tmp_pat
     assert all(isinstance(outcomes[name], DeadlineExceeded) for name in "abc")
     if isinstance(model._graphs, ProcessGraphs):
         model._graphs.close()
+
+
+async def test_a_client_that_floods_a_model_delays_another_by_few_requests(tmp_path):
+    looping(tmp_path / "loop" / "model.onnx")
+    (tmp_path / "loop" / "model.toml").write_text("[runtime]\nbatching = {max = 4}\n")
+    pipeline = load_pipeline(tmp_path, None, small_settings(threads=2, max_queue=200))
+    shape = (1,)
+
+    def ask(number, connection):
+        inputs = [
+            Tensor("x", "INT64", shape, data=np.full(1, number)),
+            Tensor("n", "INT64", shape, data=np.full(1, 500)),
+        ]
+        task = partial(pipeline.infer, InferRequest("loop", None, "", inputs))
+        future = pipeline.run(task, model="loop", connection=connection)
+        future.add_done_callback(lambda _: order.append(number))
+        return future
+
+    order = []
+    flood = [ask(number, "flood") for number in range(150)]
+    late = ask(1000, "late")
+    answers = await asyncio.gather(*flood, late)
+    numbers = [answer.outputs[0].data.tolist() for answer in answers]
+    assert numbers == [[number + 500] for number in (*range(150), 1000)]
+    runs = 2 * pipeline._repository.get("loop").session.batched_runs.runs_at_once
+    assert order.index(1000) < (runs + 3) * 4, "it waits for what is prepared and runs, no more"
+    pipeline.close()
+
+
+def test_a_crash_in_a_shared_run_is_answered_to_all_in_it_and_to_nobody_later(tmp_path):
+    runtime = {
+        "batching": {"max": 3, "delay_ms": 1000},
+        "isolation": "process",
+        "warmup": False,
+    }
+    path = dividing(tmp_path / "model.onnx")
+    model = Model("m", "1", path, overrides={"runtime": runtime})
+    outcomes = {}
+
+    def client(name, divisor):
+        feeds = {"a": np.full(1, -(2**31), np.int32), "b": np.full(1, divisor, np.int32)}
+        try:
+            outcomes[name] = model.session.run(feeds)["quotient"].tolist()
+        except ModelNotReady as error:
+            outcomes[name] = error
+
+    def ask(divisors):
+        outcomes.clear()
+        threads = [threading.Thread(target=client, args=pair) for pair in enumerate(divisors)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+    ask([2, -1, 4])
+    assert [type(outcome) for outcome in outcomes.values()] == [ModelNotReady] * 3
+    end_s = time.monotonic() + 30
+    while any(isinstance(outcome, ModelNotReady) for outcome in outcomes.values()):
+        assert time.monotonic() < end_s
+        ask([2, 1, 4])
+    assert outcomes == {0: [-(2**30)], 1: [-(2**31)], 2: [-(2**29)]}
+    model._graphs.close()
 
 
 def graph_of(path, *nodes, inputs=(), outputs=(), weights=None):

@@ -161,7 +161,7 @@ class BatchedRuns:
             if member.has_left:
                 check_deadline()
             if (error := member.error) is not None:
-                member.error = None
+                member.error, member.feeds = None, {}
                 try:
                     raise error
                 finally:

@@ -258,9 +258,12 @@ def test_who_leaves_is_told_so_and_the_others_are_answered(graph, leaving, momen
         clients.stop(leaving)
         if leaving != "a":  # whose thread runs the graph for the others
             clients.join(leaving)
+        time.sleep(0.02)  # in which the graph would see that it is to end
         assert graph.running == 1
     graph.gate.set()
     clients.join()
+    if moment == "running":
+        assert graph.sizes == [5], "the run that the others shared went on"
     assert isinstance(clients.outcomes[leaving], ClientLeft)
     for name, x in ROWS.items():
         if name != leaving:
@@ -370,20 +373,20 @@ def test_what_runs_and_what_waits_gives_up_its_place_up_to_a_full_run(graph):
     assert parked == ["0", "1", "2"]  # 0 runs, and two rows are a full run
 
 
-def test_nothing_of_a_request_is_held_after_its_answer(graph):
+@pytest.mark.parametrize("first", [1, -1], ids=["answered", "refused"])
+def test_nothing_of_a_request_is_held_after_its_answer(graph, first):
     clients = clients_of(graph)
-    x = np.ones((1, 2), np.float32)
+    x = np.full((1, 2), first, np.float32)
     reference = weakref.ref(x)
     deadline = Deadline()
     set_current_deadline(deadline)
-    clients.runs.run(NAMES, {"x": x})
-    with suppress(ValueError):
-        clients.runs.run(NAMES, {"x": np.full((1, 2), -1, np.float32)})
-    set_current_deadline(None)
     gc.disable()
     try:
+        with suppress(ValueError):
+            clients.runs.run(NAMES, {"x": x})
+        set_current_deadline(None)
         del x
-        assert reference() is None
+        assert reference() is None, "neither the runs nor the deadline hold it"
     finally:
         gc.enable()
 

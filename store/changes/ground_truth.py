@@ -28,6 +28,8 @@ REFUSED = ""
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 _SCOPE = f"task IN ('', ?) AND model IN ('', ?) AND owner IN ('{DEFAULT_OWNER}', ?)"
+_IS_STATED = "EXISTS (SELECT 1 FROM truth AS t WHERE t.join_on = j.column1)"
+_JOINS_AT_ONCE = 500
 _MAX_HISTORY_CHARACTERS = 16 << 20  # of all annotations in a history
 
 
@@ -166,8 +168,9 @@ def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[St
         "SELECT id, coalesce(length(annotations), 0) FROM truth"
         f" WHERE join_on = ? AND value = ? AND {_SCOPE} ORDER BY id DESC LIMIT ?"
     )
-    joins = stated_joins(connection)
-    for subject in read_subjects(connection, [seq]):
+    subjects = read_subjects(connection, [seq])
+    joins = stated_joins(connection, subjects)
+    for subject in subjects:
         for join, value in join_values(subject, joins):
             values = (join, value, subject.task, subject.model, owner_of(subject.team), limit)
             sizes |= {int(id_): int(size) for id_, size in execute(connection, query, values)}
@@ -267,36 +270,58 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Link stored inferences to their ground truth again, as after a change of their metadata."""
-    if seqs and (joins := stated_joins(connection)):
-        _link(connection, read_subjects(connection, seqs), joins)
+    subjects = read_subjects(connection, seqs)
+    if joins := stated_joins(connection, subjects):
+        _link(connection, subjects, joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Link newly inserted inferences to statements that came before them."""
-    if joins := stated_joins(connection):
-        subjects = [
-            Subject(
-                record.seq,
-                storable_text(record.request_id),
-                record.image_no,
-                record.input.hash,
-                record.metadata,
-                task=record.task,
-                model=storable_text(record.model.name),
-                team=record.team or "",
-            )
-            for record in records
-        ]
+    subjects = [
+        Subject(
+            record.seq,
+            storable_text(record.request_id),
+            record.image_no,
+            record.input.hash,
+            record.metadata,
+            task=record.task,
+            model=storable_text(record.model.name),
+            team=record.team or "",
+        )
+        for record in records
+    ]
+    if joins := stated_joins(connection, subjects):
         _link(connection, subjects, joins)
 
 
-def stated_joins(connection: sa.Connection) -> set[str]:
-    """Return the joins of all statements: few names, each found by one index lookup."""
+def stated_joins(connection: sa.Connection, subjects: Collection[Subject]) -> set[str]:
+    """Return by which of their fields and metadata keys subjects may be joined, as some statement is.
+
+    The cost grows with the keys of the subjects, and not with the keys that statements name.
+    """
+    if not subjects or _first_join(connection, "") is None:
+        return set()
+    joins = {"id", "request_id", "input.hash"}
+    if (_first_join(connection, "meta.") or "").startswith("meta."):
+        joins |= {
+            f"meta.{path}"
+            for subject in subjects
+            for path in metadata.flatten(metadata.decode(subject.metadata))
+        }
+    stated: set[str] = set()
+    remaining = sorted(joins)
+    for start in range(0, len(remaining), _JOINS_AT_ONCE):
+        part = tuple(remaining[start : start + _JOINS_AT_ONCE])
+        rows = ", ".join(["(?)"] * len(part))
+        query = f"SELECT j.column1 FROM (VALUES {rows}) AS j WHERE {_IS_STATED}"
+        stated.update(execute(connection, query, part).scalars())
+    return stated
+
+
+def _first_join(connection: sa.Connection, after: str) -> str | None:
     statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
-    joins: list[str] = []
-    while next_join := execute(connection, statement, (joins[-1] if joins else "",)).scalar():
-        joins.append(next_join)
-    return set(joins)
+    join: str | None = execute(connection, statement, (after,)).scalar()
+    return join
 
 
 def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str]) -> None:

@@ -23,7 +23,7 @@ _CANDIDATES = 100
 def note_targets(connection: sa.Connection, targets: ErasureTargets, seqs: Collection[int]) -> None:
     """Add images and joins of some inferences to the targets, and count them."""
     subjects = read_subjects(connection, seqs)
-    joins = stated_joins(connection) - {"id"}
+    joins = stated_joins(connection, subjects) - {"id"}
     pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
     stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
     for join in joins:

@@ -160,7 +160,8 @@ def of_models(ids: tuple[int, ...]) -> Predicate:
     if not ids:
         return FALSE
     test = Sql(f"i.model_id IN ({placeholders(ids)})", ids)
-    return Predicate(test, scans_by_value("inference AS d", "d.model_id", ids), is_exact=True)
+    scans = scans_by_value("inference AS d", "d.model_id", ids)
+    return Predicate(test, scans, is_exact=True, is_disjoint=True)
 
 
 def scans_by_value(source: str, column: str, values: tuple[Any, ...]) -> tuple[Scan, ...]:

@@ -28,7 +28,8 @@ REFUSED = ""
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 _SCOPE = f"task IN ('', ?) AND model IN ('', ?) AND owner IN ('{DEFAULT_OWNER}', ?)"
-_IS_STATED = "EXISTS (SELECT 1 FROM truth AS t WHERE t.join_on = j.column1)"
+_IS_STATED = "EXISTS (SELECT 1 FROM truth AS t WHERE t.join_on = j.column1 LIMIT 1 OFFSET 0)"
+_FEW_JOINS = 16
 _JOINS_AT_ONCE = 500
 _MAX_HISTORY_CHARACTERS = 16 << 20  # of all annotations in a history
 
@@ -270,9 +271,10 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Link stored inferences to their ground truth again, as after a change of their metadata."""
-    subjects = read_subjects(connection, seqs)
-    if joins := stated_joins(connection, subjects):
-        _link(connection, subjects, joins)
+    if seqs:
+        subjects = read_subjects(connection, seqs)
+        if joins := stated_joins(connection, subjects):
+            _link(connection, subjects, joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
@@ -294,34 +296,30 @@ def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> N
         _link(connection, subjects, joins)
 
 
-def stated_joins(connection: sa.Connection, subjects: Collection[Subject]) -> set[str]:
-    """Return by which of their fields and metadata keys subjects may be joined, as some statement is.
+def stated_joins(connection: sa.Connection, subjects: Iterable[Subject]) -> set[str]:
+    """Return the joins of all statements, or if they are many, those by which subjects may be joined.
 
-    The cost grows with the keys of the subjects, and not with the keys that statements name.
+    So the cost grows with the keys of the subjects, not with those that statements name.
     """
-    if not subjects or _first_join(connection, "") is None:
-        return set()
-    joins = {"id", "request_id", "input.hash"}
-    if (_first_join(connection, "meta.") or "").startswith("meta."):
-        joins |= {
-            f"meta.{path}"
-            for subject in subjects
-            for path in metadata.flatten(metadata.decode(subject.metadata))
-        }
+    following = "SELECT min(join_on) FROM truth WHERE join_on > ?"
+    joins: list[str] = []
+    while len(joins) < _FEW_JOINS:
+        join = execute(connection, following, (joins[-1] if joins else "",)).scalar()
+        if join is None:
+            return set(joins)
+        joins.append(join)
+    possible = {"id", "request_id", "input.hash"}
+    for subject in subjects:
+        paths = metadata.flatten(metadata.decode(subject.metadata))
+        possible.update(f"meta.{path}" for path in paths)
     stated: set[str] = set()
-    remaining = sorted(joins)
+    remaining = sorted(possible)
     for start in range(0, len(remaining), _JOINS_AT_ONCE):
         part = tuple(remaining[start : start + _JOINS_AT_ONCE])
         rows = ", ".join(["(?)"] * len(part))
         query = f"SELECT j.column1 FROM (VALUES {rows}) AS j WHERE {_IS_STATED}"
         stated.update(execute(connection, query, part).scalars())
     return stated
-
-
-def _first_join(connection: sa.Connection, after: str) -> str | None:
-    statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
-    join: str | None = execute(connection, statement, (after,)).scalar()
-    return join
 
 
 def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str]) -> None:

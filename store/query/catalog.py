@@ -126,7 +126,14 @@ class Catalog:
     @cached_property
     def admitted_ids(self) -> tuple[int, ...] | None:
         """Ids of the models that the scope admits; None if it admits everything."""
-        return None if self._scope.is_everything else tuple(model.id for model in self.models)
+        if self._scope.is_everything:
+            return None
+        if not self._scope.models:
+            statement = "SELECT id FROM model WHERE team = ?"
+            return tuple(
+                id_ for (id_,) in fetch_all(self._connection, statement, (self._scope.team,))
+            )
+        return tuple(model.id for model in self.models)
 
     def _read(self, paths: set[str]) -> None:
         missing = paths - self._read_paths

@@ -4,6 +4,7 @@ Row aliases: `i` is `inference`, `d` the driving index table. Values are always 
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -155,6 +156,7 @@ def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
 
 
+@lru_cache(256)
 def of_models(ids: tuple[int, ...]) -> Predicate:
     """Return the condition that a row is of one of the models with these ids."""
     if not ids:

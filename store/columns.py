@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from quadriga.store.database import execute, execute_in
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.catalog import Catalog, label_names
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.rollups import minute_of
@@ -127,7 +127,7 @@ def label_counts(reader: InferenceReader, ids: Collection[int]) -> dict[str, int
     """Return how many predictions of some inferences have each label, in the order of the labels."""
     counts: Counter[str] = Counter()
     with reader.snapshot() as connection:
-        names = label_names(connection, reader.scope)
+        names = _label_names(connection, reader.scope)
         for label_id, count in execute_in(connection, _LABEL_COUNTS, ids):
             counts[names[label_id]] += count
     return dict(sorted(counts.items()))
@@ -148,7 +148,7 @@ def labelled_ids(
     count that no other of the same inference surpasses in score.
     """
     with reader.snapshot() as connection:
-        names = label_names(connection, reader.scope)
+        names = _label_names(connection, reader.scope)
         counted: set[int] = set()
         bounds = (model, minute_of(start_id), minute_of(end_id))
         for (labels,) in execute(connection, _ROLLUP_LABELS, bounds):
@@ -208,8 +208,6 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
     }
 
 
-def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
-    """Return the names of the labels of a team, or of all teams."""
-    of_team, values = (" WHERE team = ?", (scope.team,)) if scope.team else ("", ())
-    rows: Iterable[Any] = execute(connection, f"SELECT id, name FROM label{of_team}", values)
-    return {label_id: name[:INDEXED_CHARACTERS] for label_id, name in rows}
+def _label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
+    names = label_names(connection, scope).items()
+    return {label_id: name[:INDEXED_CHARACTERS] for label_id, name in names}

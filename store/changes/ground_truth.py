@@ -315,10 +315,10 @@ def stated_joins(connection: sa.Connection, subjects: Iterable[Subject]) -> set[
     stated: set[str] = set()
     remaining = sorted(possible)
     for start in range(0, len(remaining), _JOINS_AT_ONCE):
-        part = tuple(remaining[start : start + _JOINS_AT_ONCE])
-        rows = ", ".join(["(?)"] * len(part))
+        chunk = tuple(remaining[start : start + _JOINS_AT_ONCE])
+        rows = ", ".join(["(?)"] * len(chunk))
         query = f"SELECT j.column1 FROM (VALUES {rows}) AS j WHERE {_IS_STATED}"
-        stated.update(execute(connection, query, part).scalars())
+        stated.update(execute(connection, query, chunk).scalars())
     return stated
 
 

@@ -9,12 +9,11 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import metadata
-from quadriga.store.columns import label_names
 from quadriga.store.database import execute, placeholders
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.catalog import Catalog, label_names
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import UNITS_S
 from quadriga.store.query.request import QueryRequest, decode_body

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import fetch_all, fetch_in
+from quadriga.store.database import execute, fetch_all, fetch_in
 from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 
@@ -154,6 +154,13 @@ class Catalog:
         return (
             (statement.replace("WHERE", "WHERE team = ? AND"), (team,)) if team else (statement, ())
         )
+
+
+def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
+    """Return the names of the labels of a team by their ids, or those of all teams for a scope of none."""
+    of_team, values = (" WHERE team = ?", (scope.team,)) if scope.team else ("", ())
+    rows: Iterable[Any] = execute(connection, f"SELECT id, name FROM label{of_team}", values)
+    return dict(rows)
 
 
 def _cache(connection: sa.Connection, kind: str, team: str) -> dict[str, Any]:

@@ -116,8 +116,8 @@ def _scans(
     fewest = (Scan(source, both, ordered=False, is_by_value=True),)
     if len(values) > MAX_MERGED_SCANS or len(keys) * len(values) > MAX_MERGED_TEAM_SCANS:
         return fewest, fewest, is_exact
-    each = (Sql("d.key = ? AND d.val = ?", (key, value)) for key in keys for value in values)
-    scans = tuple(Scan(source, pair, ordered=True) for pair in each)
+    pairs = [Sql("d.key = ? AND d.val = ?", (key, value)) for key in keys for value in values]
+    scans = tuple(Scan(source, pair, ordered=True) for pair in pairs)
     return scans, fewest if len(keys) > 1 else scans, is_exact
 
 

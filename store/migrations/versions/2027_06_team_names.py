@@ -73,15 +73,15 @@ def upgrade() -> None:
 
 
 def _give_names(connection: sa.Connection) -> None:
-    first, *others = _teams(connection) or [""]
+    first, *other_teams = _teams(connection) or [""]
     is_full = _run(connection, "SELECT count(*) FROM meta_key").scalar_one() >= _BOUND
     for table in ("label", "meta_key"):
         _run(connection, f"UPDATE {table} SET team = ?", (first,))
-    if others:
-        _move_labels(connection, first, others)
-        _move_keys(connection, first, others)
+    if other_teams:
+        _move_labels(connection, first, other_teams)
+        _move_keys(connection, first, other_teams)
     if is_full:
-        marks = [("", _FULL, team) for team in (first, *others)]
+        marks = [("", _FULL, team) for team in (first, *other_teams)]
         _run(connection, "INSERT INTO meta_key (path, type, team) VALUES (?, ?, ?)", marks)
 
 
@@ -94,10 +94,10 @@ def _teams(connection: sa.Connection) -> list[str]:
     return [team for (team,) in _run(connection, statement)]
 
 
-def _move_labels(connection: sa.Connection, first: str, others: list[str]) -> None:
+def _move_labels(connection: sa.Connection, first: str, other_teams: list[str]) -> None:
     labels = dict(_run(connection, "SELECT id, name FROM label").all())
     add = "INSERT INTO label (name, team) SELECT name, ? FROM label WHERE team = ?"
-    for team in others:
+    for team in other_teams:
         _run(connection, add, (team, first))
     move = _MOVE.format(table="pred", column="label", names="label", name="own.name = ?")
     for id_, name in labels.items():
@@ -140,12 +140,12 @@ def _move_counts(connection: sa.Connection, labels: dict[int, str]) -> set[int]:
     return used
 
 
-def _move_keys(connection: sa.Connection, first: str, others: list[str]) -> None:
+def _move_keys(connection: sa.Connection, first: str, other_teams: list[str]) -> None:
     keys = _run(connection, "SELECT id, path, type FROM meta_key").all()
     add = (
         "INSERT INTO meta_key (path, type, team) SELECT path, type, ? FROM meta_key WHERE team = ?"
     )
-    for team in others:
+    for team in other_teams:
         _run(connection, add, (team, first))
     name = "own.path = ? AND own.type = ?"
     move = {

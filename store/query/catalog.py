@@ -159,8 +159,8 @@ class Catalog:
 def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
     """Return the names of the labels of a team by their ids, or those of all teams for a scope of none."""
     of_team, values = (" WHERE team = ?", (scope.team,)) if scope.team else ("", ())
-    rows: Iterable[Any] = execute(connection, f"SELECT id, name FROM label{of_team}", values)
-    return dict(rows)
+    rows = execute(connection, f"SELECT id, name FROM label{of_team}", values)
+    return dict(rows.all())
 
 
 def _cache(connection: sa.Connection, kind: str, team: str) -> dict[str, Any]:

@@ -212,9 +212,11 @@ def candidate_ids(
     With a limit, the result is incomplete if there are more, but then larger than the limit. With ids of models,
     those matched otherwise than by their ids are of these models.
     """
-    of_models = ""
+    of_models = of_teams = ""
     if admitted is not None:
-        of_models = f" AND i.model_id IN ({', '.join(map(str, admitted or (0,)))})"
+        model_ids = ", ".join(map(str, admitted or (0,)))
+        of_models = f" AND i.model_id IN ({model_ids})"
+        of_teams = f" AND team IN (SELECT team FROM model WHERE id IN ({model_ids}))"
     limit_clause = "" if limit is None else f" LIMIT {limit + 1}"
     by_join: dict[str, set[str]] = defaultdict(set)
     for join, value in joins:
@@ -224,8 +226,10 @@ def candidate_ids(
         if join == "id":
             ids |= {int(value) for value in values if int(value) <= LARGEST_ID}
         elif join.startswith("meta."):
+            keys_query = f"SELECT type, id FROM meta_key WHERE path = ?{of_teams}"
+            keys = execute(connection, keys_query, (join[5:],)).all()
             ids |= _with_metadata(
-                connection, join[5:], values, of_models=of_models, limit_clause=limit_clause
+                connection, keys, values, of_models=of_models, limit_clause=limit_clause
             )
         else:
             requests = {_request(value) for value in values} if join == "request_id" else set()
@@ -241,10 +245,14 @@ def _request(value: str) -> str:
 
 
 def _with_metadata(
-    connection: sa.Connection, path: str, values: set[str], *, of_models: str, limit_clause: str
+    connection: sa.Connection,
+    keys: Sequence[Any],
+    values: set[str],
+    *,
+    of_models: str,
+    limit_clause: str,
 ) -> set[int]:
     ids: set[int] = set()
-    keys = execute(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
         table, indexed_values = _indexed(type_, values)
         source = f"{table} AS d"

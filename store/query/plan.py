@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     is_probable: bool
     """Whether most candidates match, because nothing beyond the scans is tested."""
     admitted: tuple[int, ...] | None = None
-    """Ids of the models whose rows may be seen; None for all."""
+    """Ids of the models whose rows may be seen; None where all candidates may."""
     tests_scope_alone: bool = False
     """Whether the predicate is no more than that a row may be seen."""
 
@@ -124,16 +124,19 @@ class Planner:
                 operands.append(operand)
         self._is_bounded = id_range != IdRange()
         self._id_range = id_range if id_range.low <= id_range.high else IdRange(*EMPTY_RANGE)
-        self._scope: Predicate | None = None
+        self._is_scoped = False
         self._predicates = [
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
         self._usable = _usable(self._predicates)
         self._is_of_team = bool(scope.team) and not scope.models
-        admitted = self._catalog.admitted_ids
-        if admitted is not None and not any(map(_is_among_models, operands)):
-            self._scope = of_models(admitted)
-            self._predicates.insert(0, self._scope)  # the cheapest test
+        self._is_scoped = not scope.is_everything and not any(map(_is_among_models, operands))
+
+    @cached_property
+    def _scope(self) -> Predicate | None:
+        """Condition that a row may be seen, read only where a plan needs it; None if the filter says it anyway."""
+        admitted = self._catalog.admitted_ids if self._is_scoped else None
+        return None if admitted is None else of_models(admitted)
 
     @cached_property
     def plan(self) -> Plan:
@@ -145,10 +148,11 @@ class Planner:
 
         Returns `None` if `plan` needs no probing either, or if its driving predicate was narrow recently.
         """
-        ordered, scope = _first_in_order(self._usable), self._scope
+        ordered = _first_in_order(self._usable)
         if ordered:
-            is_tested = len(self._usable) > 1 or not self._is_sufficient(ordered, scope)
+            is_tested = len(self._usable) > 1 or not self._is_sufficient(ordered)
             return self._build_plan(ordered) if is_tested else None
+        scope = self._scope
         plan = self._build_plan(scope if scope is not None and _in_order(scope) else None)
         is_wide = self._usable and all(
             _subject(predicate) in self._wide for predicate in self._usable
@@ -159,14 +163,15 @@ class Planner:
         """Check whether the scans of a predicate return nothing that is outside of the scope."""
         return self._is_of_team and all(scan.is_of_teams for scan in chosen.scans or (FULL_SCAN,))
 
-    def _is_sufficient(self, chosen: Predicate, scope: Predicate | None) -> bool:
+    def _is_sufficient(self, chosen: Predicate) -> bool:
         """Check whether there is no scope that the scans of a predicate leave to be tested."""
-        return scope is None or self._implies_scope(chosen)
+        return not self._is_scoped or self._implies_scope(chosen)
 
     def _build_plan(self, chosen: Predicate | None) -> Plan:
-        predicates = self._predicates
-        if chosen is not None and self._implies_scope(chosen):
-            predicates = [predicate for predicate in predicates if predicate is not self._scope]
+        is_of_scope = chosen is not None and self._implies_scope(chosen)
+        scope = None if is_of_scope else self._scope
+        # The test of the scope is the cheapest.
+        predicates = self._predicates if scope is None else [scope, *self._predicates]
         tests = [
             predicate.sql
             for predicate in predicates
@@ -182,19 +187,22 @@ class Planner:
             ),
             is_disjoint=True if chosen is None else chosen.is_disjoint,
             is_probable=predicates == [chosen],
-            admitted=self._catalog.admitted_ids,
+            admitted=None if is_of_scope else self._catalog.admitted_ids,
             tests_scope_alone=chosen is not None
             and chosen.is_exact
-            and predicates == [self._scope, chosen],
+            and predicates == [scope, chosen],
         )
 
     def _choose(self) -> Predicate | None:
         """Return the driving predicate, or `None` for a full scan."""
-        usable, scope = self._usable, self._scope
-        if scope is not None and not usable:
-            usable, scope = [scope], None
-        if len(usable) == 1 and _in_order(usable[0]) and self._is_sufficient(usable[0], scope):
+        usable = self._usable
+        if len(usable) == 1 and _in_order(usable[0]) and self._is_sufficient(usable[0]):
             return usable[0]
+        scope = self._scope
+        if scope is not None and not usable:
+            if _in_order(scope):
+                return scope
+            usable, scope = [scope], None
         best, rows = self._narrowest(usable, self._id_range)
         if best is None and scope is not None:
             best, rows = self._narrowest([scope], self._id_range)
@@ -214,7 +222,7 @@ class Planner:
             if predicate.scans is None or self._probes >= MAX_PROBES:
                 continue
             # Scans in order stop early, so their size matters only where there is a choice.
-            is_alone = len(predicates) == 1 and self._is_sufficient(predicate, self._scope)
+            is_alone = len(predicates) == 1 and self._is_sufficient(predicate)
             scans = predicate.fewer_scans or [
                 scan for scan in predicate.scans if not is_alone or not scan.ordered
             ]

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.changes import service as service_module
 from quadriga.store.changes.erasures import ErasureReceipt, demanded_texts, filter_fields
 from quadriga.store.changes.service import ChangeService, DeletionResult
 from quadriga.store.errors import ChangeError, NotFoundError, QueryError
@@ -270,9 +271,23 @@ def test_a_wrong_request_erases_nothing(
 def test_a_dry_run_only_counts(sqlite_store: ErasingHarness) -> None:
     mine, _ = fill(sqlite_store)
     result = sqlite_store.send({"meta.person": PERSON}, dry_run=True)
-    assert result.count == len(result.ids) == len(mine)
+    assert (result.count, result.ids, result.more) == (len(mine), [], False)
     assert result.erasure is msgspec.UNSET
     assert sqlite_store.erasures.all() == []
+
+
+def test_a_dry_run_counts_as_many_as_are_erased_at_once(
+    sqlite_store: ErasingHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MAX_DELETED", 5)
+    monkeypatch.setattr(service_module, "MAX_ERASED", 50)
+    fill(sqlite_store)
+    result = sqlite_store.send(None, dry_run=True, all=True)
+    assert (result.count, result.more) == (50, True)
+    result = sqlite_store.send({"meta.note": {"exists": True}}, dry_run=True)
+    assert (result.count, result.more) == (50, True)
+    result = sqlite_store.send({"meta.person": "other-7"}, dry_run=True)
+    assert (result.count, result.more) == (1, False)
 
 
 def test_it_goes_on_after_the_end_of_the_writer_at_any_step(

@@ -41,7 +41,7 @@ def test_an_erasure_goes_on_after_kill_9_and_leaves_no_byte(
         body = json.dumps({"where": {"meta.person": PERSON}, "erase": True})
         connection.request("POST", "/api/inferences/delete", body)
         folder = data / "erasures"
-        server.wait_until(lambda folder=folder: any(folder.glob("pending/*-*")))
+        server.wait_until(lambda folder=folder: any(folder.glob("pending/[0-9]*")))
         time.sleep(pause_s)
         server.kill()
         connection.close()

@@ -34,7 +34,7 @@ class NotedTraces:
     def add(self, connection: sa.Connection, seqs: Collection[int]) -> None:
         """Add the images and joins of some inferences."""
         subjects = read_subjects(connection, seqs)
-        joins = stated_joins(connection) - {"id"}
+        joins = stated_joins(connection, subjects) - {"id"}
         pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
         stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
         for join in joins:

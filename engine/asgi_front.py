@@ -70,7 +70,7 @@ class AsgiFront:
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
         try:
-            self._rules.check(method, path, headers)
+            self._rules.check(method, path, headers, scheme=scope["scheme"])
         except Forbidden as error:
             await send_body(send, *error_response(error))
             return
@@ -79,7 +79,7 @@ class AsgiFront:
             if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
                 await send_body(send, 204, b"", answer)
                 return
-        caller = self._gate.identify(self._reader(method, headers))
+        caller = self._gate.identify(self._reader(method, headers, scope["scheme"]))
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
         match = self._protocols.match(path, method)
@@ -109,10 +109,10 @@ class AsgiFront:
             quota.end()
 
     def _reader(
-        self, method: str, headers: Mapping[bytes, bytes]
+        self, method: str, headers: Mapping[bytes, bytes], scheme: str
     ) -> Callable[[bytes], bytes | None]:
         """Return what reads the headers for the gate: without cookies that the browser may have added by itself."""
-        if b"cookie" in headers and not self._rules.may_use_session(method, headers):
+        if b"cookie" in headers and not self._rules.may_use_session(method, headers, scheme):
             return without_cookies(headers)
         return headers.get
 

@@ -11,7 +11,7 @@ from quadriga.proto.access import Gate, set_current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
 from quadriga.proto.errors import Forbidden, ProtocolError
-from quadriga.proto.http import error_request_id, error_response, send_body
+from quadriga.proto.http import CALLER_EXTENSION, error_request_id, error_response, send_body
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Match
 from quadriga.proto.quota import UNKNOWN_SIZE, Quota
@@ -82,6 +82,8 @@ class AsgiFront:
         caller = self._gate.identify(self._reader(method, headers, scope["scheme"]))
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
+        if caller.rights and (extensions := scope.get("extensions")) is not None:
+            extensions[CALLER_EXTENSION] = {}
         match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model
             match = self._protocols.match(full_path, method) or match

@@ -25,7 +25,7 @@ from quadriga.proto.audit import (
     is_audited,
     set_notes,
 )
-from quadriga.proto.errors import LimitReached, Overloaded, ProtocolError
+from quadriga.proto.errors import InvalidRequest, LimitReached, Overloaded, ProtocolError
 from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
@@ -179,7 +179,9 @@ class _Call:
     ) -> Any:
         """Answer the only message of the call."""
         try:
-            message = await self._arrivals.read_only(context)
+            message = await self._arrivals.read(context)
+            if message is grpc.aio.EOF:
+                raise InvalidRequest("expected a message, got the end of the call")
             if self.quota is not None and isinstance(message, bytes):
                 self.quota.take_bytes(len(message))
         except ProtocolError as error:

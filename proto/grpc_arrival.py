@@ -9,22 +9,18 @@ import math
 from collections import OrderedDict
 from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from quadriga.proto.access import current_caller
-from quadriga.proto.errors import InvalidRequest, Overloaded, TooSlow
+from quadriga.proto.errors import InvalidRequest, Overloaded, ProtocolError, TooSlow
 from quadriga.proto.intake import Intake
 
 MAX_STRANGERS = 64
 """Calls of callers without a key that wait for their message at a time, and watches of theirs: each holds one of the
 calls that all have."""
 
-_DISPLACED = 0.0
-"""Moment to which the end of a wait is moved that gives its place to another."""
-
-_Waits = OrderedDict[asyncio.Timeout, float]
-"""When each wait is over, in the order in which they began."""
+_Waits = OrderedDict[asyncio.Task[Any], float]
+"""When the wait of each call is over, in the order in which they began."""
 
 
 class Arrivals:
@@ -44,6 +40,7 @@ class Arrivals:
         self._max_strangers = min(MAX_STRANGERS, self._max_waits)
         self._callers: _Waits = OrderedDict()
         self._strangers: _Waits = OrderedDict()
+        self._ended: dict[asyncio.Task[Any], ProtocolError] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
     async def read(self, context: Any, *, is_limited: bool = True) -> Any:
@@ -59,47 +56,38 @@ class Arrivals:
             TooSlow: It does not arrive in time.
             Overloaded: Its place is needed for another call.
         """
+        task = asyncio.current_task()
+        assert task is not None
         has_key = bool(current_caller().rights)
         waits = self._callers if has_key else self._strangers
         maximum = self._max_waits if has_key else self._max_strangers
         if len(waits) >= maximum:
-            self._end_oldest(waits)
-        timeout_s = self._intake.body_timeout_s
+            self._intake.displaced += 1
+            text = f"expected at most {maximum} calls that wait for their message, got more"
+            self._end(waits, next(iter(waits)), Overloaded(text))
+        waits[task] = self._end_s() if is_limited else math.inf
         try:
-            async with asyncio.timeout(None) as wait:
-                waits[wait] = self._end_s(timeout_s) if is_limited else math.inf
-                try:
-                    return await context.read()
-                finally:
-                    waits.pop(wait, None)
+            return await context.read()
         except DecodeError as error:  # grpc would log it with a traceback
             raise InvalidRequest("expected a message of the RPC, got other bytes") from error
-        except TimeoutError:
-            if wait.when() == _DISPLACED:
-                raise Overloaded(
-                    f"expected at most {maximum} calls that wait for their message, got more"
-                ) from None
-            self._intake.late_bodies += 1
-            raise TooSlow(
-                f"expected a whole message within {timeout_s:g} s, got none: the limit is the setting body_timeout_s"
-            ) from None
+        except asyncio.CancelledError:  # as `asyncio.timeout` does it, which takes 2 us more
+            ended = self._ended.get(task)
+            if ended is None or task.uncancel() > 0:
+                raise
+            raise ended from None
+        finally:
+            waits.pop(task, None)
+            self._ended.pop(task, None)
 
-    async def read_only(self, context: Any) -> Any:
-        """Read the message of a call that has one; raises as `read`, also if there is none."""
-        message = await self.read(context)
-        if message is grpc.aio.EOF:
-            raise InvalidRequest("expected a message, got the end of the call")
-        return message
+    def _end(self, waits: _Waits, task: asyncio.Task[Any], error: ProtocolError) -> None:
+        """End the wait of a call with an error."""
+        del waits[task]
+        self._ended[task] = error
+        task.cancel()
 
-    def _end_oldest(self, waits: _Waits) -> None:
-        self._intake.displaced += 1
-        oldest, _ = waits.popitem(last=False)
-        if not oldest.expired():
-            oldest.reschedule(_DISPLACED)
-
-    def _end_s(self, timeout_s: float) -> float:
+    def _end_s(self) -> float:
         """Return when a wait that begins now is over; one timer for all takes 3 us less of each call than one for each."""
-        loop = asyncio.get_running_loop()
+        loop, timeout_s = asyncio.get_running_loop(), self._intake.body_timeout_s
         if self._sweep is None:
             self._sweep = loop.call_later(timeout_s, self._end_late)
         return loop.time() + timeout_s
@@ -109,9 +97,11 @@ class Arrivals:
         loop = asyncio.get_running_loop()
         now_s, next_s = loop.time(), math.inf
         for waits in (self._callers, self._strangers):
-            for wait, end_s in waits.items():
+            for task, end_s in list(waits.items()):
                 if end_s > now_s:
                     next_s = min(next_s, end_s)
-                elif not wait.expired():
-                    wait.reschedule(now_s)
+                    continue
+                self._intake.late_bodies += 1
+                text = f"expected a whole message within {self._intake.body_timeout_s:g} s, got none: the limit is the setting body_timeout_s"
+                self._end(waits, task, TooSlow(text))
         self._sweep = None if next_s == math.inf else loop.call_at(next_s, self._end_late)

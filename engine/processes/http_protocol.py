@@ -238,6 +238,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.flush()
         if self._closing:  # a request behind this one has no response
             self.flow.resume_reading()
+            self._note_idle()
             return
         super().on_response_complete()
         if self._body_open and self._deadline is None:
@@ -278,8 +279,8 @@ class HttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
 
     def _note_idle(self) -> None:
-        """Note that the connection waits for a request, if it does."""
-        if not self._in_request() and not self.transport.is_closing():
+        """Note that the connection waits for a request, or for the rest of one that is answered, if it does."""
+        if self.cycle.response_complete and not self.transport.is_closing():
             self.idle.add(self, has_key=CALLER_EXTENSION in self.cycle.scope["extensions"])
 
     def _check_framing(self) -> None:

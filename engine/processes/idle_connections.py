@@ -16,7 +16,9 @@ class Connection(Protocol):
 
 
 class IdleConnections:
-    """Connections that wait for a request, or for the rest of its headers; used on one event loop.
+    """Connections that wait for a request, for the rest of its headers, or for the rest of one that is answered.
+
+    Used on one event loop.
 
     Args:
         intake: Counts those that are closed for others.

@@ -192,6 +192,19 @@ def test_idle_connections_give_their_places_to_new_ones(server, spoken):
         assert metric(server, "connections_displaced_total") >= displaced + 10
 
 
+@pytest.mark.parametrize("length", [99_000, 200_000], ids=["not found", "too large"])
+def test_bodies_that_are_not_read_hold_no_places(server, length):
+    with ExitStack() as stack:
+        for _ in range(24):
+            connection = stack.enter_context(connect(server))
+            connection.sendall(head(length=length).replace(PATH, b"/nothing") + b"{")
+            assert answer(connection)[0] in (404, 413)
+        for _ in range(30):
+            late = stack.enter_context(connect(server))
+            late.sendall(LIVE)
+            assert answer(late)[0] == 200
+
+
 def test_the_connection_that_had_the_last_request_stays(server):
     with ExitStack() as stack:
         idle = [stack.enter_context(connect(server)) for _ in range(24)]

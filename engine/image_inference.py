@@ -150,14 +150,6 @@ def failed_image_results(images: ImageModel, request: InferRequest) -> list[Imag
     ]
 
 
-def wants_raw_tensors(request: InferRequest) -> bool:
-    """Check whether a request sends an image model the tensors of its graph, and expects tensors back."""
-    if any(tensor.datatype == "BYTES" for tensor in request.inputs):
-        return False  # with numbers beside images, which no graph takes, the error names the number
-    content_types = [tensor.parameters.get("content_type") for tensor in request.inputs]
-    return "raw" in (request.parameters.get("content_type"), *content_types)
-
-
 def _of_images(images: ImageModel, request: InferRequest) -> InferRequest:
     """Return a request all of whose inputs are images; those of an image-text model may be arguments, too."""
     return move_arguments(request) if isinstance(images.predictor, TextPackage) else request

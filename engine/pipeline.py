@@ -2,8 +2,8 @@
 
     admit → answer (decode, preprocess, run, postprocess) → score → record → decorate
 
-Images are answered in `quadriga.engine.image_inference`, rows of features in `quadriga.engine.row_inference`, tensors
-in `quadriga.engine.tensor_inference`. It is plain code in one thread per request (a stream may take another thread
+Images, rows of features and tensors are answered each in a room of its own, which `quadriga.engine.request_kinds`
+chooses. It is plain code in one thread per request (a stream may take another thread
 for each step); only `run`, which hands a request to `quadriga.engine.request_queue`, is async.
 """
 
@@ -11,17 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Se
 from functools import partial
 from typing import Any, TypeVar
 
-from quadriga.engine.explanation import explain_images, read_explain_options
 from quadriga.engine.health import ServerHealth
-from quadriga.engine.image_graph import ImageGraph
-from quadriga.engine.image_inference import (
-    ImageBudgets,
-    ImageModel,
-    failed_image_results,
-    infer_images,
-    stream_image,
-    wants_raw_tensors,
-)
+from quadriga.engine.image_inference import stream_image
 from quadriga.engine.journal_capacity import ADMITTED, Admission
 from quadriga.engine.model import Model
 from quadriga.engine.model_control import ModelControl
@@ -33,24 +24,15 @@ from quadriga.engine.output_decoration import (
 )
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.repository import ModelRepository
+from quadriga.engine.request_kinds import ImageRequest, RequestKind, request_kind
 from quadriga.engine.request_queue import RequestQueue
 from quadriga.engine.request_trace import RequestTrace, to_protocol_error
-from quadriga.engine.row_explanation import explain_rows, read_rows_to_explain
-from quadriga.engine.row_inference import infer_rows, row_classifier
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
 from quadriga.engine.settings import Settings
-from quadriga.engine.tensor_inference import count_rows, failed_tensor_results, infer_tensors
 from quadriga.proto.access import admit_model, current_caller
-from quadriga.proto.chariot import protocol_of_images
-from quadriga.proto.deadline import (
-    PARAMETER_LIMIT,
-    Deadline,
-    check_deadline,
-    current_deadline,
-    read_timeout_parameter,
-)
-from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound, Unsupported
+from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
+from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
 from quadriga.proto.messages import (
     InferChunk,
     InferRequest,
@@ -60,7 +42,6 @@ from quadriga.proto.messages import (
     ModelStatus,
 )
 from quadriga.store.model_names import find_model_name, unknown_model_text
-from quadriga.tasks.budget import Budget
 from quadriga.tasks.predictions import OutputError
 
 Result = TypeVar("Result")
@@ -179,49 +160,28 @@ class Pipeline:
         self._check_known_model(name)
         return self._repository.get(name, version)
 
-    def _apply_timeout(self, request: InferRequest) -> None:
-        """Shorten the time of the request that this thread answers, if the request says so, and check it."""
-        deadline = current_deadline()
-        if deadline is None:
-            return
-        if (value := request.parameters.get("timeout")) is not None:
-            timeout_s = read_timeout_parameter(value)
-            if timeout_s is not None:
-                deadline.shorten(timeout_s, PARAMETER_LIMIT)
-                self._queue.watch(deadline)
-        deadline.check()
-
     def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request, in the caller's thread.
 
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
-        self._apply_timeout(request)
         model = self._admitted_model(request.model, request.version)
-        images = self._image_model(model, request)
-        classifier = row_classifier(model, request)
-        is_tensors = images is None and classifier is None
-        with self._trace(model, images, request) as trace:
+        limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
+        kind = self._kind(model, request)
+        with self._trace(model, kind, request) as trace:
             admission = self._admit(model, request)
-            if images is not None:
-                outputs, results = infer_images(images, request)
-            elif classifier is not None:
-                outputs, results = infer_rows(
-                    model, classifier, request, max_rows=self._settings.max_images
-                )
-            else:
-                outputs, results = infer_tensors(model, request)
+            outputs, results = kind.infer()
             trace.stop()
             results = self._score(model, results)
             check_deadline()  # what nobody waits for is not stored
             stored = self._record(trace.summary(), results, admission)
-            trace.count_success(count_rows(model, request) if is_tensors else len(results))
+            trace.count_success(kind.count(results))
         decorated = decorate_outputs(
             outputs,
             results,
             stored,
-            per_image=not is_tensors,
+            per_image=kind.has_output_per_image,
             with_scores=self._settings.semantic_score_in_parameters,
         )
         return InferResponse(
@@ -247,16 +207,16 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
-        self._apply_timeout(request)
         model = self._admitted_model(request.model, request.version)
-        images = self._image_model(model, request)
-        if images is None:
+        limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
+        kind = self._kind(model, request)
+        if not isinstance(kind, ImageRequest):
             raise InvalidRequest(
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )
-        with self._trace(model, images, request) as trace:
+        with self._trace(model, kind, request) as trace:
             admission = self._admit(model, request)
-            for text, result in trace.timed_steps(stream_image(images, request)):
+            for text, result in trace.timed_steps(stream_image(kind.images, request)):
                 stored = _NOT_STORED
                 if result is not None:  # the last piece, after which a client may not ask again
                     results = self._score(model, [result])
@@ -280,61 +240,28 @@ class Pipeline:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         model = self._admitted_model(request.model, request.version)
-        images = self._image_model(model, request)
-        explain: Callable[[], list[Any]]
-        if (classifier := row_classifier(model, request)) is not None:
-            rows = read_rows_to_explain(
-                model, classifier, request, max_rows=self._settings.max_images
-            )
-            explain = partial(explain_rows, model, classifier, rows)
-        else:
-            options = read_explain_options(model.recognition.task, request)
-            if images is None:
-                raise Unsupported("expected images or rows to explain, got tensors")
-            explain = partial(explain_images, images, request, options)
+        explain = self._kind(model, request).prepare_explanation()
         response = self.infer(request)
         try:
             return response, explain()
         except (RunError, OutputError) as error:
             raise to_protocol_error(model.name, error) from error
 
-    def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
-        """Return what answers the request's images; None where it brings tensors for the graph."""
-        if model.image_predictor is None:
-            return None
-        if isinstance(model.image_predictor, ImageGraph) and wants_raw_tensors(request):
-            return None
+    def _kind(self, model: Model, request: InferRequest) -> RequestKind:
+        """Find out what a request brings; see `request_kind`."""
         recorder = self._recorder_of(model)
-        return ImageModel(
-            predictor=model.image_predictor,
-            max_pixels=self._settings.max_pixels,
-            max_images=self._settings.max_images,
-            budgets=ImageBudgets(
-                Budget(self._settings.max_request_pixels, "pixels"),
-                Budget(self._settings.max_tiles, "tiles"),
-                Budget(self._settings.max_tokens, "new tokens"),
-            ),
-            choose_for_signals=None
-            if recorder is None
-            else partial(recorder.choose_for_signals, model),
-        )
+        choose = None if recorder is None else partial(recorder.choose_for_signals, model)
+        return request_kind(model, request, self._settings, choose)
 
-    def _trace(
-        self, model: Model, images: ImageModel | None, request: InferRequest
-    ) -> RequestTrace:
+    def _trace(self, model: Model, kind: RequestKind, request: InferRequest) -> RequestTrace:
         """Prepare the accounting of a request."""
-        if images is None:
-            protocol, failed_results = request.protocol, partial(failed_tensor_results, request)
-        else:
-            protocol = protocol_of_images(request.protocol)
-            failed_results = partial(failed_image_results, images, request)
         return RequestTrace(
             model,
             request,
-            protocol=protocol,
+            protocol=kind.protocol,
             queue_ns=self._queue.waited.take(),
             recorder=self._recorder_of(model),
-            failed_results=failed_results,
+            failed_results=kind.failed_results,
             team=current_caller().team,
         )
 

@@ -21,15 +21,6 @@ from quadriga.tasks.classification import ACTIONS, RowClassification
 from quadriga.tasks.parameters import ParameterError
 
 
-def row_classifier(model: Model, request: InferRequest) -> RowClassification | None:
-    """Return what classifies the rows of a request; None where it asks for the outputs of the graph."""
-    if model.row_classifier is None:
-        return None
-    parameters = [request.parameters, *(tensor.parameters for tensor in request.inputs)]
-    is_raw = "raw" in [mapping.get("content_type") for mapping in parameters]
-    return None if is_raw else model.row_classifier
-
-
 def infer_rows(
     model: Model, classifier: RowClassification, request: InferRequest, max_rows: int
 ) -> tuple[list[Tensor], list[ImageResult]]:

@@ -149,3 +149,24 @@ def read_timeout_parameter(value: object) -> float | None:
             f"expected parameters.timeout to be a whole number of microseconds from 0, got {value!r:.40}"
         )
     return value / 1e6 if value else None
+
+
+def limit_by_parameter(value: object, watch: Callable[[Deadline], object]) -> None:
+    """Shorten the time of the request that this thread answers by its parameter `timeout`, and check what is left.
+
+    Args:
+        value: Value of the parameter; None where the request has none.
+        watch: Called with the deadline if it was shortened.
+
+    Raises:
+        InvalidRequest: The value is no whole number from 0.
+        DeadlineExceeded: No time is left.
+    """
+    deadline = _current.get()
+    if deadline is None:
+        return
+    timeout_s = None if value is None else read_timeout_parameter(value)
+    if timeout_s is not None:
+        deadline.shorten(timeout_s, PARAMETER_LIMIT)
+        watch(deadline)
+    deadline.check()

@@ -18,6 +18,7 @@ from quadriga.engine.app import Application
 from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.native_runs import NativeRuns
+from quadriga.engine.processes.acceptor import FairAcceptor
 from quadriga.engine.processes.http_protocol import HttpProtocol, with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
@@ -52,10 +53,21 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
+    """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes.
+
+    Args:
+        config: Configuration of uvicorn.
+        states: Where the workers see each other's connections.
+        name: Name of this worker among them.
+    """
 
     tls: RenewedContext | None = None
     handshake_timeout_s = 15.0
+
+    def __init__(self, config: uvicorn.Config, states: ProcessStates, name: str) -> None:
+        super().__init__(config)
+        self._states = states
+        self._name = name
 
     @property
     def tls_options(self) -> dict[str, Any]:
@@ -76,19 +88,34 @@ class _Server(uvicorn.Server):
         return protocol
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections; uvicorn's own would give each handshake a minute."""
-        loop = asyncio.get_running_loop()
+        """Accept connections; uvicorn's own would give each handshake a minute, and take what others should have."""
         await self.lifespan.startup()
-        self.servers = [
-            await loop.create_server(
+        self.servers = [await self._accept_from(listener) for listener in sockets or []]
+        self.started = True
+
+    async def _accept_from(self, listener: socket.socket) -> Any:
+        """Begin to accept connections; return what ends that by its `close`."""
+        loop = asyncio.get_running_loop()
+        if len(self._states.workers) == 1:
+            return await loop.create_server(
                 self.new_connection,
                 sock=listener,
                 backlog=self.config.backlog,
                 **self.tls_options,
             )
-            for listener in sockets or []
-        ]
-        self.started = True
+        return FairAcceptor(
+            listener,
+            lambda connection: loop.connect_accepted_socket(
+                self.new_connection, connection, **self.tls_options
+            ),
+            count=self.count_connections,
+            states=self._states,
+            name=self._name,
+        )
+
+    def count_connections(self) -> int:
+        """Return how many connections this worker has."""
+        return len(self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -130,7 +157,8 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         timeout_graceful_shutdown=max(1, int(task.settings.exit_timeout_s * 0.8)),
         backlog=BACKLOG,
     )
-    server = _Server(config)
+    states, name = ProcessStates(task.processes_fd, task.settings.workers), worker_name(task.number)
+    server = _Server(config, states, name)
     if tls_files is not None:
         tls_files.start()
         server.tls = _tls_context(server, tls_files, protocol)
@@ -139,8 +167,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
-    states, name = ProcessStates(task.processes_fd, task.settings.workers), worker_name(task.number)
-    beating = asyncio.create_task(_beat(states, name))
+    beating = asyncio.create_task(_beat(server, states, name))
     # Where another worker answers, this one takes no requests before it can answer them.
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
@@ -187,10 +214,11 @@ def _tls_context(
     return RenewedContext.of(lambda: files.context, admit)
 
 
-async def _beat(states: ProcessStates, name: str) -> None:
-    """Show the supervisor that the event loop runs."""
+async def _beat(server: _Server, states: ProcessStates, name: str) -> None:
+    """Show the supervisor that the event loop runs, and the other workers how many connections this one has."""
     while True:
         states.beat(name)
+        states.set_connections(name, server.count_connections())
         await asyncio.sleep(BEAT_INTERVAL_S)
 
 

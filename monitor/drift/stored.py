@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.changed_images import choose_images
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.identifiers import identifier_reason
@@ -122,9 +121,7 @@ def compare_stored(
         slices=_slices(sides, moved[:MAX_MOVED], parameters, settings),
         unlike=unlike[:MAX_UNLIKE],
         unlike_share=similarity.unlike_share,
-        changed=images.changed(
-            choose_images(*sides, alarms_in_reading_order(report.signals)), unlike
-        ),
+        changed=images.changed(*sides, alarms_in_reading_order(report.signals), unlike=unlike),
         provenance=provenance(started),
     )
 

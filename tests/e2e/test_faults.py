@@ -108,6 +108,26 @@ def test_a_worker_started_again_on_a_full_disk_heals_by_itself(disk, shape):
         server.store("shapes-classifier", shape[0])
 
 
+def test_an_archive_that_finds_no_room_is_loaded_once_there_is_some(disk, tmp_path):
+    models, data = tmp_path / "models", tmp_path / "data"
+    models.mkdir()
+    data.mkdir()
+    shutil.make_archive(str(models / "packed"), "zip", MODEL)
+    (disk.folder / "archives").mkdir()
+    (data / "archives").symlink_to(disk.folder / "archives")
+    disk.fill()
+    server = ServerProcess(data, models)
+    server.start(ready=False)
+    try:
+        reason = "cannot load the models yet: No space left on device"
+        server.wait_until(lambda: reason in str(process(server, "worker 0")["reason"]))
+        disk.free()
+        server.wait_until(lambda: is_ready(server))
+        assert server.call("GET", "/v2/models/packed/ready")[0] == 200
+    finally:
+        assert server.stop() == 0
+
+
 def test_a_stopped_worker_is_replaced_while_others_go_on(data, shape):
     flags = ("--workers", "2", "--hang-timeout-s", "3")
     with ServerProcess(data, MODEL, *flags) as server:

@@ -1,0 +1,180 @@
+"""Three kinds of requests to a model, answered in the same way: images, rows of features, and tensors of the graph."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from quadriga.engine.explanation import explain_images, read_explain_options
+from quadriga.engine.image_graph import ImageGraph
+from quadriga.engine.image_inference import (
+    ImageBudgets,
+    ImageModel,
+    failed_image_results,
+    infer_images,
+)
+from quadriga.engine.model import Model
+from quadriga.engine.recording import ImageResult
+from quadriga.engine.row_explanation import explain_rows, read_rows_to_explain
+from quadriga.engine.row_inference import infer_rows
+from quadriga.engine.settings import Settings
+from quadriga.engine.tensor_inference import count_rows, failed_tensor_results, infer_tensors
+from quadriga.proto.chariot import protocol_of_images
+from quadriga.proto.errors import Unsupported
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.budget import Budget
+from quadriga.tasks.classification import RowClassification
+
+Answer = tuple[list[Tensor], list[ImageResult]]
+"""Outputs for the client; and one result for each inference, to be stored."""
+
+Explain = Callable[[], list[Any]]
+"""Explains a prediction of each image or row of a request that was answered."""
+
+
+class ImageRequest(msgspec.Struct, frozen=True):
+    """A request with images, for a model whose inputs are images."""
+
+    images: ImageModel
+    request: InferRequest
+
+    has_output_per_image = True
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol, as it is stored."""
+        return protocol_of_images(self.request.protocol)
+
+    def infer(self) -> Answer:
+        """Answer the request; see `infer_images`."""
+        return infer_images(self.images, self.request)
+
+    def failed_results(self) -> list[ImageResult]:
+        """Return what can be stored if the model fails to answer."""
+        return failed_image_results(self.images, self.request)
+
+    def count(self, results: Sequence[ImageResult]) -> int:
+        """Count the images that were answered."""
+        return len(results)
+
+    def prepare_explanation(self) -> Explain:
+        """Refuse what cannot be explained before the model runs; return what explains the rest."""
+        options = read_explain_options(self.images.predictor.task, self.request)
+        return partial(explain_images, self.images, self.request, options)
+
+
+class RowRequest(msgspec.Struct, frozen=True):
+    """A request with the graph's own inputs, for a classifier that answers with labels of each row."""
+
+    model: Model
+    classifier: RowClassification
+    request: InferRequest
+    max_rows: int
+
+    has_output_per_image = True
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol, as it is stored."""
+        return self.request.protocol
+
+    def infer(self) -> Answer:
+        """Answer the request; see `infer_rows`."""
+        return infer_rows(self.model, self.classifier, self.request, max_rows=self.max_rows)
+
+    def failed_results(self) -> list[ImageResult]:
+        """Return what can be stored if the model fails to answer."""
+        return failed_tensor_results(self.request)
+
+    def count(self, results: Sequence[ImageResult]) -> int:
+        """Count the rows that were answered."""
+        return len(results)
+
+    def prepare_explanation(self) -> Explain:
+        """Refuse what cannot be explained before the model runs; return what explains the rest."""
+        rows = read_rows_to_explain(
+            self.model, self.classifier, self.request, max_rows=self.max_rows
+        )
+        return partial(explain_rows, self.model, self.classifier, rows)
+
+
+class TensorRequest(msgspec.Struct, frozen=True):
+    """A request with tensors for the graph, which is answered with the graph's outputs."""
+
+    model: Model
+    request: InferRequest
+
+    has_output_per_image = False
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol, as it is stored."""
+        return self.request.protocol
+
+    def infer(self) -> Answer:
+        """Answer the request; see `infer_tensors`."""
+        return infer_tensors(self.model, self.request)
+
+    def failed_results(self) -> list[ImageResult]:
+        """Return what can be stored if the model fails to answer."""
+        return failed_tensor_results(self.request)
+
+    def count(self, _: Sequence[ImageResult]) -> int:
+        """Count the rows that were answered, all of which are one result."""
+        return count_rows(self.model, self.request)
+
+    def prepare_explanation(self) -> Explain:
+        """Raise `Unsupported`: outputs of a graph are no predictions."""
+        read_explain_options(self.model.recognition.task, self.request)
+        raise Unsupported("expected images or rows to explain, got tensors")
+
+
+RequestKind = ImageRequest | RowRequest | TensorRequest
+
+
+def request_kind(
+    model: Model,
+    request: InferRequest,
+    settings: Settings,
+    choose_for_signals: Callable[[int], Collection[int]] | None,
+) -> RequestKind:
+    """Find out what a request brings: images or rows for the model, or tensors for its graph.
+
+    Args:
+        model: The model that answers.
+        request: The request.
+        settings: Settings with the limits of a request.
+        choose_for_signals: Chooses, among so many images, those whose signals are wanted; None chooses none.
+    """
+    predictor, classifier = model.image_predictor, model.row_classifier
+    if predictor is not None:
+        if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
+            return TensorRequest(model, request)
+        budgets = ImageBudgets(
+            Budget(settings.max_request_pixels, "pixels"),
+            Budget(settings.max_tiles, "tiles"),
+            Budget(settings.max_tokens, "new tokens"),
+        )
+        images = ImageModel(
+            predictor,
+            max_pixels=settings.max_pixels,
+            max_images=settings.max_images,
+            budgets=budgets,
+            choose_for_signals=choose_for_signals,
+        )
+        return ImageRequest(images, request)
+    if classifier is not None and not _is_raw(request):
+        return RowRequest(model, classifier, request, max_rows=settings.max_images)
+    return TensorRequest(model, request)
+
+
+def _is_raw(request: InferRequest) -> bool:
+    """Check whether a request asks for the outputs of the graph."""
+    parameters = [request.parameters, *(tensor.parameters for tensor in request.inputs)]
+    return "raw" in [mapping.get("content_type") for mapping in parameters]
+
+
+def _has_bytes(request: InferRequest) -> bool:
+    """Check for inputs that no graph of images takes: with numbers beside them, the error names the number."""
+    return any(tensor.datatype == "BYTES" for tensor in request.inputs)

@@ -7,7 +7,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.proto.access import Gate, set_current_caller
+from quadriga.proto.access import ANYBODY, Gate, set_current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
 from quadriga.proto.errors import Forbidden, ProtocolError
@@ -82,7 +82,8 @@ class AsgiFront:
         caller = self._gate.identify(self._reader(method, headers, scope["scheme"]))
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
-        if caller.rights and (extensions := scope.get("extensions")) is not None:
+        extensions = scope.get("extensions")
+        if caller.rights and caller is not ANYBODY and extensions is not None:
             extensions[CALLER_EXTENSION] = {}
         match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model

@@ -80,7 +80,7 @@ LEFT_EXTENSION = "quadriga.left"
 
 
 CALLER_EXTENSION = "quadriga.caller"
-"""Extension of a scope: there if the request came with a key that counts, or needs none."""
+"""Extension of a scope: there if the request came with a key, token or session that counts."""
 
 
 async def send_body(

@@ -24,7 +24,7 @@ AS_ADMIN = (("authorization", f"Bearer {KEY}"),)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     data = tmp_path_factory.mktemp("arrival") / "data"
-    flags = ("--grpc-port", "0", "--body-timeout-s", "0.5", "--max-connections", "200")
+    flags = ("--grpc-port", "0", "--body-timeout-s", "1.5", "--max-connections", "200")
     server = ServerProcess(data, SAMPLE_MODELS, *flags, "--no-model-control")
     server.environment["QUADRIGA_ADMIN_KEY"] = KEY
     with server:
@@ -77,8 +77,8 @@ def test_a_message_has_a_time_to_arrive(server, silent, method, key):
     with Client(server.grpc) as client:
         began_s = time.monotonic()
         code, details = outcome(open_silently(client, method, silent, key))
-        assert (code, time.monotonic() - began_s > 0.4) == ("DEADLINE_EXCEEDED", True)
-        assert "a whole message within 0.5 s" in details
+        assert (code, time.monotonic() - began_s > 1.4) == ("DEADLINE_EXCEEDED", True)
+        assert "a whole message within 1.5 s" in details
     assert metric(server, "bodies_late_total") == late + 1
 
 
@@ -134,7 +134,7 @@ def test_silent_streams_keep_their_places_until_others_need_them(server, silent)
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(server.grpc)) for _ in range(4)]
         calls = [open_silently(clients[number % 4], stream, silent) for number in range(150)]
-        time.sleep(1)  # twice the time of a message
+        time.sleep(2.5)  # more than the time of a message
         assert not any(call.done() for call in calls)
         for number in range(10):
             rpc = clients[number % 4].channel.unary_unary(f"/{SERVICE}/ServerMetadata")
@@ -146,13 +146,13 @@ def test_silent_streams_keep_their_places_until_others_need_them(server, silent)
             call.cancel()
 
 
-def test_a_call_counts_for_its_key_before_its_message(server, silent):
+@pytest.mark.parametrize("method", [f"/{SERVICE}/ModelInfer", REFLECTION])
+def test_a_call_counts_for_its_key_before_its_message(server, silent, method):
     created = quadriga(
-        "keys", "create", "--name", "narrow", "--role", "infer", "--limit", "concurrency=2",
+        "keys", "create", "--name", "narrow", "--role", "infer", "--limit", "concurrency=1",
         "--data", server.data,
     )  # fmt: skip
     key = (("x-api-key", created.stdout.split()[0]),)
-    methods = [f"/{SERVICE}/ModelInfer", REFLECTION]
     with Client(server.grpc) as client:
         ask = client.channel.unary_unary(f"/{SERVICE}/ServerMetadata")
 
@@ -164,7 +164,11 @@ def test_a_call_counts_for_its_key_before_its_message(server, silent):
             return "OK"
 
         server.wait_until(lambda: code() == "OK")
-        calls = [open_silently(client, method, silent, key) for method in methods]
-        server.wait_until(lambda: code() == "RESOURCE_EXHAUSTED", timeout_s=5)
-        assert [outcome(call)[0] for call in calls] == ["DEADLINE_EXCEEDED"] * 2
+        time.sleep(0.3)  # the end of a call counts a moment after its answer
+        call = open_silently(client, method, silent, key)
+        codes = []
+        while not call.done():
+            codes.append(code())
+        assert "RESOURCE_EXHAUSTED" in codes
+        assert outcome(call)[0] == "DEADLINE_EXCEEDED"
         server.wait_until(lambda: code() == "OK")

@@ -2,8 +2,8 @@
 
 The store has the records of `bench/store_queries.py`, each of one of `--teams` teams, of which every one has as many.
 It is made once, in a folder that is kept. Three readers are asked for the newest 50 matches: without a scope, with one
-that admits all models, which finds the same, and with that of one team. The last has to pass over the matches of other
-teams to fill its page. CPU is that of the middle repetition.
+that admits all models, which finds the same, and with that of one team. The last reads its own part of the indexes of
+metadata and labels, and that of its models otherwise. CPU is that of the middle repetition.
 """
 
 import argparse

@@ -7,11 +7,11 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.proto.access import Gate, set_current_caller
+from quadriga.proto.access import ANYBODY, Gate, set_current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
 from quadriga.proto.errors import Forbidden, ProtocolError
-from quadriga.proto.http import error_request_id, error_response, send_body
+from quadriga.proto.http import CALLER_EXTENSION, error_request_id, error_response, send_body
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Match
 from quadriga.proto.quota import UNKNOWN_SIZE, Quota
@@ -70,7 +70,7 @@ class AsgiFront:
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
         try:
-            self._rules.check(method, path, headers)
+            self._rules.check(method, path, headers, scheme=scope["scheme"])
         except Forbidden as error:
             await send_body(send, *error_response(error))
             return
@@ -79,9 +79,12 @@ class AsgiFront:
             if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
                 await send_body(send, 204, b"", answer)
                 return
-        caller = self._gate.identify(self._reader(method, headers))
+        caller = self._gate.identify(self._reader(method, headers, scope["scheme"]))
         set_current_caller(caller)  # each request has a task of its own
         request.caller = caller
+        extensions = scope.get("extensions")
+        if caller.rights and caller is not ANYBODY and extensions is not None:
+            extensions[CALLER_EXTENSION] = {}
         match = self._protocols.match(path, method)
         if path != full_path:  # the prefix may name the model
             match = self._protocols.match(full_path, method) or match
@@ -109,10 +112,10 @@ class AsgiFront:
             quota.end()
 
     def _reader(
-        self, method: str, headers: Mapping[bytes, bytes]
+        self, method: str, headers: Mapping[bytes, bytes], scheme: str
     ) -> Callable[[bytes], bytes | None]:
         """Return what reads the headers for the gate: without cookies that the browser may have added by itself."""
-        if b"cookie" in headers and not self._rules.may_use_session(method, headers):
+        if b"cookie" in headers and not self._rules.may_use_session(method, headers, scheme):
             return without_cookies(headers)
         return headers.get
 

@@ -30,6 +30,7 @@ _OF_REQUESTS = {
     "bodies_late_total": "Requests refused as their bodies did not arrive in time.",
     "models_refused": "Versions of models that are refused as they ended their process too often.",
     "connections_refused_total": "Connections refused as there were too many.",
+    "connections_displaced_total": "Idle connections, and gRPC calls without their message, ended as others needed their places.",
     "queries_waiting": "Searches of the store that wait for a thread of this worker.",
     "queries_refused_total": "Searches of the store refused as too many waited.",
     "jobs_waiting": "Submitted jobs that wait or run.",

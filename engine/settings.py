@@ -130,7 +130,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             pattern=r"^(https?://[^/?#\s]+(/[^?#\s]*)?)?$",
-            description="URL at which people reach this server, for signed URLs of images; default: the one in the request.",
+            description="URL at which people reach this server, for signed URLs of images and as the origin of its own pages; default: the one in the request.",
         ),
     ] = ""
     trusted_proxies: Annotated[
@@ -384,7 +384,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=3600,
-            description="Seconds within which the body of a request must arrive, besides those that its size adds.",
+            description="Seconds within which the body of a request must arrive, besides those that its size adds, or the message of a gRPC call.",
         ),
     ] = 30.0
     body_bytes_per_s: Annotated[
@@ -398,7 +398,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            description="HTTP connections of a worker, and gRPC connections and calls; more are refused. Fewer if the limit of open files is low.",
+            description="HTTP connections of a worker, and gRPC connections and calls; more are refused, but a new HTTP connection takes the place of an idle one. Fewer if the limit of open files is low.",
         ),
     ] = 1000
     bulk_folder: Annotated[

@@ -1,7 +1,8 @@
 """What each RPC needs, and the interceptor that admits the callers of all of them, health and reflection included."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from inspect import isasyncgenfunction
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,8 +16,17 @@ from quadriga.proto.access import (
     set_current_caller,
     set_identification,
 )
-from quadriga.proto.audit import REFUSAL_CODES, Audit, Notes, Visit, is_audited, set_notes
-from quadriga.proto.errors import LimitReached, Overloaded, ProtocolError
+from quadriga.proto.audit import (
+    REFUSAL_CODES,
+    Audit,
+    Notes,
+    Visit,
+    current_notes,
+    is_audited,
+    set_notes,
+)
+from quadriga.proto.errors import InvalidRequest, LimitReached, Overloaded, ProtocolError
+from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
 
@@ -56,11 +66,15 @@ NEEDS: dict[str, Need] = {
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses calls whose caller has not what the RPC needs, before their message is read, and writes the audit log."""
+    """Refuses calls whose caller has not what the RPC needs, before their message is read, and writes the audit log.
 
-    def __init__(self, gate: Gate, audit: Audit) -> None:
+    A call counts for its key from then on, whenever its message arrives, which has a limited time.
+    """
+
+    def __init__(self, gate: Gate, audit: Audit, arrivals: Arrivals) -> None:
         self._gate = gate
         self._audit = audit
+        self._arrivals = arrivals
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -74,12 +88,18 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         caller = identify()
         method = handler_call_details.method
         need = NEEDS.get(method, "admin")
-        call = _Call(self._audit, caller, method, metadata.get("x-request-id"))
-        quota = None if need == "nothing" else caller.quota
+        call = _Call(
+            self._audit,
+            self._arrivals,
+            caller=caller,
+            method=method,
+            need=need,
+            request_id=metadata.get("x-request-id"),
+        )
         try:
             admit(caller, need)
-            if quota is not None:
-                quota.check()
+            if call.quota is not None:
+                call.quota.check()
             if is_audited(need, "RPC"):
                 self._audit.check()
         except ProtocolError as error:
@@ -87,62 +107,109 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         set_current_caller(caller)
         set_identification(identify)
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        if need in ("nothing", "key"):  # nothing within them is refused, and they are short
-            if quota is not None:
-                try:
-                    quota.begin()
-                except ProtocolError as error:
-                    return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
-                quota.end()
-            return handler
-        form = "unary_unary" if handler.unary_unary else "stream_stream"
-        watched = partial(call.watch, getattr(handler, form), audited=is_audited(need, "RPC"))
-        return handler._replace(**{form: watched})
+        return None if handler is None else call.watched(handler)
 
 
 class _Call:
     """One call on its way to its line in the audit log."""
 
-    def __init__(self, audit: Audit, caller: Caller, method: str, request_id: bytes | None) -> None:
+    def __init__(
+        self,
+        audit: Audit,
+        arrivals: Arrivals,
+        *,
+        caller: Caller,
+        method: str,
+        need: Need,
+        request_id: bytes | None,
+    ) -> None:
         self._audit = audit
+        self._arrivals = arrivals
         self._caller = caller
         self._method = method
+        self._is_audited = is_audited(need, "RPC")
         self._request_id = request_id
+        self._respond: Callable[[Any], Awaitable[Any]]
+        self.quota = None if need == "nothing" else caller.quota
+
+    def watched(self, handler: Any) -> Any:
+        """Return a handler as one that reads the messages of the call by itself."""
+        codec = handler.request_deserializer, handler.response_serializer
+        if answer := handler.unary_unary or handler.unary_stream:
+            self._respond = partial(self._answer_message, answer)
+        elif isasyncgenfunction(handler.stream_stream):
+            self._respond = partial(self._answer_messages, handler.stream_stream)
+        else:
+            self._respond = partial(handler.stream_stream, None)
+        if handler.unary_unary:
+            return grpc.stream_unary_rpc_method_handler(self._watch, *codec)
+        return grpc.stream_stream_rpc_method_handler(self._watch, *codec)
 
     async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
         """Refuse the call."""
         notes = Notes(request_id=error_request_id(self._request_id))
         self._end(context, error.grpc_code, notes, is_audited=False)
-        context.set_trailing_metadata((*error_metadata(error), ("x-request-id", notes.request_id)))
-        await context.abort(grpc.StatusCode[error.grpc_code], str(error))
+        await self._abort(error, notes, context)
 
-    async def watch(
-        self, answer: Callable[..., Awaitable[Any]], request: Any, context: Any, *, audited: bool
-    ) -> Any:
+    async def _watch(self, _: object, context: Any) -> Any:
         """Answer the call; its line is written before the answer is sent."""
         notes = Notes()
         set_notes(notes)
-        if audited:
+        if self._is_audited:
             notes.request_id = error_request_id(self._request_id)
             context.set_trailing_metadata((("x-request-id", notes.request_id),))
-        quota = self._caller.quota
+        if self.quota is not None:
+            try:
+                self.quota.begin()
+            except ProtocolError as error:
+                await self.refuse(error, None, context)
         try:
-            if quota is not None:
-                quota.begin(len(request) if isinstance(request, bytes) else 0)
-        except ProtocolError as error:
-            await self.refuse(error, request, context)
-        try:
-            response = await answer(request, context)
+            response = await self._respond(context)
         except BaseException:
-            self._end(context, notes.grpc_code or "no answer", notes, is_audited=audited)
+            self._end(context, notes.grpc_code or "no answer", notes, is_audited=self._is_audited)
             raise
         finally:
-            if quota is not None:
-                quota.end()
-        self._end(context, "OK", notes, is_audited=audited)
+            if self.quota is not None:
+                self.quota.end()
+        self._end(context, "OK", notes, is_audited=self._is_audited)
         return response
+
+    async def _answer_message(
+        self, answer: Callable[[Any, Any], Awaitable[Any]], context: Any
+    ) -> Any:
+        """Answer the only message of the call."""
+        try:
+            message = await self._arrivals.read(context)
+            if message is grpc.aio.EOF:
+                raise InvalidRequest("expected a message, got the end of the call")
+            if self.quota is not None and isinstance(message, bytes):
+                self.quota.take_bytes(len(message))
+        except ProtocolError as error:
+            await self._abort(error, current_notes(), context)
+            raise AssertionError from error  # it has raised
+        return await answer(message, context)
+
+    async def _answer_messages(
+        self, answer: Callable[[Any, Any], AsyncIterator[Any]], context: Any
+    ) -> None:
+        """Answer the messages of the call one after the other."""
+
+        async def messages() -> AsyncIterator[Any]:
+            while (message := await self._arrivals.read(context)) is not grpc.aio.EOF:
+                yield message
+
+        try:
+            async for response in answer(messages(), context):
+                await context.write(response)
+        except ProtocolError as error:
+            await self._abort(error, current_notes(), context)
+
+    async def _abort(self, error: ProtocolError, notes: Notes, context: Any) -> None:
+        """End the call with an error; raises what grpc ends handlers by."""
+        notes.request_id = notes.request_id or error_request_id(self._request_id)
+        notes.grpc_code = error.grpc_code
+        context.set_trailing_metadata((*error_metadata(error), ("x-request-id", notes.request_id)))
+        await context.abort(grpc.StatusCode[error.grpc_code], str(error))
 
     def _end(self, context: Any, status: str, notes: Notes, *, is_audited: bool) -> None:
         if notes.refusals:

@@ -18,6 +18,7 @@ from quadriga.proto.access import Gate, OpenGate, admit, current_caller
 from quadriga.proto.audit import Audit, NoAudit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
+from quadriga.proto.grpc_arrival import MAX_STRANGERS, Arrivals
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
@@ -27,16 +28,20 @@ from quadriga.proto.messages import Serving
 WATCH_INTERVAL_S = 0.1
 """Seconds between two checks of a watched state."""
 
-MAX_STRANGERS = 64
-"""Watches of callers without a key at a time: each holds one of the calls that all have."""
+IDLE_TIMEOUT_S = 75.0
+"""Seconds after which a connection without calls is closed, as over HTTP; clients open another by themselves."""
+
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
+"""Seconds between two signs of life that a client with calls is asked for, and that each may take."""
 
 
 class GrpcServer:
     """Accepts connections on a port shared with the other workers.
 
     Requests larger than `max_message_bytes` and more than `max_connections` calls at once are refused with
-    RESOURCE_EXHAUSTED; responses have no limit. grpc offers no limit of the time or the bytes of messages that are
-    still arriving: what arrived is counted by the intake.
+    RESOURCE_EXHAUSTED; responses have no limit. Connections are closed that do not begin to speak in
+    `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client is gone without a word. grpc offers no limit
+    of the bytes of messages that are still arriving: what arrived is counted by the intake, which has their time, too.
     """
 
     def __init__(
@@ -51,14 +56,17 @@ class GrpcServer:
         request_timeout_s: float = math.inf,
         max_connection_age_s: float = 0.0,
         handshake_timeout_s: float = 15.0,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
         gate: Gate | None = None,
         audit: Audit | None = None,
     ) -> None:
+        arrivals = Arrivals(intake, max_connections)
         self._service = GrpcService(
             serving,
             server_version,
             stream_form,
             intake=intake,
+            arrivals=arrivals,
             request_timeout_s=request_timeout_s,
         )
         self._health = Health(serving)
@@ -69,11 +77,14 @@ class GrpcServer:
             "grpc.max_concurrent_streams": max_connections,
             "grpc.max_allowed_incoming_connections": max_connections,
             "grpc.server_handshake_timeout_ms": math.ceil(handshake_timeout_s * 1000),
+            "grpc.max_connection_idle_ms": math.ceil(idle_timeout_s * 1000),
+            "grpc.keepalive_time_ms": KEEPALIVE_S * 1000,
+            "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_S * 1000,
         }
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
         self._server: Any = grpc.aio.server(
-            interceptors=[AccessInterceptor(gate or OpenGate(), audit or NoAudit())],
+            interceptors=[AccessInterceptor(gate or OpenGate(), audit or NoAudit(), arrivals)],
             options=list(options.items()),
             maximum_concurrent_rpcs=max_connections,
         )

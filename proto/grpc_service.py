@@ -36,6 +36,7 @@ from quadriga.proto.errors import (
     translate_recursion_error,
 )
 from quadriga.proto.grpc_access import error_metadata
+from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -89,11 +90,13 @@ class GrpcService:
         stream_form: StreamForm = "triton",
         *,
         intake: Intake | None = None,
+        arrivals: Arrivals | None = None,
         request_timeout_s: float = math.inf,
     ) -> None:
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._intake = intake or Intake()
+        self._arrivals = arrivals or Arrivals(self._intake, 1000)
         self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
@@ -168,16 +171,16 @@ class GrpcService:
         is_first = True
         try:
             while True:
-                reading = asyncio.ensure_future(context.read())
+                reading = asyncio.ensure_future(self._arrivals.read(context, is_limited=False))
                 await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
                 if not reading.done():
                     await _abort(context, ModelNotReady(SHUTTING_DOWN))
-                body = reading.result()
-                if body is grpc.aio.EOF:
-                    return
                 try:
+                    body = reading.result()
+                    if body is grpc.aio.EOF:
+                        return
                     admit(caller := identify_again(), "infer")
-                except ProtocolError as error:  # the key has ended since the stream began
+                except ProtocolError as error:  # the key has ended, or another call needs the place
                     await _abort(context, error)
                 quota = caller.quota
                 try:

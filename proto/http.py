@@ -75,6 +75,14 @@ BODY_EXTENSION = "quadriga.body"
 """Extension of a scope: returns the body if all of it has arrived and none was received, else None."""
 
 
+LEFT_EXTENSION = "quadriga.left"
+"""Extension of a scope: there once the client has left before the end of its body."""
+
+
+CALLER_EXTENSION = "quadriga.caller"
+"""Extension of a scope: there if the request came with a key, token or session that counts."""
+
+
 async def send_body(
     send: Send,
     status: int,

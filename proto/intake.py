@@ -13,7 +13,7 @@ from litestar.types import Receive, Scope
 from litestar.types.asgi_types import HTTPReceiveMessage
 
 from quadriga.proto.errors import IntakeFull, TooSlow
-from quadriga.proto.http import BODY_EXTENSION
+from quadriga.proto.http import BODY_EXTENSION, LEFT_EXTENSION
 
 
 class Intake:
@@ -38,6 +38,7 @@ class Intake:
         self.refused_bodies = 0
         self.late_bodies = 0
         self.refused_connections = 0
+        self.displaced = 0
 
     def counters(self) -> dict[str, int]:
         """Return what is held and what was refused, for metrics; names that end in `_total` only rise."""
@@ -46,6 +47,7 @@ class Intake:
             "bodies_refused_total": self.refused_bodies,
             "bodies_late_total": self.late_bodies,
             "connections_refused_total": self.refused_connections,
+            "connections_displaced_total": self.displaced,
         }
 
     @contextmanager
@@ -110,6 +112,8 @@ class _Body:
         message = await self._next_in_time()
         if message["type"] != "http.request":
             self._complete = True
+            if (extensions := self._scope.get("extensions")) is not None:
+                extensions[LEFT_EXTENSION] = {}
             return message
         size = len(message["body"])
         self._intake.take(size)

@@ -37,6 +37,9 @@ class Quota(Protocol):
     def add_message(self, body_bytes: int) -> None:
         """Count a further request within one that has begun, as in a stream; raises as `begin`."""
 
+    def take_bytes(self, count: int) -> None:
+        """Count the bytes of a message that came after its request had begun; raises as `begin`."""
+
     def add_bytes(self, count: int) -> None:
         """Count bytes of a body that arrived without being announced."""
 

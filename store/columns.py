@@ -12,11 +12,13 @@ import sqlalchemy as sa
 
 from quadriga.store.database import execute, execute_in
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.catalog import Catalog, label_names
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import REJECTED, ModelReference, StoredInference
 from quadriga.store.rollups import minute_of
 from quadriga.store.rows import models_by_id
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
+from quadriga.store.scope import Scope
 
 PAGE_SIZE = 1000
 """Inferences that one query names."""
@@ -125,7 +127,7 @@ def label_counts(reader: InferenceReader, ids: Collection[int]) -> dict[str, int
     """Return how many predictions of some inferences have each label, in the order of the labels."""
     counts: Counter[str] = Counter()
     with reader.snapshot() as connection:
-        names = _label_names(connection)
+        names = _label_names(connection, reader.scope)
         for label_id, count in execute_in(connection, _LABEL_COUNTS, ids):
             counts[names[label_id]] += count
     return dict(sorted(counts.items()))
@@ -146,7 +148,7 @@ def labelled_ids(
     count that no other of the same inference surpasses in score.
     """
     with reader.snapshot() as connection:
-        names = _label_names(connection)
+        names = _label_names(connection, reader.scope)
         counted: set[int] = set()
         bounds = (model, minute_of(start_id), minute_of(end_id))
         for (labels,) in execute(connection, _ROLLUP_LABELS, bounds):
@@ -162,11 +164,13 @@ def source_values(
     """Return the indexed values of a metadata key among inferences from start to end."""
     values: list[MetadataValue] = []
     with reader.snapshot() as connection:
-        text = "SELECT id, type FROM meta_key WHERE path = ?"
-        types: Iterable[Any] = execute(connection, text, (key,))
-        for key_id, type_ in list(types):
-            if type_ in (KeyType.OTHER, KeyType.CELL):
-                continue
+        catalog = Catalog(connection, reader.scope, [key])
+        keys = [
+            (type_, key_id)
+            for type_ in (KeyType.NUM, KeyType.STR, KeyType.BOOL)
+            for key_id in catalog.key_ids(key, type_)
+        ]
+        for type_, key_id in keys:
             table = "meta_str" if type_ == KeyType.STR else "meta_num"
             rows = execute(
                 connection,
@@ -204,6 +208,6 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
     }
 
 
-def _label_names(connection: sa.Connection) -> dict[int, str]:
-    rows: Iterable[Any] = execute(connection, "SELECT id, name FROM label")
-    return {label_id: name[:INDEXED_CHARACTERS] for label_id, name in rows}
+def _label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
+    names = label_names(connection, scope).items()
+    return {label_id: name[:INDEXED_CHARACTERS] for label_id, name in names}

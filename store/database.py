@@ -41,7 +41,7 @@ _CHANGED = "0A000"
 """SQLSTATE of a cached plan whose columns changed their types; a new connection plans anew."""
 
 _TOO_LARGE = "54000"  # SQLSTATE of a value too large for an index; PostgreSQL calls it operational
-REVISION = "2027.05"  # last migration, whose tables this code reads and writes
+REVISION = "2027.06"  # last migration, whose tables this code reads and writes
 _AT_ONCE = 1000  # values bound by one statement of `execute_in`
 
 
@@ -111,6 +111,22 @@ def execute_in(
         )
         if result.returns_rows:
             rows += result
+    return rows
+
+
+def fetch_in(
+    connection: sa.Connection,
+    statement: str,
+    values: Collection[Any],
+    leading_values: Sequence[Any] = (),
+) -> list[tuple[Any, ...]]:
+    """Return all rows of SQL with `({})`, as `execute_in`, within a snapshot, as `fetch_all`."""
+    rows: list[tuple[Any, ...]] = []
+    remaining = list(values)
+    for start in range(0, len(remaining), _AT_ONCE):
+        chunk = remaining[start : start + _AT_ONCE]
+        text = statement.format(placeholders(chunk))
+        rows += fetch_all(connection, text, (*leading_values, *chunk))
     return rows
 
 

@@ -32,10 +32,13 @@ from quadriga.store.schema import (
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task", "team"),
-    "label": ("name",),
-    "meta_key": ("path", "type"),
+    "label": ("name", "team"),
+    "meta_key": ("path", "type", "team"),
 }
-"""Tables that assign an id to a name, and the columns that make up the name."""
+"""Tables that assign an id to a name of a team, and the columns that make up the name, the team at the end."""
+
+_MAX_CACHED = 500_000
+"""Names that are kept in memory when those of another team are read."""
 
 
 class InferenceRow(NamedTuple):
@@ -119,7 +122,7 @@ _PREDICTIONS = msgspec.json.Decoder(list[LabelScore])
 
 
 class NameIds:
-    """Cache of the ids of models, labels and metadata keys, which assigns ids to new names.
+    """Cache of the ids of models, labels and metadata keys of each team, which assigns ids to new names.
 
     To be created again after a transaction that failed.
     """
@@ -127,13 +130,21 @@ class NameIds:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self.is_sqlite = connection.dialect.name == "sqlite"
-        self._has_all_paths = False
-        self._ids = {table: self._read(table) for table in _NAMES}
+        self._ids: dict[tuple[str, str], dict[tuple[Any, ...], int]] = {}
+        self._full_teams: set[str] = set()
 
-    def _read(self, table: str) -> dict[tuple[Any, ...], int]:
-        columns = ", ".join(_NAMES[table])
-        rows = execute(self._connection, f"SELECT id, {columns} FROM {table}")
-        return {(*name,): int(id_) for id_, *name in rows}
+    def _of_team(self, table: str, team: str) -> dict[tuple[Any, ...], int]:
+        """Return the ids of a team by name, without the team."""
+        cached = self._ids.get((table, team))
+        if cached is not None:
+            return cached
+        if sum(map(len, self._ids.values())) > _MAX_CACHED:
+            self._ids.clear()
+        *columns, _ = _NAMES[table]
+        statement = f"SELECT id, {', '.join(columns)} FROM {table} WHERE team = ?"
+        rows = execute(self._connection, statement, (team,))
+        ids = self._ids[table, team] = {(*name,): int(id_) for id_, *name in rows}
+        return ids
 
     @contextmanager
     def transaction(
@@ -157,25 +168,37 @@ class NameIds:
         by_path = flat_json(paths)
         return None if self.is_sqlite and by_path == metadata_json else by_path
 
-    def key(self, path: str, type_: KeyType) -> int | None:
-        """Return the id of a metadata key, assigning one if needed; None if its path is not indexed."""
-        cached = self._ids["meta_key"].get((path, type_))
+    def key(self, path: str, type_: KeyType, team: str) -> int | None:
+        """Return the id of a metadata key, assigning one if needed; None if the team's path is not indexed."""
+        cached = self._of_team("meta_key", team).get((path, type_))
         if cached is not None:
             return cached
-        if not self._has_all_paths:
-            if not self.is_sqlite:  # another server may add the last allowed key at the same time
-                execute(self._connection, "SELECT pg_advisory_xact_lock(?)", (_KEYS_LOCK,))
-            key_count = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
-            if key_count < MAX_KEYS:
-                return self.id("meta_key", path, type_)
-            self._ids["meta_key"] = self._read("meta_key")
-            self._has_all_paths = True
-        is_indexed = any((path, key_type) in self._ids["meta_key"] for key_type in KeyType)
-        return self.id("meta_key", path, type_) if is_indexed else None
+        if not self._is_full(team):
+            return self.id("meta_key", path, type_, team)
+        ids = self._of_team("meta_key", team)
+        is_indexed = any((path, key_type) in ids for key_type in KeyType)
+        return self.id("meta_key", path, type_, team) if is_indexed else None
+
+    def _is_full(self, team: str) -> bool:
+        """Check whether a team may have no further paths; then readers see that in the transaction's state too."""
+        if team in self._full_teams:
+            return True
+        if not self.is_sqlite:  # another server may add the last allowed key at the same time
+            execute(self._connection, "SELECT pg_advisory_xact_lock(?)", (_KEYS_LOCK,))
+        statement = "SELECT count(*) FROM meta_key WHERE team = ?"
+        key_count = execute(self._connection, statement, (team,)).scalar_one()
+        if key_count < MAX_KEYS and ("", KeyType.FULL) not in self._of_team("meta_key", team):
+            return False
+        self._ids.pop(("meta_key", team), None)  # others may have added keys
+        self.id("meta_key", "", KeyType.FULL, team)
+        self._full_teams.add(team)
+        return True
 
     def id(self, table: str, *name: Any) -> int:
-        """Return the id of a name, assigning one if needed."""
-        cached = self._ids[table].get(name)
+        """Return the id of a name, whose last part is the team, assigning one if needed."""
+        *key, team = name
+        ids = self._of_team(table, team)
+        cached = ids.get((*key,))
         if cached is not None:
             return cached
         columns = ", ".join(_NAMES[table])
@@ -185,7 +208,7 @@ class NameIds:
         )
         execute(self._connection, statement, name)
         statement = f"SELECT id FROM {table} WHERE ({columns}) = ({placeholders(name)})"
-        id_ = self._ids[table][name] = int(execute(self._connection, statement, name).scalar_one())
+        id_ = ids[*key,] = int(execute(self._connection, statement, name).scalar_one())
         return id_
 
 
@@ -209,7 +232,7 @@ class RowBatch:
         paths = metadata.index_paths(metadata.decode(record.metadata))
         predictions = decode_label_scores(record.predictions)
         row = self._inference(record, paths, predictions)
-        labelled = self.derive(record.seq, paths, predictions or [])
+        labelled = self.derive(record.seq, record.team or "", paths, predictions or [])
         self.by_table["inference"].append(row)
         tally = self._counts.tally_of(row.model_id, record.seq)
         tally.count(record.status, row.latency_us, record.input.kept, record.input.bytes)
@@ -217,19 +240,20 @@ class RowBatch:
             tally.count_label(label, n)
 
     def derive(
-        self, seq: int, paths: dict[str, Any], predictions: Sequence[LabelScore] = ()
+        self, seq: int, team: str, paths: dict[str, Any], predictions: Sequence[LabelScore] = ()
     ) -> list[tuple[Any, ...]]:
         """Add the index rows of an inference, of its metadata and its labels; return those of the labels."""
         numbers, strings = self.by_table["meta_num"], self.by_table["meta_str"]
         for path, value in paths.items():
             type_, indexed = _indexed(value)
-            key = self._names.key(path, type_)
+            key = self._names.key(path, type_, team)
             if key is not None:
                 (strings if type_ is KeyType.STR else numbers).append((key, indexed, seq))
         cell = geo.cell_of(paths)
         if cell is not None:
-            numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(cell), seq))
-        labelled = self._labelled(seq, predictions)
+            key = self._names.id("meta_key", "", KeyType.CELL, team)
+            numbers.append((key, float(cell), seq))
+        labelled = self._labelled(seq, team, predictions)
         self.by_table["pred"] += labelled
         return labelled
 
@@ -241,7 +265,9 @@ class RowBatch:
             insert(connection, table, rows)
         self._counts.apply(connection)
 
-    def _labelled(self, seq: int, predictions: Sequence[LabelScore]) -> list[tuple[Any, ...]]:
+    def _labelled(
+        self, seq: int, team: str, predictions: Sequence[LabelScore]
+    ) -> list[tuple[Any, ...]]:
         scores: dict[str, list[float]] = {}
         for prediction in predictions:
             if isinstance(prediction.label, str):
@@ -249,7 +275,7 @@ class RowBatch:
                 scores.setdefault(prediction.label, []).append(score)
         return [
             (
-                self._names.id("label", storable_text(name)),
+                self._names.id("label", storable_text(name), team),
                 score_band(max(label_scores)),
                 seq,
                 max(label_scores),
@@ -337,26 +363,33 @@ def _record_of(row: RecordRow, model: StoredModel) -> JournaledRecord:
     )
 
 
+_DERIVED_FROM = "SELECT i.seq, (SELECT team FROM model WHERE id = i.model_id), i.meta"
+DERIVED_FROM = f"{_DERIVED_FROM}, i.predictions FROM inference AS i"
+"""Selects what index rows are derived from."""
+
+METADATA_OF = f"{_DERIVED_FROM} FROM inference AS i WHERE i.seq IN ({{}})"
+"""Selects what those of metadata are derived from, of some inferences."""
+
+
 def derived_rows(
     names: NameIds, inferences: Iterable[Sequence[Any]]
 ) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the index rows of stored inferences by table, given their ids, metadata and predictions as JSON.
+    """Return the index rows of stored inferences by table, given what `DERIVED_FROM` selects of them.
 
-    Without predictions only the rows of their metadata are returned.
+    Without predictions, the last column, only the rows of their metadata are returned.
     """
     rows = RowBatch(names)
-    for seq, meta, *predictions in inferences:
+    for seq, team, meta, *predictions in inferences:
         label_scores = (
             decode_label_scores(msgspec.Raw(predictions[0].encode())) if predictions else None
         )
-        rows.derive(seq, metadata.index_paths(metadata.decode(meta)), label_scores or ())
+        rows.derive(seq, team, metadata.index_paths(metadata.decode(meta)), label_scores or ())
     return rows.by_table
 
 
 def remove_inferences(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:
     """Remove inferences and their index rows, which follow from their metadata."""
-    stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
-    rows = derived_rows(names, execute_in(connection, stored, seqs))
+    rows = derived_rows(names, execute_in(connection, METADATA_OF, seqs))
     for table in ("meta_num", "meta_str"):
         delete(connection, table, rows[table])
     for table in ("pred", "inference"):

@@ -47,7 +47,7 @@ INDEXED_CHARACTERS = 256
 """`meta_str` holds no more of a string; longer ones are told apart on the JSON."""
 
 MAX_KEYS = 10_000
-"""Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
+"""Once a team has so many rows of `meta_key`, its metadata of a path that has none is not indexed."""
 
 SCORE_BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
 """Lower bounds of the bands of scores after the first; narrower near 1, where most scores are."""
@@ -73,3 +73,5 @@ class KeyType(enum.IntEnum):
     """A list or an object, which is searched by its presence only."""
     CELL = 4
     """Location, stored under the path `""`, as a `quadriga.store.query.geo` cell, from `latitude` and `longitude`."""
+    FULL = 5
+    """No value: under the path `""`, a team whose metadata is not indexed at every path."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from quadriga.engine.access.key_ring import is_loopback
 from quadriga.engine.settings import Settings
@@ -39,16 +40,19 @@ class BrowserRules:
         self._origins = {
             origin.rstrip("/").lower().encode() for origin in _split(settings.cors_origins)
         }
+        public = urlsplit(settings.public_url.lower())
+        self._public_https_host = public.netloc.encode() if public.scheme == "https" else b""
         self._is_local = is_loopback(settings.host)
         self._is_our_host = lru_cache(maxsize=64)(self._names_us)
 
-    def check(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
+    def check(self, method: str, path: str, headers: Mapping[bytes, bytes], *, scheme: str) -> None:
         """Check where a request comes from.
 
         Args:
             method: Verb of the request.
             path: Path of the request.
             headers: Values by name in lower case.
+            scheme: `https` or `http`, as a trusted proxy says or else as the request came.
 
         Raises:
             Forbidden: It names a host that is not ours, or comes from a page of another origin.
@@ -64,10 +68,7 @@ class BrowserRules:
         if origin is None and site in _SITES_OF_OURS:
             return
         if origin is not None:
-            if (
-                origin.partition(b"://")[2].lower() == host.lower()
-                or origin.lower() in self._origins
-            ):
+            if origin.lower() in self._origins or self._is_own(origin, headers, scheme):
                 return
             text = origin.decode("latin-1")
             raise Forbidden(
@@ -83,16 +84,13 @@ class BrowserRules:
         ):  # a link on another page may lead here; what it shows, that page cannot read
             raise Forbidden("expected a request of a page of this server, got one of another site")
 
-    def may_use_session(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
+    def may_use_session(self, method: str, headers: Mapping[bytes, bytes], scheme: str) -> bool:
         """Check whether a browser marks a request, which `check` lets pass, as one of a page of this server or of its user.
 
         Browsers add the cookie of a session by themselves, so it counts with such a mark only.
         """
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
-        if (
-            origin is not None
-            and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
-        ):
+        if origin is not None and not self._is_own(origin, headers, scheme):
             return False  # one of cors_origins
         if site == b"same-origin" or (site is None and origin is not None):
             return True
@@ -121,6 +119,22 @@ class BrowserRules:
             (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"")),
             (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
         ]
+
+    def _is_own(self, origin: bytes, headers: Mapping[bytes, bytes], scheme: str) -> bool:
+        """Whether an `Origin` is that of this server's own pages: its host and, as far as that is known, its scheme.
+
+        A page that came without TLS may be anybody's on the way, and is not one of a server with TLS. Behind a proxy that
+        ends TLS and is not trusted to say so, and without a `public_url`, the browser knows: it marks such a page's
+        requests as cross-site. The other way round, a page of HTTPS is not a stranger to the same host without TLS.
+        """
+        if headers.get(b"sec-fetch-site") not in _SITES_OF_OURS:
+            return False
+        page_scheme, _, page_host = origin.lower().partition(b"://")
+        host = headers.get(b"host", b"").lower()
+        has_tls = scheme == "https" or host == self._public_https_host
+        return page_host == host and (
+            page_scheme == b"https" or (page_scheme == b"http" and not has_tls)
+        )
 
     def _names_us(self, host: bytes) -> bool:
         """Whether a `Host` names this server.

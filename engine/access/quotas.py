@@ -142,6 +142,10 @@ class KeyQuota:
             row.add("requests", 1)
             row.add("bytes", body_bytes)
 
+    def take_bytes(self, count: int) -> None:
+        """Count the bytes of a message; see `Quota`."""
+        self._take("bytes", count)
+
     def add_bytes(self, count: int) -> None:
         """Count bytes of a body; see `Quota`."""
         self._add("bytes", count)
@@ -160,15 +164,7 @@ class KeyQuota:
 
     def take_export(self, count: int) -> None:
         """Count the bytes of an export; see `Quota`."""
-        row = self._numbers()
-        if row is None:
-            return
-        with row.lock:
-            limit = self.limits.get("export-bytes")
-            if limit is not None:
-                self._room(row, "export-bytes", limit, count)
-                row.use("export-bytes", self._period(limit), count)
-            row.add("export-bytes", count)
+        self._take("export-bytes", count)
 
     def check_jobs(self, unfinished: int) -> None:
         """Check whether a job may be submitted; see `Quota`."""
@@ -200,6 +196,18 @@ class KeyQuota:
         with row.lock:
             limit = self.limits.get(rate)
             if limit is not None:
+                row.use(rate, self._period(limit), count)
+            row.add(rate, count)
+
+    def _take(self, rate: Rate, count: int) -> None:
+        """Count an amount for which there is room."""
+        row = self._numbers()
+        if row is None:
+            return
+        with row.lock:
+            limit = self.limits.get(rate)
+            if limit is not None:
+                self._room(row, rate, limit, count)
                 row.use(rate, self._period(limit), count)
             row.add(rate, count)
 

@@ -6,8 +6,8 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
-from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http import error_body, error_request_id, error_response
+from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
+from quadriga.proto.http import LEFT_EXTENSION, error_body, error_request_id, error_response
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -39,6 +39,8 @@ def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         )
     if error.status_code >= 500:
         cause = error.__cause__
+        if cause is None and LEFT_EXTENSION in (request.scope.get("extensions") or {}):
+            cause = ClientLeft("the client disconnected before the end of its body")
         return answer_error(request, cause if isinstance(cause, Exception) else error)
     extra = error.extra if isinstance(error, ValidationException) else None
     problems = [problem for problem in extra or [] if isinstance(problem, dict)]

@@ -5,7 +5,8 @@ Java's client and `curl --http2` send with each request) is ignored instead of s
 headers have a maximum size and must be complete within a time limit; a request names its host once, and HTTP/1.0 has no
 transfer codings; a client that gets a response while it
 still sends its body can read it, instead of finding its connection reset; trailers and the framing of chunks have a
-maximum size, and trailers are dropped; connections have a maximum number.
+maximum size, and trailers are dropped; connections have a maximum number, beyond which a new one takes the place of
+the one that has been idle for longest.
 """
 
 import asyncio
@@ -16,7 +17,13 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.proto.http import BODY_EXTENSION, DISCONNECT_EXTENSION, error_body
+from quadriga.engine.processes.idle_connections import IdleConnections
+from quadriga.proto.http import (
+    BODY_EXTENSION,
+    CALLER_EXTENSION,
+    DISCONNECT_EXTENSION,
+    error_body,
+)
 from quadriga.proto.intake import Intake
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -84,6 +91,7 @@ class HttpProtocol(HttpToolsProtocol):
     header_timeout_s: ClassVar[float] = 15.0
     max_connections: ClassVar[int] = 1000
     intake: ClassVar[Intake] = Intake()
+    idle: ClassVar[IdleConnections] = IdleConnections(intake)
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _body_open = False
@@ -100,19 +108,21 @@ class HttpProtocol(HttpToolsProtocol):
     _on_disconnect: Callable[[], object] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Start waiting for the first header, unless there are too many connections."""
+        """Start waiting for the first header, unless there are too many connections and none is idle."""
         super().connection_made(transport)
         self._unsent: list[bytes] = []
-        if len(self.connections) > self.max_connections:
+        if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
             self._refuse(b"503 Service Unavailable", text, b"retry-after: 1\r\n")
             return
+        self.idle.add(self, has_key=False)
         self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting, and tell whoever answers a request of the connection."""
         self._forget_deadline()
+        self.idle.discard(self)
         super().connection_lost(exc)
         if self._on_disconnect is not None:
             self._on_disconnect()
@@ -196,6 +206,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._forget_deadline()
         self._header_bytes = self._received_bytes = self._body_bytes = self._quiet_bytes = 0
         self._body_open = True
+        self.idle.discard(self)
         super().on_headers_complete()
         self.cycle.transport = _Lingering(self)
         extensions: Any = {
@@ -227,10 +238,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.flush()
         if self._closing:  # a request behind this one has no response
             self.flow.resume_reading()
+            self._note_idle()
             return
         super().on_response_complete()
         if self._body_open and self._deadline is None:
             self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
+        self._note_idle()
 
     def on_message_complete(self) -> None:
         """End the request."""
@@ -240,6 +253,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self._closing:
             self.transport.close()
+        self._note_idle()
 
     def close_when_read(self) -> None:
         """End the response, and close the connection once the request has been read, or after a timeout."""
@@ -263,6 +277,11 @@ class HttpProtocol(HttpToolsProtocol):
         if self._body_open:
             return True
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
+
+    def _note_idle(self) -> None:
+        """Note that the connection waits for a request, or for the rest of one that is answered, if it does."""
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.idle.add(self, has_key=CALLER_EXTENSION in self.cycle.scope["extensions"])
 
     def _check_framing(self) -> None:
         """Refuse a body whose trailers or framing of chunks pass their limit, while it is still arriving."""
@@ -326,5 +345,6 @@ def with_limits(
         "header_timeout_s": header_timeout_s,
         "max_connections": max_connections,
         "intake": intake,
+        "idle": IdleConnections(intake),
     }
     return type("HttpProtocol", (HttpProtocol,), attributes)

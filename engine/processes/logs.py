@@ -14,6 +14,9 @@ from quadriga.store.redaction import redact
 FAULTS_PER_S = 20
 """Maximum lines a second about requests that failed, so that an outage under load does not fill the disk."""
 
+WARNINGS_PER_S = 1
+"""Maximum lines a second in which uvicorn warns of bytes that are not HTTP: anybody may send them."""
+
 _log = logging.getLogger("quadriga")
 
 
@@ -32,6 +35,8 @@ def configure_logging(role: str, secrets: Collection[str] = ()) -> None:
     )
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
     logging.getLogger("quadriga.http").addFilter(RateLimit(FAULTS_PER_S))
+    logging.getLogger("grpc._cython.cygrpc").addFilter(RateLimit(FAULTS_PER_S))
+    logging.getLogger("uvicorn.error").addFilter(RateLimit(WARNINGS_PER_S, logging.WARNING))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("clickhouse_connect").setLevel(
@@ -58,11 +63,13 @@ class RateLimit(logging.Filter):
 
     Args:
         per_s: Maximum lines in a second.
+        highest_level: Level above which all lines pass, and do not count.
     """
 
-    def __init__(self, per_s: int) -> None:
+    def __init__(self, per_s: int, highest_level: int = logging.CRITICAL) -> None:
         super().__init__()
         self._per_s = per_s
+        self._highest_level = highest_level
         self._lock = threading.Lock()
         self._second = 0
         self._passed = 0
@@ -70,6 +77,8 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line passes."""
+        if record.levelno > self._highest_level:
+            return True
         second = int(time.monotonic())
         with self._lock:
             if second != self._second:

@@ -19,11 +19,10 @@ from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.native_runs import NativeRuns
 from quadriga.engine.processes.acceptor import FairAcceptor
-from quadriga.engine.processes.http_protocol import with_limits
+from quadriga.engine.processes.http_protocol import HttpProtocol, with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
-from quadriga.proto.intake import Intake
 
 SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""
@@ -142,13 +141,10 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         key_counts=key_counts,
     )
     connections = connection_limit(task.settings.max_connections)
+    protocol = with_limits(task.settings.header_timeout_s, connections, application.intake)
     config = uvicorn.Config(
         application.asgi,
-        http=with_limits(
-            task.settings.header_timeout_s,
-            connections,
-            application.intake,
-        ),
+        http=protocol,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -165,7 +161,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     server = _Server(config, states, name)
     if tls_files is not None:
         tls_files.start()
-        server.tls = _tls_context(server, tls_files, connections, application.intake)
+        server.tls = _tls_context(server, tls_files, protocol)
         server.handshake_timeout_s = task.settings.header_timeout_s
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
@@ -200,14 +196,20 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
 
 
 def _tls_context(
-    server: _Server, files: RenewedFiles, max_connections: int, intake: Intake
+    server: _Server, files: RenewedFiles, protocol: type[HttpProtocol]
 ) -> RenewedContext:
-    """Return the context of the listening socket, which closes connections beyond the limit before their handshake."""
+    """Return the context of the listening socket, which closes connections beyond the limit before their handshake.
+
+    A handshake takes the place of an idle connection of nobody, so that clients that do not end theirs keep few of the
+    others out; but not that of a client with a key, as it may be one that comes to nothing.
+    """
+    limit = protocol.max_connections + SPARE_HANDSHAKES
 
     def admit(handshakes: int) -> bool:
         connections = len(server.server_state.connections) + handshakes
-        intake.refused_connections += connections >= max_connections + SPARE_HANDSHAKES
-        return connections < max_connections + SPARE_HANDSHAKES
+        is_admitted = connections < limit or protocol.idle.close_one(of_strangers=True)
+        protocol.intake.refused_connections += not is_admitted
+        return is_admitted
 
     return RenewedContext.of(lambda: files.context, admit)
 

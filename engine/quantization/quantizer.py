@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ _PER_CHANNEL_OPSET = 13
 _MAX_FILE_BYTES = 3 << 29
 """Size of a model above which weights are written to a file beside the graph; protocol buffers end at 2 GiB."""
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger")
+_PREPARED = "prepared.onnx"
 _VNNI = {"avx512_vnni", "avx_vnni", "amx_int8"}
 """Flags of processors that add products of 8 bits without overflow."""
 
@@ -104,25 +106,26 @@ def quantize_graph(
 
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
     seven_bits = not is_arm and not has_vnni()
-    prepared = target.with_name("prepared.onnx")
     reader = _FeedReader(feeds, on_read)
     log = logging.getLogger()
     level = log.level
     log.setLevel(logging.ERROR)  # the quantizer's advice is followed here, or cannot be
     try:
-        nodes, per_channel, is_large, metadata = _prepare(source, prepared, exclude)
-        quantize_static(
-            prepared,
-            target,
-            reader,
-            quant_format=QuantFormat.QDQ,
-            activation_type=QuantType.QInt8 if is_arm else QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            per_channel=per_channel,
-            reduce_range=seven_bits,
-            nodes_to_exclude=list(nodes),
-            use_external_data_format=is_large,
-        )
+        with TemporaryDirectory(prefix=".prepared-", dir=target.parent) as folder:
+            prepared = Path(folder) / _PREPARED
+            nodes, per_channel, is_large, metadata = _prepare(source, prepared, exclude)
+            quantize_static(
+                prepared,
+                target,
+                reader,
+                quant_format=QuantFormat.QDQ,
+                activation_type=QuantType.QInt8 if is_arm else QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                per_channel=per_channel,
+                reduce_range=seven_bits,
+                nodes_to_exclude=list(nodes),
+                use_external_data_format=is_large,
+            )
         layers = _finish(target, metadata)
     except (QuantizationError, OSError):
         raise
@@ -133,8 +136,6 @@ def quantize_graph(
         ) from error
     finally:
         log.setLevel(level)
-        for file in target.parent.glob("prepared.onnx*"):
-            file.unlink()
     if not reader.count:
         raise QuantizationError("no image could be read to calibrate with")
     return QuantizedGraph(
@@ -174,7 +175,15 @@ def _prepare(
         raise QuantizationError(f"{source.name} is quantized already")
     files = {source, *(source.parent / name for name in _external_names(original))}
     is_large = sum(file.stat().st_size for file in files) > _MAX_FILE_BYTES
-    quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
+    # Symbolic shape inference writes into the current folder where it fails, and needs sympy.
+    quant_pre_process(
+        source,
+        prepared,
+        skip_symbolic_shape=True,
+        save_as_external_data=is_large,
+        all_tensors_to_one_file=True,
+        external_data_location=f"{prepared.name}.data" if is_large else None,
+    )
     model = onnx.load(prepared, load_external_data=False)
     for index, node in enumerate(model.graph.node):
         node.name = node.name or f"{node.op_type}_{index}"

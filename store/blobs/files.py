@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from quadriga.store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
 _ASIDE = ".removed"
+_DIGITS = 64  # of the name of a file
 
 
 def open_blobs(location: str | Path, grace_s: float = GRACE_S) -> Blobs:
@@ -127,15 +128,18 @@ class FileBlobs:
             pass
         return False
 
-    def erase(self, key: str, put_before: float) -> bool:
-        """See `Blobs`."""
-        path = self._path(key)
-        self.delete(key, put_before + self.grace_s)
-        for leftover in path.parent.glob(f".{path.name}*"):
-            with suppress(FileNotFoundError):  # removed or renamed meanwhile
-                if leftover.stat().st_mtime < put_before:
-                    leftover.unlink()
-        return not path.exists() and not any(path.parent.glob(f".{path.name}*"))
+    def erase(self, keys: Sequence[str], put_before: float) -> list[str]:
+        """See `Blobs`; each of their folders is listed once."""
+        by_folder: dict[Path, dict[str, str]] = {}
+        for key in keys:
+            path = self._path(key)
+            by_folder.setdefault(path.parent, {})[path.name] = key
+            self.delete(key, put_before + self.grace_s)
+        remaining = []
+        for folder, names in by_folder.items():
+            present = {_erase_leftover(entry, names, put_before) for entry in _files(folder)}
+            remaining += [key for name, key in names.items() if name in present]
+        return remaining
 
     def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`; only one folder is listed at a time."""
@@ -179,3 +183,26 @@ def _clear(leftover: Path) -> None:
             with suppress(FileExistsError):
                 os.link(leftover, leftover.with_name(leftover.name.split(".")[1]))
         leftover.unlink()
+
+
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        yield from entries
+
+
+def _erase_leftover(
+    entry: os.DirEntry[str], names: Collection[str], put_before: float
+) -> str | None:
+    """Remove a file if it is an old leftover of one of some blobs; return the name of the blob that it is, if it stays."""
+    is_leftover = entry.name.startswith(".")
+    name = entry.name[1 : 1 + _DIGITS] if is_leftover else entry.name
+    if name not in names:
+        return None
+    if is_leftover:
+        try:
+            if entry.stat().st_mtime < put_before:
+                Path(entry.path).unlink()
+                return None
+        except FileNotFoundError:  # removed or renamed meanwhile
+            return None
+    return name

@@ -7,7 +7,7 @@ put within the grace period, and a record is journaled within half of that after
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
@@ -61,10 +61,10 @@ class Blobs(Protocol):
         default the current time.
         """
 
-    def erase(self, key: str, put_before: float) -> bool:
-        """Remove a blob, and leftovers of its puts and removals, whose last put was before a time; return whether it is gone.
+    def erase(self, keys: Sequence[str], put_before: float) -> list[str]:
+        """Remove blobs, and leftovers of their puts and removals, last put before a time; return those that are still there.
 
-        The caller knows that nothing references it, and that no record of a put before that time is yet to be journaled.
+        The caller knows that nothing references them, and that no record of a put before that time is yet to be journaled.
         """
 
     def entries(self) -> Iterator[BlobEntry]:

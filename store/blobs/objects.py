@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -50,6 +51,7 @@ _MAX_CACHED_KEYS = 20_000
 _REMOVING = ".removing"
 _REMOVAL_S = 300.0  # a removal is over, or its process dead, long before
 _RENEWALS = 30
+_ERASED_AT_ONCE = 8
 _log = logging.getLogger(__name__)
 
 
@@ -166,8 +168,13 @@ class ObjectBlobs:
             self._remove(mark)
         return is_old
 
-    def erase(self, key: str, put_before: float) -> bool:
-        """See `Blobs`."""
+    def erase(self, keys: Sequence[str], put_before: float) -> list[str]:
+        """See `Blobs`; costs five requests for each, some blobs at once."""
+        with ThreadPoolExecutor(_ERASED_AT_ONCE) as pool:
+            are_gone = pool.map(lambda key: self._erase(key, put_before), keys)
+            return [key for key, is_gone in zip(keys, are_gone, strict=True) if not is_gone]
+
+    def _erase(self, key: str, put_before: float) -> bool:
         self.delete(key, put_before + self.grace_s)
         with _translate_errors("look for a blob"):
             return self._put_at(blob_path(key)) is None

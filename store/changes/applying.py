@@ -21,6 +21,7 @@ from quadriga.store.records import (
     json_text,
 )
 from quadriga.store.rows import (
+    METADATA_OF,
     NameIds,
     RowBatch,
     derived_rows,
@@ -139,9 +140,11 @@ def _change_metadata(connection: sa.Connection, names: NameIds, changes: Sequenc
             connection, statement, [change_id for change_id, _ in changes]
         )
     }
-    statement = "SELECT seq, meta FROM inference WHERE seq IN ({})"
-    rows = execute_in(connection, statement, {change.target for _, change in changes})
-    old_json: dict[int, str] = dict(rows)
+    targets = {change.target for _, change in changes}
+    teams: dict[int, str] = {}
+    old_json: dict[int, str] = {}
+    for seq, team, meta in execute_in(connection, METADATA_OF, targets):
+        teams[seq], old_json[seq] = team, meta
     new_json: dict[int, str] = {}
     history = []
     for change_id, change in changes:
@@ -153,24 +156,28 @@ def _change_metadata(connection: sa.Connection, names: NameIds, changes: Sequenc
         metadata.check_rules(updated)
         history.append((change_id, seq, json_text(change), previous))
         new_json[seq] = json_text(updated)
-    _write_metadata(connection, names, old_json, new_json)
+    _write_metadata(
+        connection,
+        names,
+        [(seq, teams[seq], old_json[seq], text) for seq, text in new_json.items()],
+    )
     insert(connection, "metadata_change", history)
     ground_truth.link_stored(connection, new_json)
 
 
 def _write_metadata(
-    connection: sa.Connection, names: NameIds, old_json: dict[int, str], new_json: dict[int, str]
+    connection: sa.Connection, names: NameIds, changed: Collection[tuple[int, str, str, str]]
 ) -> None:
-    """Write new metadata, JSON by id, and replace its index rows."""
+    """Write new metadata and replace its index rows, given the id, the team, and the old and the new JSON of each."""
     new_batch = RowBatch(names)
     written = []
-    for seq, text in new_json.items():
+    for seq, team, _, text in changed:
         paths = metadata.index_paths(metadata.decode(text))
         written.append((text, names.flat_beside(paths, text), seq))
-        new_batch.derive(seq, paths)
+        new_batch.derive(seq, team, paths)
     if written:
         execute(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
-    old_by_table = derived_rows(names, ((seq, old_json[seq]) for seq in new_json))
+    old_by_table = derived_rows(names, (old for *old, _ in changed))
     for table in ("meta_num", "meta_str"):
         old_rows, new_rows = set(old_by_table[table]), set(new_batch.by_table[table])
         delete_rows(connection, table, old_rows - new_rows)

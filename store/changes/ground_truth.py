@@ -28,6 +28,9 @@ REFUSED = ""
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 _SCOPE = f"task IN ('', ?) AND model IN ('', ?) AND owner IN ('{DEFAULT_OWNER}', ?)"
+_IS_STATED = "EXISTS (SELECT 1 FROM truth AS t WHERE t.join_on = j.column1 LIMIT 1 OFFSET 0)"
+_FEW_JOINS = 16
+_JOINS_AT_ONCE = 500
 _MAX_HISTORY_CHARACTERS = 16 << 20  # of all annotations in a history
 
 
@@ -166,8 +169,9 @@ def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[St
         "SELECT id, coalesce(length(annotations), 0) FROM truth"
         f" WHERE join_on = ? AND value = ? AND {_SCOPE} ORDER BY id DESC LIMIT ?"
     )
-    joins = stated_joins(connection)
-    for subject in read_subjects(connection, [seq]):
+    subjects = read_subjects(connection, [seq])
+    joins = stated_joins(connection, subjects)
+    for subject in subjects:
         for join, value in join_values(subject, joins):
             values = (join, value, subject.task, subject.model, owner_of(subject.team), limit)
             sizes |= {int(id_): int(size) for id_, size in execute(connection, query, values)}
@@ -208,9 +212,11 @@ def candidate_ids(
     With a limit, the result is incomplete if there are more, but then larger than the limit. With ids of models,
     those matched otherwise than by their ids are of these models.
     """
-    of_models = ""
+    of_models = of_teams = ""
     if admitted is not None:
-        of_models = f" AND i.model_id IN ({', '.join(map(str, admitted or (0,)))})"
+        model_ids = ", ".join(map(str, admitted or (0,)))
+        of_models = f" AND i.model_id IN ({model_ids})"
+        of_teams = f" AND team IN (SELECT team FROM model WHERE id IN ({model_ids}))"
     limit_clause = "" if limit is None else f" LIMIT {limit + 1}"
     by_join: dict[str, set[str]] = defaultdict(set)
     for join, value in joins:
@@ -220,8 +226,10 @@ def candidate_ids(
         if join == "id":
             ids |= {int(value) for value in values if int(value) <= LARGEST_ID}
         elif join.startswith("meta."):
+            keys_query = f"SELECT type, id FROM meta_key WHERE path = ?{of_teams}"
+            keys = execute(connection, keys_query, (join[5:],)).all()
             ids |= _with_metadata(
-                connection, join[5:], values, of_models=of_models, limit_clause=limit_clause
+                connection, keys, values, of_models=of_models, limit_clause=limit_clause
             )
         else:
             requests = {_request(value) for value in values} if join == "request_id" else set()
@@ -237,10 +245,14 @@ def _request(value: str) -> str:
 
 
 def _with_metadata(
-    connection: sa.Connection, path: str, values: set[str], *, of_models: str, limit_clause: str
+    connection: sa.Connection,
+    keys: Sequence[Any],
+    values: set[str],
+    *,
+    of_models: str,
+    limit_clause: str,
 ) -> set[int]:
     ids: set[int] = set()
-    keys = execute(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
         table, indexed_values = _indexed(type_, values)
         source = f"{table} AS d"
@@ -267,36 +279,55 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
 
 def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Link stored inferences to their ground truth again, as after a change of their metadata."""
-    if seqs and (joins := stated_joins(connection)):
-        _link(connection, read_subjects(connection, seqs), joins)
+    if seqs:
+        subjects = read_subjects(connection, seqs)
+        if joins := stated_joins(connection, subjects):
+            _link(connection, subjects, joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Link newly inserted inferences to statements that came before them."""
-    if joins := stated_joins(connection):
-        subjects = [
-            Subject(
-                record.seq,
-                storable_text(record.request_id),
-                record.image_no,
-                record.input.hash,
-                record.metadata,
-                task=record.task,
-                model=storable_text(record.model.name),
-                team=record.team or "",
-            )
-            for record in records
-        ]
+    subjects = [
+        Subject(
+            record.seq,
+            storable_text(record.request_id),
+            record.image_no,
+            record.input.hash,
+            record.metadata,
+            task=record.task,
+            model=storable_text(record.model.name),
+            team=record.team or "",
+        )
+        for record in records
+    ]
+    if joins := stated_joins(connection, subjects):
         _link(connection, subjects, joins)
 
 
-def stated_joins(connection: sa.Connection) -> set[str]:
-    """Return the joins of all statements: few names, each found by one index lookup."""
-    statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
+def stated_joins(connection: sa.Connection, subjects: Iterable[Subject]) -> set[str]:
+    """Return the joins of all statements, or if they are many, those by which subjects may be joined.
+
+    So the cost grows with the keys of the subjects, not with those that statements name.
+    """
+    following = "SELECT min(join_on) FROM truth WHERE join_on > ?"
     joins: list[str] = []
-    while next_join := execute(connection, statement, (joins[-1] if joins else "",)).scalar():
-        joins.append(next_join)
-    return set(joins)
+    while len(joins) < _FEW_JOINS:
+        join = execute(connection, following, (joins[-1] if joins else "",)).scalar()
+        if join is None:
+            return set(joins)
+        joins.append(join)
+    possible = {"id", "request_id", "input.hash"}
+    for subject in subjects:
+        paths = metadata.flatten(metadata.decode(subject.metadata))
+        possible.update(f"meta.{path}" for path in paths)
+    stated: set[str] = set()
+    remaining = sorted(possible)
+    for start in range(0, len(remaining), _JOINS_AT_ONCE):
+        chunk = tuple(remaining[start : start + _JOINS_AT_ONCE])
+        rows = ", ".join(["(?)"] * len(chunk))
+        query = f"SELECT j.column1 FROM (VALUES {rows}) AS j WHERE {_IS_STATED}"
+        stated.update(execute(connection, query, chunk).scalars())
+    return stated
 
 
 def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str]) -> None:

@@ -184,8 +184,10 @@ class ChangeService:
             raise ChangeError('a filter in where, or "all": true, is required')
         if request.erase:
             self.erasures.check_scope()
-        if request.erase and not request.dry_run:
-            return self._erase(request.where, tree)
+            ids_to_erase, may_be_more = self._find_to_erase(request.where)
+            if request.dry_run:
+                return DeletionResult(len(ids_to_erase), [], may_be_more)
+            return self._erase(tree, ids_to_erase, has_more=may_be_more)
         ids, has_more = self._find(request.where)
         if ids and not request.dry_run:
             seqs = [int(inference_id) for inference_id in ids]
@@ -193,28 +195,29 @@ class ChangeService:
             self._journal.apply([Deletion(seqs[start : start + _PAGE_SIZE]) for start in starts])
         return DeletionResult(len(ids), ids, has_more)
 
-    def _erase(self, where: Any, tree: Filter) -> DeletionResult:
-        """Have the writer erase what a filter matches, and wait a while for it.
-
-        Without a match the rest goes all the same: what was deleted, and not erased, before.
-        """
+    def _find_to_erase(self, where: Any) -> tuple[list[int], bool]:
+        """Return the ids of what an erasure takes, oldest first, and whether there may be more."""
         deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
         self._inferences.wait_for_journal()
         ids: list[int] = []
-        more = False
         for batch in self._inferences.matching_ids(where):
             ids += batch
             if len(ids) > MAX_ERASED or time.monotonic() >= deadline:
-                more = True
-                break
-        fields, demanded = filter_fields(tree), demanded_texts(tree)
-        erasure_id = self.erasures.submit(ids[:MAX_ERASED], fields, demanded)
+                return ids[:MAX_ERASED], True
+        return ids, False
+
+    def _erase(self, tree: Filter, ids: list[int], *, has_more: bool) -> DeletionResult:
+        """Have the writer erase inferences, and wait a while for it.
+
+        Without any the rest goes all the same: what was deleted, and not erased, before.
+        """
+        erasure_id = self.erasures.submit(ids, filter_fields(tree), demanded_texts(tree))
         deadline = time.monotonic() + ERASURE_WAIT_S
         while (receipt := self.erasures.read(erasure_id)).state == "running":
             if time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_S)
-        return DeletionResult(min(len(ids), MAX_ERASED), [], more, erasure=receipt)
+        return DeletionResult(len(ids), [], has_more, erasure=receipt)
 
     def retention(self, model: str) -> Retention:
         """Return the retention rule of a model, the team's own within its scope; a `NotFoundError` if it is not known."""

@@ -13,7 +13,7 @@ from quadriga.store.database import execute, placeholders
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.catalog import Catalog, label_names
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import UNITS_S
 from quadriga.store.query.request import QueryRequest, decode_body
@@ -22,6 +22,7 @@ from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, conjuncts
 from quadriga.store.records import timestamp_text
 from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts
 from quadriga.store.rows import decode_label_scores, storable_text
+from quadriga.store.scope import Scope
 
 MAX_ROWS = 50_000  # inferences that are counted one by one
 MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
@@ -84,6 +85,14 @@ class _Groups:
         self.grouping = grouping
         self.tallies: dict[tuple[Any, ...], Tally] = {}
         self.labels: dict[int, str] = {}  # names of the labels that the tallies count by number
+        self.numbers: dict[int, int] = {}  # of labels by id, of which each team has its own
+
+    def add_labels(self, connection: sa.Connection, scope: Scope) -> None:
+        """Number the labels of a team, or those of all, so that labels of one name are one."""
+        by_name: dict[str, int] = {}
+        for id_, name in label_names(connection, scope).items():
+            self.numbers[id_] = by_name.setdefault(name, len(by_name))
+        self.labels = {number: name for name, number in by_name.items()}
 
     def of(self, at_ms: int, names: Mapping[str, Any]) -> Tally:
         """Return the tally of the group that an inference of this time and these names belongs to."""
@@ -135,6 +144,8 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
         catalog = Catalog(connection, inferences.scope)
+        if labels:
+            groups.add_labels(connection, inferences.scope)
         _add_rollups(connection, catalog, span, groups=groups, latency=latency, labels=labels)
     return Aggregates(_shown(groups, metrics), "rollups")
 
@@ -303,8 +314,6 @@ def _add_rollups(
     condition = f"FROM rollup WHERE model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
     values = (*models, span.first, span.after)
     _add_counts(connection, condition, values, models, groups)
-    if labels:
-        groups.labels |= dict(execute(connection, "SELECT id, name FROM label").all())
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
         statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
@@ -315,8 +324,10 @@ def _add_rollups(
                     f"expected at most {MAX_MINUTES:,} minutes of models, got more; narrow ts, or ask "
                     "for count and error_rate alone"
                 )
-            tally = Tally(latency=decode_counts(of_latency), labels=decode_counts(of_labels))
-            groups.of(minute * MINUTE_MS, models[model_id]).add(tally)
+            tally = groups.of(minute * MINUTE_MS, models[model_id])
+            tally.add(Tally(latency=decode_counts(of_latency)))
+            for label, n in decode_counts(of_labels).items():
+                tally.count_label(groups.numbers[label], n)
 
 
 def _add_counts(

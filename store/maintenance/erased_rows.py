@@ -6,7 +6,6 @@ import sqlalchemy as sa
 
 from quadriga.store import rollups
 from quadriga.store.changes.applying import delete_inferences
-from quadriga.store.changes.erasures import ErasureTargets
 from quadriga.store.changes.ground_truth import (
     candidate_ids,
     join_values,
@@ -20,19 +19,30 @@ _CANDIDATES = 100
 """Inferences that are looked at for one statement; one that may be joined to more stays."""
 
 
-def note_targets(connection: sa.Connection, targets: ErasureTargets, seqs: Collection[int]) -> None:
-    """Add images and joins of some inferences to the targets, and count them."""
-    subjects = read_subjects(connection, seqs)
-    joins = stated_joins(connection) - {"id"}
-    pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
-    stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
-    for join in joins:
-        values = {value for join_, value in pairs if join_ == join}
-        rows = execute_in(connection, stated, values, (join,))
-        targets.joins = sorted({*targets.joins, *((join, str(value)) for (value,) in rows)})
-    digests = {subject.input_hash for subject in subjects} - {None}
-    targets.digests = sorted({*targets.digests, *(str(digest) for digest in digests)})
-    targets.counts["inferences"] = targets.counts.get("inferences", 0) + len(subjects)
+class NotedTraces:
+    """What inferences that are erased are joined to, before their rows go.
+
+    Args:
+        joins: Joins and values that the erasure names itself.
+    """
+
+    def __init__(self, joins: Iterable[tuple[str, str]] = ()) -> None:
+        self.joins = set(joins)
+        self.digests: set[str] = set()
+        self.inferences = 0
+
+    def add(self, connection: sa.Connection, seqs: Collection[int]) -> None:
+        """Add the images and joins of some inferences."""
+        subjects = read_subjects(connection, seqs)
+        joins = stated_joins(connection, subjects) - {"id"}
+        pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
+        stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
+        for join in joins:
+            values = {value for join_, value in pairs if join_ == join}
+            rows = execute_in(connection, stated, values, (join,))
+            self.joins.update((join, str(value)) for (value,) in rows)
+        self.digests.update(str(subject.input_hash) for subject in subjects if subject.input_hash)
+        self.inferences += len(subjects)
 
 
 def remove_rows(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:

@@ -1,14 +1,15 @@
 """The eraser: carries out erasures in the writer's process, in steps that repeat without harm after a crash.
 
 First the rows go, some at a time. Then follow, until each is done: images, what ClickHouse and files have of them, the moved
-part of the journal, and the pages of the database.
+part of the journal, and the pages of the database. The journal waits for a step, so each is short; what takes long and needs
+no place between batches runs in a thread: ClickHouse, the search of files, and PostgreSQL's `VACUUM`.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -22,15 +23,22 @@ from quadriga.store.database import check_in_place, make_durable
 from quadriga.store.errors import StoreError, full_text
 from quadriga.store.jobs import Jobs
 from quadriga.store.maintenance import erased_files
-from quadriga.store.maintenance.erased_pages import clear_deleted
-from quadriga.store.maintenance.erased_rows import note_targets, remove_rows, remove_statements
+from quadriga.store.maintenance.background_task import BackgroundTask
+from quadriga.store.maintenance.erased_pages import PageCleaner
+from quadriga.store.maintenance.erased_rows import NotedTraces, remove_rows, remove_statements
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.maintenance.moved_frames import overwrite_moved
 from quadriga.store.records import timestamp_text
 from quadriga.store.rows import NameIds
 
-STEP_ROWS = 1000
+STEP_S = 0.2
+"""Time after which a step ends with the part that it is at: the journal waits meanwhile."""
+
+STEP_ROWS = 200
 """Rows of one transaction."""
+
+STEP_JOINS = 100
+"""Joins of ground truth of one transaction."""
 
 RETRY_S = 0.5
 """Pause until what cannot be done yet is tried again."""
@@ -44,7 +52,13 @@ UPLOAD_S = 30.0
 LATE_S = 60.0
 """Time after an erasure for which the moved journal is overwritten again: signals of an image may come so late."""
 
-_IMAGES_AT_ONCE = 500
+_STEP_IMAGES = 100
+_STEP_OBJECTS = 32
+"""Images of one part in an object store, which takes some tenths of a second for a request."""
+
+_TASK_S = 0.05
+"""Time that a step waits for what runs in a thread: most have little to search."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +105,8 @@ class Eraser:
         self._running: dict[str, _Erasure] = {}
         self._unreadable: set[str] = set()
         self._late_until = 0.0
+        self._overwritten: dict[str, int] = {}
+        """Offset up to which this process has overwritten each segment."""
 
     def is_due(self) -> bool:
         """Check whether there is a step to do."""
@@ -104,7 +120,7 @@ class Eraser:
         return [id_ for id_ in self._erasures.pending_ids() if id_ not in self._unreadable]
 
     def step(self, engine: sa.Engine, names: NameIds, offsets: Mapping[str, int]) -> bool:
-        """Do one step of each erasure that is due; return whether any is not complete.
+        """Do what is due, the oldest erasure first, for `STEP_S`; return whether any may not be complete.
 
         If this raises, the writer's `names` must be created again.
 
@@ -114,6 +130,7 @@ class Eraser:
             offsets: Offset up to which each segment of the journal is moved.
         """
         pending = self._pending_ids()
+        deadline_s = time.monotonic() + STEP_S
         for erasure_id in pending:
             if erasure_id not in self._running:
                 targets = self._erasures.targets(erasure_id)
@@ -123,9 +140,11 @@ class Eraser:
                     continue
                 self._running[erasure_id] = _Erasure(targets)
             erasure = self._running[erasure_id]
-            if time.monotonic() >= erasure.due_s:
-                erasure.due_s = time.monotonic() + FAILED_RETRY_S  # each step sets it anew
+            while time.monotonic() >= erasure.due_s and erasure_id in self._running:
+                erasure.due_s = time.monotonic() + FAILED_RETRY_S  # each part sets it anew
                 self._advance(erasure, engine, names, offsets)
+                if time.monotonic() >= deadline_s:
+                    return True
         if not pending and self._late_until > time.monotonic():
             self._overwrite(engine, offsets)
         return bool(pending)
@@ -149,41 +168,58 @@ class Eraser:
         return self._erasures.read(erasure_id).state == "complete"
 
     def _collect(self, erasure: "_Erasure", engine: sa.Engine) -> None:
-        targets = erasure.targets
-        targets.counts, targets.joins, targets.digests = {"inferences": 0}, targets.demanded, []
-        with engine.begin() as connection:
-            for start in range(0, len(targets.ids), STEP_ROWS):
-                note_targets(connection, targets, targets.ids[start : start + STEP_ROWS])
+        """Note what some more inferences are joined to."""
+        targets, start = erasure.targets, erasure.collected
+        seqs = targets.ids[start : start + STEP_ROWS]
+        erasure.due_s = 0.0
+        if not start:
+            self._erasures.save_receipt(begun_receipt(targets))
+        if seqs:
+            with engine.begin() as connection:
+                erasure.traces.add(connection, seqs)
+            erasure.collected = start + len(seqs)
+            return
+        targets.joins = sorted(erasure.traces.joins)
+        targets.digests = sorted(erasure.traces.digests)
+        targets.counts = {"inferences": erasure.traces.inferences}
+        erasure.traces = NotedTraces()
         targets.step = "rows"
         self._erasures.save_targets(targets)
         self._erasures.save_receipt(begun_receipt(targets))
-        erasure.due_s = 0.0
 
     def _remove_rows(self, erasure: "_Erasure", engine: sa.Engine, names: NameIds) -> None:
+        """Remove some more inferences, then statements that were joined to them."""
         targets, start = erasure.targets, erasure.removed
         seqs = targets.ids[start : start + STEP_ROWS]
-        with names.transaction(engine, exclusive=True) as connection:
-            if seqs:
-                remove_rows(connection, names, seqs)
-            else:
-                joins = remove_statements(connection, targets.joins)
+        begin = erasure.judged_joins
+        joins = targets.joins[begin : begin + STEP_JOINS]
         erasure.due_s = 0.0
-        if seqs:
-            erasure.removed = start + len(seqs)
+        if seqs or joins:
+            with names.transaction(engine, exclusive=True) as connection:
+                if seqs:
+                    remove_rows(connection, names, seqs)
+                else:
+                    removed = remove_statements(connection, joins)
+            if seqs:
+                erasure.removed = start + len(seqs)
+            else:
+                erasure.judged_joins = begin + len(joins)
+                erasure.removed_joins += removed
             return
-        targets.joins = joins
-        targets.counts["joins"] = len(joins)
+        targets.joins = erasure.removed_joins
+        targets.counts["joins"] = len(targets.joins)
         targets.running_jobs = erased_files.started_jobs(self._jobs)
         targets.step = "rest"
         self._erasures.save_targets(targets)
 
     def _finish(self, erasure: "_Erasure", engine: sa.Engine, offsets: Mapping[str, int]) -> None:
+        """Do a part of what follows the rows; the receipt says what has to be waited for."""
         targets = erasure.targets
-        erasure.due_s = time.monotonic() + RETRY_S
         erasure.needed = erasure.needed or dict(offsets)
-        waiting, remaining = [], []
-        if "images" not in erasure.done:
-            waiting += self._remove_images(erasure, engine)
+        if "images" not in erasure.done and not self._remove_images(erasure, engine):
+            erasure.due_s = 0.0
+            return
+        waiting, remaining = list(erasure.images_waiting), []
         if "replica" not in erasure.done:
             waiting += self._erase_replica(erasure)
         if "files" not in erasure.done:
@@ -193,8 +229,13 @@ class Eraser:
                 f"{path.name}: a damaged database that was set aside"
                 for path in damaged_files(engine.url.render_as_string(hide_password=False))
             ]
-            self._overwrite(engine, offsets)
-            busy, failure = clear_deleted(engine)
+            if not self._overwrite(engine, offsets):
+                erasure.due_s = 0.0
+                return
+            busy, failure, has_more = self._clear(erasure, engine)
+            if has_more:
+                erasure.due_s = 0.0
+                return
             waiting += [busy] if busy else []
             remaining += [failure] if failure else []
         remaining += [f"{name}: it mentions what was erased" for name in erasure.mentioning_files]
@@ -206,6 +247,7 @@ class Eraser:
                 engine, has_replica=self._replica is not None, is_local=self._blobs.is_local
             ),
         )
+        erasure.due_s = time.monotonic() + RETRY_S
         if not waiting:
             receipt = msgspec.structs.replace(receipt, state="complete", ended_at=_now())
             self._late_until = time.monotonic() + LATE_S
@@ -216,29 +258,47 @@ class Eraser:
             self._erasures.save_receipt(receipt)
         erasure.receipt = receipt
 
-    def _remove_images(self, erasure: "_Erasure", engine: sa.Engine) -> list[str]:
-        """Remove images that no remaining inference refers to; return what has to be waited for."""
+    def _remove_images(self, erasure: "_Erasure", engine: sa.Engine) -> bool:
+        """Remove some more images that no remaining inference refers to; return whether all were tried, or that failed.
+
+        What has to be waited for is in `images_waiting` then.
+        """
         targets = erasure.targets
+        if erasure.images is None:
+            erasure.images, erasure.shared = targets.digests, 0
         # Others that share the database or the images may be about to refer to one that they put lately.
         is_alone = self._blobs.is_local and engine.dialect.name == "sqlite"
         young_s = self._upload_s if is_alone else self._blobs.grace_s
-        young = shared = 0
-        for start in range(0, len(targets.digests), _IMAGES_AT_ONCE):
-            batch = targets.digests[start : start + _IMAGES_AT_ONCE]
+        start = erasure.tried_images
+        batch = erasure.images[
+            start : start + (_STEP_IMAGES if self._blobs.is_local else _STEP_OBJECTS)
+        ]
+        if batch:
             with engine.begin() as connection:
                 put_before = committed_until(connection, self._directory) - young_s
                 unneeded = unreferenced(connection, batch)
-            shared += len(batch) - len(unneeded)
             try:
-                young += sum(not self._blobs.erase(key, put_before) for key in unneeded)
+                erasure.young_images += self._blobs.erase(unneeded, put_before)
             except (OSError, StoreError) as error:
                 _log.warning("images of an erasure cannot be removed yet: %s", error)
-                return ["the images cannot be removed at present"]
-        if young:
-            return [f"{young} images came within the last {young_s:g} s"]
-        targets.counts |= {"images": len(targets.digests) - shared, "images_of_others": shared}
+                erasure.images_waiting = ["the images cannot be removed at present"]
+                return True
+            erasure.shared += len(batch) - len(unneeded)
+            erasure.tried_images = start + len(batch)
+            return False
+        erasure.images, erasure.tried_images = erasure.young_images, 0
+        erasure.young_images, erasure.images_waiting = [], []
+        if erasure.images:
+            erasure.images_waiting = [
+                f"{len(erasure.images)} images came within the last {young_s:g} s"
+            ]
+            return True
+        targets.counts |= {
+            "images": len(targets.digests) - erasure.shared,
+            "images_of_others": erasure.shared,
+        }
         erasure.done.add("images")
-        return []
+        return True
 
     def _erase_replica(self, erasure: "_Erasure") -> list[str]:
         if self._replica is not None:
@@ -246,9 +306,10 @@ class Eraser:
             for name, offset in erasure.needed.items():
                 if name in sizes and self._replica.sent_until(self._directory / name) < offset:
                     return ["ClickHouse has not taken the journal yet"]
-            targets = erasure.targets
+            erase, targets = self._replica.erase, erasure.targets
             try:
-                self._replica.erase(targets.ids, targets.joins)
+                if not erasure.ends("replica", lambda: erase(targets.ids, targets.joins)):
+                    return ["ClickHouse removes the rows"]
             except StoreError as error:
                 _log.warning("an erasure waits for ClickHouse: %s", full_text(error))
                 return ["ClickHouse does not answer"]
@@ -259,29 +320,58 @@ class Eraser:
         targets = erasure.targets
         if running := erased_files.running_jobs(self._jobs, targets.running_jobs):
             return [f"job {job_id} may have read it and has not ended" for job_id in running]
-        # An image that others need is no trace of what was erased.
-        mentions = Mentions(targets.ids, (), (text for _, text in targets.demanded))
-        targets.counts["jobs"] = targets.counts.get("jobs", 0) + erased_files.remove_jobs(
-            self._jobs, mentions
-        )
+
+        def search() -> tuple[Mentions, int, list[str]]:
+            # An image that others need is no trace of what was erased.
+            mentions = Mentions(targets.ids, (), (text for _, text in targets.demanded))
+            removed = erased_files.remove_jobs(self._jobs, mentions)
+            return mentions, removed, erased_files.mentioning_files(self._others, mentions)
+
+        if not erasure.ends("files", search):
+            return ["the results of jobs are being searched"]
+        mentions, removed, erasure.mentioning_files = erasure.results.pop("files")
+        targets.counts["jobs"] = targets.counts.get("jobs", 0) + removed
+        # The writer adds to these files, and so not in a thread.
         set_aside = erased_files.remove_set_aside(self._directory.parent, mentions)
         targets.counts["set_aside"] = targets.counts.get("set_aside", 0) + set_aside
-        erasure.mentioning_files = erased_files.mentioning_files(self._others, mentions)
         self._erasures.save_targets(targets)
         erasure.done.add("files")
         return []
 
-    def _overwrite(self, engine: sa.Engine, offsets: Mapping[str, int]) -> None:
-        """Overwrite what the journal holds although the database and the replica have it, once that is on the disk."""
-        with engine.connect() as connection:
-            check_in_place(connection)
-            make_durable(connection)
+    def _clear(self, erasure: "_Erasure", engine: sa.Engine) -> tuple[str, str, bool]:
+        """Clear what the database keeps of deleted rows; return as `PageCleaner.clear` does."""
+        cleaner = erasure.pages
+        if engine.dialect.name == "sqlite":
+            return cleaner.clear(engine)
+        if not erasure.ends("database", lambda: cleaner.clear(engine)):
+            return "PostgreSQL clears the rows that were removed", "", False
+        busy, failure, has_more = erasure.results.pop("database")
+        return busy, failure, has_more
+
+    def _overwrite(self, engine: sa.Engine, offsets: Mapping[str, int]) -> bool:
+        """Overwrite some of what the journal holds although the database and the replica have it, once that is on the disk.
+
+        Returns:
+            Whether all of it is overwritten.
+        """
+        ends = {}
         for path in journal.segment_paths(self._directory):
             end = offsets.get(path.name, 0)
             if self._replica is not None:
                 end = min(end, self._replica.sent_until(path))
-            if end:
-                overwrite_moved(path, end)
+            if end > self._overwritten.get(path.name, 0):
+                ends[path] = end
+        if not ends:
+            return True
+        with engine.connect() as connection:
+            check_in_place(connection)
+            make_durable(connection)
+        for path, end in ends.items():
+            start = self._overwritten.get(path.name, 0)
+            self._overwritten[path.name] = overwrite_moved(path, end, start)
+            if self._overwritten[path.name] < end:
+                return False
+        return True
 
 
 class _Erasure:
@@ -290,11 +380,30 @@ class _Erasure:
     def __init__(self, targets: ErasureTargets) -> None:
         self.targets = targets
         self.due_s = 0.0
-        self.removed = 0
+        self.traces = NotedTraces(targets.demanded)
+        self.collected = self.removed = self.judged_joins = self.tried_images = self.shared = 0
+        """How far each kind is."""
+        self.removed_joins: list[tuple[str, str]] = []
+        self.images: list[str] | None = None
+        """Images to remove, of which `tried_images` were tried; then those that were too young, again."""
+        self.young_images: list[str] = []
+        self.images_waiting: list[str] = []
+        self.pages = PageCleaner()
         self.needed: dict[str, int] = {}
         self.done: set[str] = set()
+        self.tasks: dict[str, BackgroundTask[Any]] = {}
+        self.results: dict[str, Any] = {}
         self.mentioning_files: list[str] = []
         self.receipt: object = None
+
+    def ends(self, name: str, work: Callable[[], Any]) -> bool:
+        """Run something in a thread; return whether it has ended, with its result in `results`, or raise what it raised."""
+        if name not in self.tasks:
+            self.tasks[name] = BackgroundTask(work, f"erasure-{name}")
+        if not self.tasks[name].has_ended(_TASK_S):
+            return False
+        self.results[name] = self.tasks.pop(name).result()
+        return True
 
 
 def _kept(engine: sa.Engine, *, has_replica: bool, is_local: bool) -> list[str]:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
+"""Part of a file that is searched at once: the other threads of the process wait for that."""
+
 _OVERLAP_BYTES = 4096
 """Longest mention that may lie across two chunks; texts of a filter are shorter."""
 

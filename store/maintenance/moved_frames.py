@@ -6,6 +6,7 @@ goes on behind it, and a worker appends at the end. So this is safe beside both,
 
 import os
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -16,12 +17,21 @@ _HEADER = struct.Struct("<IIq")
 _SMALLEST = _HEADER.size + len(_NOTHING)
 
 
-def overwrite_moved(path: Path, end: int) -> int:
-    """Overwrite a segment up to an offset at which a frame begins; return the number of bytes."""
-    start = _overwritten_until(path, end)
-    if end - start < _SMALLEST:  # no frame is as short
-        return 0
-    payload = _NOTHING.ljust(end - start - _HEADER.size)
+def overwrite_moved(path: Path, end: int, start: int = 0, at_once: int = 16 << 20) -> int:
+    """Overwrite a part of a segment, or if it is large, its beginning; return the offset up to which it is overwritten.
+
+    Args:
+        path: File of the segment.
+        end: Offset at which a frame begins, or the file ends.
+        start: The same, up to which it is overwritten already.
+        at_once: Number of bytes after which the rest is left to the next call.
+    """
+    start = _overwritten_until(path, end, start)
+    stop = end if end - start <= at_once else _frame_after(path, start + at_once, start)
+    stop = min(stop, end)
+    if stop - start < _SMALLEST:  # no frame is as short
+        return stop
+    payload = _NOTHING.ljust(stop - start - _HEADER.size)
     checksum = zlib.crc32(payload, zlib.crc32(struct.pack("<q", 0)))
     frame = _HEADER.pack(len(payload), checksum, 0) + payload
     descriptor = os.open(path, os.O_WRONLY)
@@ -32,12 +42,21 @@ def overwrite_moved(path: Path, end: int) -> int:
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-    return len(frame)
+    return stop
 
 
-def _overwritten_until(path: Path, end: int) -> int:
-    position = 0
-    for seq, payload, next_offset in journal.read_frames(path):
+def _frame_after(path: Path, position: int, start: int) -> int:
+    """Return the offset of the first frame behind a position, and the largest one if none follows."""
+    next_offset = sys.maxsize
+    for _, _, next_offset in journal.read_frames(path, start):
+        if next_offset >= position:
+            return next_offset
+    return sys.maxsize
+
+
+def _overwritten_until(path: Path, end: int, start: int) -> int:
+    position = start
+    for seq, payload, next_offset in journal.read_frames(path, start):
         is_next = next_offset - len(payload) - journal.HEADER_BYTES == position
         if seq != 0 or not is_next or next_offset > end or payload.rstrip() != _NOTHING:
             break

@@ -22,7 +22,7 @@ from quadriga.store.ids import LARGEST_ID, smallest_id_at
 from quadriga.store.maintenance.retention import limits_of
 from quadriga.store.redaction import redact
 from quadriga.store.rollups import MINUTE_MS, Tally
-from quadriga.store.rows import NameIds, derived_rows
+from quadriga.store.rows import DERIVED_FROM, NameIds, derived_rows
 from quadriga.store.schema import INDEX_TABLES, key_columns
 
 STEP_ROWS = 500
@@ -91,7 +91,7 @@ def _step(engine: sa.Engine, names: NameIds, progress: RebuildProgress) -> list[
 
 def _add(connection: sa.Connection, names: NameIds, last_key: list[Any]) -> list[Any] | None:
     """Add the missing index rows of the next inferences."""
-    statement = "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
+    statement = f"{DERIVED_FROM} WHERE i.seq > ? ORDER BY i.seq LIMIT ?"
     inferences = execute(connection, statement, (*last_key, STEP_ROWS)).all()
     rows = derived_rows(names, inferences)
     for table in INDEX_TABLES:
@@ -106,7 +106,7 @@ def _remove(
     key = ", ".join(key_columns(table))
     statement = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
     index_rows = [(*row,) for row in execute(connection, statement, (*last_key, 2 * STEP_ROWS))]
-    statement = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
+    statement = f"{DERIVED_FROM} WHERE i.seq IN ({{}})"
     rows = derived_rows(names, execute_in(connection, statement, {row[2] for row in index_rows}))
     expected = {row[:3] for row in rows[table]}
     database.delete(connection, table, [row for row in index_rows if row not in expected])

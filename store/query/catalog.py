@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import execute, execute_in, fetch_all
-from quadriga.store.schema import MAX_KEYS, KeyType
+from quadriga.store.database import execute, fetch_all, fetch_in
+from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 
 SHORT_TASK_NAMES = {
@@ -21,6 +21,10 @@ SHORT_TASK_NAMES = {
 
 
 _ID_PREFIX = "m-"
+_MAX_CACHED = 20_000
+"""Names of teams that are kept with a connection when those of another team are added."""
+
+_KeyIds = dict[str, dict[tuple[KeyType, str], int]]  # by path, then by type and team
 
 
 def model_spellings(name: str) -> tuple[str, ...]:
@@ -40,41 +44,53 @@ class ModelRow(NamedTuple):
 
 
 class Catalog:
-    """Ids of the names in a filter, in one snapshot of the database; of models, those that a scope admits.
+    """Ids of the names in a filter, in one snapshot of the database: those of a team, or of all teams for a scope of none.
 
-    A name never changes its id, so ids are cached with the connection. The ids of the metadata paths in
-    `paths` are read at once.
+    The ids of the metadata paths in `paths` are read at once. A name of a team never changes its id, so they are cached
+    with the connection; which teams have a name does change.
     """
 
     def __init__(self, connection: sa.Connection, scope: Scope, paths: Iterable[str] = ()) -> None:
         self._connection = connection
         self._scope = scope
-        self._keys: dict[str, dict[KeyType, int]] = connection.info.setdefault("keys", {})
-        self._labels: dict[str, int] = connection.info.setdefault("labels", {})
+        self._keys: _KeyIds = {}
+        self._labels: dict[str, tuple[int, ...]] = {}
+        if scope.team:
+            self._keys = _cache(connection, "keys", scope.team)
+            self._labels = _cache(connection, "labels", scope.team)
         self._read_paths: set[str] = set()
         self._read({path for path in paths if path not in self._keys})
 
-    def key(self, path: str, type_: KeyType) -> int | None:
-        """Return the id of a metadata key, or `None` if no inference has it with a value of this type."""
-        if type_ not in self._keys.get(path, ()):
+    def key_ids(self, path: str, type_: KeyType) -> tuple[int, ...]:
+        """Return the ids of a metadata key, one for each team that has it with a value of this type."""
+        ids = self._ids(path, type_)
+        if not ids:
             self._read({path})
-        return self._keys.get(path, {}).get(type_)
+            ids = self._ids(path, type_)
+        return ids
+
+    def _ids(self, path: str, type_: KeyType) -> tuple[int, ...]:
+        return tuple(
+            id_ for (key_type, _), id_ in self._keys.get(path, {}).items() if key_type == type_
+        )
 
     def is_indexed(self, path: str) -> bool:
-        """Check whether all values at a metadata path are indexed."""
+        """Check whether all values at a metadata path are indexed, of every team that may be seen."""
         if path not in self._keys:
             self._read({path})
-        return path in self._keys or not self._is_full
+        if self._scope.team and path in self._keys:
+            return True
+        full = {team for type_, team in self._keys.get("", ()) if type_ == KeyType.FULL}
+        return full <= {team for _, team in self._keys.get(path, ())}
 
     def label_ids(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the ids of the labels with these names."""
+        """Return the ids of the labels with these names, one of each for each team that has it."""
         names = set(names)
+        statement, values = self._of_team("SELECT name, id FROM label WHERE name IN ({})")
         missing = names - self._labels.keys()
-        for name, id_ in execute_in(
-            self._connection, "SELECT name, id FROM label WHERE name IN ({})", missing
-        ):
-            self._labels[name] = int(id_)
-        return tuple(self._labels[name] for name in names if name in self._labels)
+        for name, id_ in fetch_in(self._connection, statement, missing, values):
+            self._labels[name] = (*self._labels.get(name, ()), int(id_))
+        return tuple(id_ for name in names for id_ in self._labels.get(name, ()))
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
         """Return the ids of the models with one of these names, versions or tasks, ignoring case."""
@@ -97,11 +113,6 @@ class Catalog:
         return []
 
     @cached_property
-    def _is_full(self) -> bool:
-        key_count = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
-        return int(key_count) >= MAX_KEYS
-
-    @cached_property
     def models(self) -> list[ModelRow]:
         """The models that the scope admits."""
         select = "SELECT id, name, version, task, team FROM model"
@@ -115,14 +126,50 @@ class Catalog:
     @cached_property
     def admitted_ids(self) -> tuple[int, ...] | None:
         """Ids of the models that the scope admits; None if it admits everything."""
-        return None if self._scope.is_everything else tuple(model.id for model in self.models)
+        if self._scope.is_everything:
+            return None
+        if not self._scope.models:
+            statement = "SELECT id FROM model WHERE team = ?"
+            return tuple(
+                id_ for (id_,) in fetch_all(self._connection, statement, (self._scope.team,))
+            )
+        return tuple(model.id for model in self.models)
 
     def _read(self, paths: set[str]) -> None:
         missing = paths - self._read_paths
-        statement = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
-        for path, type_, id_ in execute_in(self._connection, statement, missing):
-            self._keys.setdefault(path, {})[KeyType(type_)] = int(id_)
+        if not missing:
+            return
+        statement, values = self._of_team(
+            "SELECT path, type, team, id FROM meta_key WHERE path IN ({})"
+        )
+        # Under the path "" stands which teams have more paths than are indexed.
+        rows = fetch_in(self._connection, statement, missing | {""}, values)
+        for path, type_, team, id_ in rows:
+            self._keys.setdefault(path, {})[KeyType(type_), team] = int(id_)
         self._read_paths |= missing
+
+    def _of_team(self, statement: str) -> tuple[str, tuple[str, ...]]:
+        """Return a statement with a condition for the team of the scope, and its bound values."""
+        team = self._scope.team
+        return (
+            (statement.replace("WHERE", "WHERE team = ? AND"), (team,)) if team else (statement, ())
+        )
+
+
+def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:
+    """Return the names of the labels of a team by their ids, or those of all teams for a scope of none."""
+    of_team, values = (" WHERE team = ?", (scope.team,)) if scope.team else ("", ())
+    rows = execute(connection, f"SELECT id, name FROM label{of_team}", values)
+    return dict(rows.all())
+
+
+def _cache(connection: sa.Connection, kind: str, team: str) -> dict[str, Any]:
+    """Return the cached ids of a team; others are forgotten once they are many."""
+    by_team: dict[str, dict[str, Any]] = connection.info.setdefault(kind, {})
+    ids = by_team.setdefault(team, {})
+    if len(by_team) > 1 and sum(map(len, by_team.values())) > _MAX_CACHED:
+        connection.info[kind] = {team: ids}
+    return ids
 
 
 def _aliases(field: str, model: ModelRow) -> set[str]:

@@ -29,8 +29,8 @@ _Edge = tuple[float, float, float, float]
 
 def compile_place(leaf: PlaceCondition, catalog: Catalog, dialect: SqlDialect) -> Predicate:
     """Compile the condition that a place lies in a shape."""
-    key = catalog.key("", KeyType.CELL)
-    if key is None:
+    keys = catalog.key_ids("", KeyType.CELL)
+    if not keys:
         return FALSE  # no inference has a place
     if isinstance(leaf.shape, GeoCircle):
         box, test = _around(leaf.shape), _near(leaf.shape)
@@ -41,10 +41,11 @@ def compile_place(leaf: PlaceCondition, catalog: Catalog, dialect: SqlDialect) -
         box, test = _bounds(edges), _in_ring(edges)
     ranges = covering_ranges(box, leaf.shape if isinstance(leaf.shape, GeoCircle) else None)
     ranges += [EMPTY_RANGE] * (-len(ranges) % _AT_ONCE)
-    bounds = tuple(bound for low, high in ranges for bound in (key, float(low), float(high)))
+    bounds = tuple(float(bound) for cells in ranges for bound in cells)
     scan = Scan(
-        f"(VALUES {', '.join(['(?, ?, ?)'] * len(ranges))}) AS r CROSS JOIN meta_num AS d",
-        Sql("d.key = r.column1 AND d.val BETWEEN r.column2 AND r.column3", bounds),
+        f"(VALUES {', '.join(['(?)'] * len(keys))}) AS k"
+        f" CROSS JOIN (VALUES {', '.join(['(?, ?)'] * len(ranges))}) AS r CROSS JOIN meta_num AS d",
+        Sql("d.key = k.column1 AND d.val BETWEEN r.column1 AND r.column2", (*keys, *bounds)),
         ordered=False,
     )
     statement = f"EXISTS (SELECT 1 FROM {dialect.place} AND {test.text})"

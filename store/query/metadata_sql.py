@@ -10,15 +10,17 @@ from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.dialects import SqlDialect
 from quadriga.store.query.sql import (
     FALSE,
+    MAX_MERGED_SCANS,
+    MAX_MERGED_TEAM_SCANS,
     SYMBOLS,
     Predicate,
     Scan,
     Sql,
+    among,
     compared_values,
     comparison_sql,
     index_table,
     key_scan,
-    scans_by_value,
 )
 from quadriga.store.query.syntax import BOUNDS, Compare, Range, Scalar
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
@@ -37,16 +39,18 @@ def compile_metadata(leaf: Compare | Range, catalog: Catalog, dialect: SqlDialec
         leaf = Range(leaf.field, ((leaf.operator, compared_values(leaf)[0]),))
     tests: list[Sql] = []
     scans: list[Scan] = []
-    all_exact = True
+    fewer_scans: list[Scan] = []
+    all_exact, teams = True, 1
     for type_, test in _tests(leaf, dialect):
-        key = catalog.key(path, type_) if is_indexed else None
-        if is_indexed and key is None:
+        keys = catalog.key_ids(path, type_) if is_indexed else ()
+        if is_indexed and not keys:
             continue  # no inference has this key with a value of this type
         tests.append(test)
-        if key is not None:
-            key_scans, is_exact = _scans(leaf, type_, key)
+        if keys:
+            key_scans, fewer, is_exact = _scans(leaf, type_, keys)
             scans += key_scans
-            all_exact = all_exact and is_exact
+            fewer_scans += fewer
+            all_exact, teams = all_exact and is_exact, max(teams, len(keys))
     if not tests:
         return FALSE
     source = dialect.metadata if root == "meta" else dialect.standard
@@ -54,7 +58,16 @@ def compile_metadata(leaf: Compare | Range, catalog: Catalog, dialect: SqlDialec
     text, values = Sql.join(" OR ", dict.fromkeys(tests))
     test = Sql(f"EXISTS (SELECT 1 FROM {source} AND ({text}))", (*bound, *values))
     is_dense = not (isinstance(leaf, Compare) and leaf.operator == "contains")
-    return Predicate(test, tuple(scans), all_exact, is_dense) if is_indexed else Predicate(test)
+    if not is_indexed:
+        return Predicate(test)
+    return Predicate(
+        test,
+        tuple(scans),
+        all_exact,
+        is_dense,
+        fewer_scans=tuple(fewer_scans) if len(fewer_scans) < len(scans) else (),
+        teams=teams,
+    )
 
 
 def _tests(leaf: Compare | Range, dialect: SqlDialect) -> Iterator[tuple[KeyType, Sql]]:
@@ -83,20 +96,29 @@ def _json_test(
     return comparison_sql(dialect.number, "in", tuple(map(dialect.bind_exact, values)), dialect)
 
 
-def _scans(leaf: Compare | Range, type_: KeyType, key: int) -> tuple[tuple[Scan, ...], bool]:
-    """Return index scans that return all matches, and whether they return nothing else."""
+def _scans(
+    leaf: Compare | Range, type_: KeyType, keys: tuple[int, ...]
+) -> tuple[tuple[Scan, ...], tuple[Scan, ...], bool]:
+    """Return index scans that return all matches, fewer that do for several teams, and whether they return nothing else."""
     if isinstance(leaf, Range):
         is_exact, indexed_values = _indexed(type_, [value for _, value in leaf.bounds])
         symbols = SYMBOLS if is_exact else _RELAXED
         condition = "".join(f" AND d.val {symbols[operator]} ?" for operator, _ in leaf.bounds)
-        range_condition = Sql(f"d.key = ?{condition}", (key, *indexed_values))
-        return (Scan(index_table(type_), range_condition, ordered=False),), is_exact
+        range_condition = among("d.key", keys).wrap(f"{{}}{condition}", *indexed_values)
+        range_scan = Scan(index_table(type_), range_condition, ordered=False)
+        return (range_scan,), (range_scan,), is_exact
     if leaf.operator in {"exists", "contains"}:
-        return (key_scan(type_, key),), leaf.operator == "exists"
+        all_values = key_scan(type_, keys)
+        return (all_values,), (all_values,), leaf.operator == "exists"
     is_exact, indexed_values = _indexed(type_, _by_type(compared_values(leaf))[type_])
-    return scans_by_value(
-        index_table(type_), "d.val", tuple(dict.fromkeys(indexed_values)), key
-    ), is_exact
+    values, source = tuple(dict.fromkeys(indexed_values)), index_table(type_)
+    both = Sql.join(" AND ", (among("d.key", keys), among("d.val", values)))
+    fewest = (Scan(source, both, ordered=False, is_by_value=True),)
+    if len(values) > MAX_MERGED_SCANS or len(keys) * len(values) > MAX_MERGED_TEAM_SCANS:
+        return fewest, fewest, is_exact
+    pairs = [Sql("d.key = ? AND d.val = ?", (key, value)) for key in keys for value in values]
+    scans = tuple(Scan(source, pair, ordered=True) for pair in pairs)
+    return scans, fewest if len(keys) > 1 else scans, is_exact
 
 
 def _indexed(type_: KeyType, values: Iterable[Scalar]) -> tuple[bool, tuple[Any, ...]]:

@@ -23,6 +23,7 @@ from quadriga.store.query.sql import (
     FALSE,
     FULL_SCAN,
     MAX_MERGED_SCANS,
+    MAX_MERGED_TEAM_SCANS,
     TRUE,
     Predicate,
     Scan,
@@ -84,7 +85,7 @@ class Plan(NamedTuple):
     is_probable: bool
     """Whether most candidates match, because nothing beyond the scans is tested."""
     admitted: tuple[int, ...] | None = None
-    """Ids of the models whose rows may be seen; None for all."""
+    """Ids of the models whose rows may be seen; None where all candidates may."""
     tests_scope_alone: bool = False
     """Whether the predicate is no more than that a row may be seen."""
 
@@ -123,15 +124,19 @@ class Planner:
                 operands.append(operand)
         self._is_bounded = id_range != IdRange()
         self._id_range = id_range if id_range.low <= id_range.high else IdRange(*EMPTY_RANGE)
-        self._scope: Predicate | None = None
+        self._is_scoped = False
         self._predicates = [
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
         self._usable = _usable(self._predicates)
-        admitted = self._catalog.admitted_ids
-        if admitted is not None and not any(map(_is_among_models, operands)):
-            self._scope = of_models(admitted)
-            self._predicates.insert(0, self._scope)  # the cheapest test
+        self._is_of_team = bool(scope.team) and not scope.models
+        self._is_scoped = not scope.is_everything and not any(map(_is_among_models, operands))
+
+    @cached_property
+    def _scope(self) -> Predicate | None:
+        """Condition that a row may be seen, read only where a plan needs it; None if the filter says it anyway."""
+        admitted = self._catalog.admitted_ids if self._is_scoped else None
+        return None if admitted is None else of_models(admitted)
 
     @cached_property
     def plan(self) -> Plan:
@@ -143,20 +148,33 @@ class Planner:
 
         Returns `None` if `plan` needs no probing either, or if its driving predicate was narrow recently.
         """
-        ordered, scope = _first_in_order(self._usable), self._scope
+        ordered = _first_in_order(self._usable)
         if ordered:
-            is_tested = len(self._usable) > 1 or scope is not None
+            is_tested = len(self._usable) > 1 or not self._is_sufficient(ordered)
             return self._build_plan(ordered) if is_tested else None
+        scope = self._scope
         plan = self._build_plan(scope if scope is not None and _in_order(scope) else None)
         is_wide = self._usable and all(
             _subject(predicate) in self._wide for predicate in self._usable
         )
         return plan if is_wide and (plan.is_time_bounded or plan.is_dense) else None
 
+    def _implies_scope(self, chosen: Predicate) -> bool:
+        """Check whether the scans of a predicate return nothing that is outside of the scope."""
+        return self._is_of_team and all(scan.is_of_teams for scan in chosen.scans or (FULL_SCAN,))
+
+    def _is_sufficient(self, chosen: Predicate) -> bool:
+        """Check whether there is no scope that the scans of a predicate leave to be tested."""
+        return not self._is_scoped or self._implies_scope(chosen)
+
     def _build_plan(self, chosen: Predicate | None) -> Plan:
+        is_of_scope = chosen is not None and self._implies_scope(chosen)
+        scope = None if is_of_scope else self._scope
+        # The test of the scope is the cheapest.
+        predicates = self._predicates if scope is None else [scope, *self._predicates]
         tests = [
             predicate.sql
-            for predicate in self._predicates
+            for predicate in predicates
             if not (predicate is chosen and predicate.is_exact)
         ]
         return Plan(
@@ -168,20 +186,23 @@ class Planner:
                 predicate.scans is not None and predicate.is_dense for predicate in self._predicates
             ),
             is_disjoint=True if chosen is None else chosen.is_disjoint,
-            is_probable=self._predicates == [chosen],
-            admitted=self._catalog.admitted_ids,
+            is_probable=predicates == [chosen],
+            admitted=None if is_of_scope else self._catalog.admitted_ids,
             tests_scope_alone=chosen is not None
             and chosen.is_exact
-            and self._predicates == [self._scope, chosen],
+            and predicates == [scope, chosen],
         )
 
     def _choose(self) -> Predicate | None:
         """Return the driving predicate, or `None` for a full scan."""
-        usable, scope = self._usable, self._scope
-        if scope is not None and not usable:
-            usable, scope = [scope], None
-        if scope is None and len(usable) == 1 and _in_order(usable[0]):
+        usable = self._usable
+        if len(usable) == 1 and _in_order(usable[0]) and self._is_sufficient(usable[0]):
             return usable[0]
+        scope = self._scope
+        if scope is not None and not usable:
+            if _in_order(scope):
+                return scope
+            usable, scope = [scope], None
         best, rows = self._narrowest(usable, self._id_range)
         if best is None and scope is not None:
             best, rows = self._narrowest([scope], self._id_range)
@@ -201,7 +222,7 @@ class Planner:
             if predicate.scans is None or self._probes >= MAX_PROBES:
                 continue
             # Scans in order stop early, so their size matters only where there is a choice.
-            is_alone = len(predicates) == 1 and self._scope is None
+            is_alone = len(predicates) == 1 and self._is_sufficient(predicate)
             scans = predicate.fewer_scans or [
                 scan for scan in predicate.scans if not is_alone or not scan.ordered
             ]
@@ -217,9 +238,10 @@ class Planner:
     def _count(self, scans: Sequence[Scan], id_range: IdRange, cap: int) -> int:
         """Count the rows that the scans return, up to a cap."""
         queries = []
-        for source, (condition, values), ordered in scans:
+        for scan in scans:
+            source, (condition, values) = scan.source, scan.condition
             query = f"SELECT 1 FROM {source} WHERE {condition}"
-            if ordered:
+            if scan.ordered or scan.is_by_value:
                 queries.append(Sql(f"{query} AND d.seq BETWEEN ? AND ?", (*values, *id_range)))
             else:
                 queries.append(Sql(query, values))
@@ -253,19 +275,23 @@ class Planner:
                 scans,
                 is_dense=is_dense,
                 fewer_scans=fewer_scans,
+                teams=best.teams if best else 1,
             )
         scans = tuple(scan for predicate in predicates for scan in predicate.scans or ())
         is_exact = all(predicate.is_exact for predicate in predicates)
-        if len(scans) > MAX_MERGED_SCANS:
+        teams = max(predicate.teams for predicate in predicates)
+        if len(scans) > MAX_MERGED_SCANS * teams:
             scans = tuple(
                 scan
                 for predicate in predicates
                 for scan in predicate.fewer_scans or predicate.scans or ()
             )
-        if len(scans) > MAX_SCANS or any(predicate.scans is None for predicate in predicates):
+        too_many = len(scans) > min(MAX_SCANS * teams, MAX_MERGED_TEAM_SCANS)
+        if too_many or any(predicate.scans is None for predicate in predicates):
             return Predicate(_join_predicates(" OR ", predicates))
         is_dense = any(predicate.is_dense for predicate in predicates)
-        return Predicate(_join_predicates(" OR ", predicates), scans, is_exact, is_dense)
+        test = _join_predicates(" OR ", predicates)
+        return Predicate(test, scans, is_exact, is_dense, teams=teams)
 
     def _compile_leaf(self, leaf: Leaf) -> Predicate:
         if isinstance(leaf, PredictionCondition):
@@ -292,10 +318,8 @@ def _is_among_models(tree: Filter) -> bool:
 
 def _in_order(predicate: Predicate) -> bool:
     """Check whether the first ids in order are available without reading all of them."""
-    scans = predicate.scans
-    return (
-        scans is not None and len(scans) <= MAX_MERGED_SCANS and all(scan.ordered for scan in scans)
-    )
+    scans, most = predicate.scans, min(MAX_MERGED_SCANS * predicate.teams, MAX_MERGED_TEAM_SCANS)
+    return scans is not None and len(scans) <= most and all(scan.ordered for scan in scans)
 
 
 def _first_in_order(predicates: list[Predicate]) -> Predicate | None:

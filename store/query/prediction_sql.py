@@ -7,11 +7,22 @@ without reading all of them.
 """
 
 import math
+from functools import partial
 
 from quadriga.store.database import placeholders
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.dialects import SqlDialect
-from quadriga.store.query.sql import FALSE, MAX_MERGED_SCANS, SYMBOLS, TRUE, Predicate, Scan, Sql
+from quadriga.store.query.sql import (
+    FALSE,
+    MAX_MERGED_SCANS,
+    MAX_MERGED_TEAM_SCANS,
+    SYMBOLS,
+    TRUE,
+    Predicate,
+    Scan,
+    Sql,
+    among,
+)
 from quadriga.store.query.syntax import BoundOperator, PredictionCondition
 from quadriga.store.schema import SCORE_BANDS, score_band
 
@@ -39,38 +50,50 @@ def compile_prediction(
     is_label = Sql(f"+d.label IN ({placeholders(labels)})", labels)
     best, worst = _sieve(scores, "+")
     possible = Sql.join(" AND ", (is_label, *best, *worst))
-    scans, fewer_scans, is_disjoint = *_scans(labels, scores), len(labels) == 1
+    name_count = len(set(leaf.labels or ()))
+    teams = -(-len(labels) // name_count)
+    scans, fewer_scans = _scans(labels, scores, teams)
+    predicate = partial(
+        Predicate,
+        scans=scans,
+        is_disjoint=name_count == 1,  # an inference has the label of its team alone
+        fewer_scans=fewer_scans,
+        teams=teams,
+    )
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, dialect)
-        return Predicate(
-            test, scans, is_index_enough, is_disjoint=is_disjoint, fewer_scans=fewer_scans
-        )
+        return predicate(test, is_exact=is_index_enough)
     if not leaf.bounds:  # a number of predictions with the label, whatever their scores
         total = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
         test = _counts(Sql(f"coalesce(({total}), 0)", labels), leaf.count)
-        return Predicate(test, scans, is_disjoint=is_disjoint, fewer_scans=fewer_scans)
+        return predicate(test)
     test = Sql.join(" AND ", (_of_row(possible), _counted(leaf, dialect))).wrap("({})")
-    return Predicate(test, scans, is_disjoint=is_disjoint, fewer_scans=fewer_scans)
+    return predicate(test)
 
 
 def _scans(
-    labels: tuple[int, ...], scores: tuple[tuple[BoundOperator, float], ...]
+    labels: tuple[int, ...], scores: tuple[tuple[BoundOperator, float], ...], teams: int
 ) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
-    """Return a scan for each band of each label, unless there are too many, and one for each label."""
+    """Return a scan for each band of each label, unless there are too many, and one for each label.
+
+    For a label that several teams have, the second is a single one.
+    """
     best, worst = _sieve(scores)
     lowest = score_band(max((bound for _, (bound,) in best), default=-math.inf))
 
-    def scan(label: int, sign: str, band: int) -> Scan:
-        in_band = Sql(f"d.label = ? AND d.band {sign} ?", (label, band))
+    def scan(label: tuple[int, ...], sign: str, band: int) -> Scan:
+        in_band = among("d.label", label).wrap(f"{{}} AND d.band {sign} ?", band)
         best_bounds = best if band == lowest else ()  # higher bands are above the bound
         condition = Sql.join(" AND ", (in_band, *best_bounds, *worst))
         return Scan("pred AS d", condition, ordered=sign == "=")
 
-    fewer_scans = tuple(scan(label, ">=", lowest) for label in labels)
+    groups = [labels] if teams == len(labels) else [(label,) for label in labels]
+    fewer_scans = tuple(scan(group, ">=", lowest) for group in groups)
     bands = range(lowest, len(SCORE_BANDS) + 1)
-    if len(labels) * len(bands) > MAX_MERGED_SCANS:
+    count = len(labels) * len(bands)
+    if count > MAX_MERGED_SCANS * teams or count > MAX_MERGED_TEAM_SCANS:
         return fewer_scans, fewer_scans
-    return tuple(scan(label, "=", band) for label in labels for band in bands), fewer_scans
+    return tuple(scan((label,), "=", band) for label in labels for band in bands), fewer_scans
 
 
 def _sieve(

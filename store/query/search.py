@@ -118,7 +118,7 @@ class Search:
             rows = min(rows * 3, MAX_BATCH_ROWS)
 
     def early_matches(self, limit: int, page_range: IdRange, select: str) -> list[Any]:
-        """Return the first matches, as `first_matches`, if they are frequent; else none."""
+        """Return the first matches, as `first_matches`, if they are frequent, or if there are few candidates; else none."""
         id_range = self._plan.id_range.intersect(*page_range)
         if id_range.low > id_range.high or self._plan.scans == ():
             return []
@@ -128,7 +128,8 @@ class Search:
                 return []
         rows = min(limit * FREQUENT_RATIO * 2, MAX_BATCH_ROWS)
         matches = self._fetch_sorted(self._matches(select, id_range, rows, limit))
-        return matches if len(matches) == limit else []
+        is_complete = len(matches) == limit or self._last_candidate(id_range, rows) is None
+        return matches if is_complete else []
 
     def count(self) -> int:
         """Count all matches."""

@@ -4,6 +4,7 @@ Row aliases: `i` is `inference`, `d` the driving index table. Values are always 
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +16,12 @@ from quadriga.store.query.syntax import BoundOperator, Compare, Scalar
 from quadriga.store.schema import KeyType
 
 MAX_MERGED_SCANS = 16
-"""Maximum number of ordered index scans merged per query."""
+"""Maximum number of ordered index scans merged per query, for each team that is seen."""
+
+MAX_MERGED_TEAM_SCANS = 320
+"""Maximum number of ordered index scans merged per query, for all teams; SQLite joins at most 500 selects."""
+
+_OF_TEAMS = ("meta_num AS d", "meta_str AS d", "pred AS d")
 
 EMPTY_RANGE = (1, 0)
 SYMBOLS = {"eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -67,6 +73,13 @@ class Scan(NamedTuple):
     condition: Sql
     ordered: bool
     """Whether ids are returned in order, as for a single value."""
+    is_by_value: bool = False
+    """Whether ids are in order for each value that is looked up, so that a range of ids reads no others."""
+
+    @property
+    def is_of_teams(self) -> bool:
+        """Whether it reads an index by ids of names, so that it returns rows of the teams that have these names."""
+        return self.source.endswith(_OF_TEAMS)
 
 
 FULL_SCAN = Scan("inference AS d", Sql("1 = 1"), ordered=True)
@@ -88,6 +101,8 @@ class Predicate(NamedTuple):
     """Whether no two scans return the same id."""
     fewer_scans: tuple[Scan, ...] = ()
     """Alternative with fewer scans that returns the same candidates, if there is one."""
+    teams: int = 1
+    """Teams that have scans of their own, for the same names."""
 
 
 TRUE, FALSE = Predicate(Sql("1 = 1")), Predicate(Sql("1 = 0"), (), is_exact=True)
@@ -141,26 +156,28 @@ def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
 
 
+@lru_cache(256)
 def of_models(ids: tuple[int, ...]) -> Predicate:
     """Return the condition that a row is of one of the models with these ids."""
     if not ids:
         return FALSE
     test = Sql(f"i.model_id IN ({placeholders(ids)})", ids)
-    return Predicate(test, scans_by_value("inference AS d", "d.model_id", ids), is_exact=True)
+    scans = scans_by_value("inference AS d", "d.model_id", ids)
+    return Predicate(test, scans, is_exact=True, is_disjoint=True)
 
 
-def scans_by_value(
-    source: str, column: str, values: tuple[Any, ...], *key: Any
-) -> tuple[Scan, ...]:
+def scans_by_value(source: str, column: str, values: tuple[Any, ...]) -> tuple[Scan, ...]:
     """Return index scans of the given values: one for each value, or a single one if there are many."""
-    key_condition = "d.key = ? AND " if key else ""
     if len(values) <= MAX_MERGED_SCANS:
-        return tuple(
-            Scan(source, Sql(f"{key_condition}{column} = ?", (*key, value)), ordered=True)
-            for value in values
-        )
-    condition = Sql(f"{key_condition}{column} IN ({placeholders(values)})", (*key, *values))
-    return (Scan(source, condition, ordered=False),)
+        return tuple(Scan(source, Sql(f"{column} = ?", (value,)), ordered=True) for value in values)
+    return (Scan(source, among(column, values), ordered=False),)
+
+
+def among(column: str, values: tuple[Any, ...]) -> Sql:
+    """Return the condition that a column has one of some values."""
+    if len(values) == 1:
+        return Sql(f"{column} = ?", values)
+    return Sql(f"{column} IN ({placeholders(values)})", values)
 
 
 def _column(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
@@ -188,11 +205,11 @@ def _answer(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
 
 
 def _place_exists(_: Compare, catalog: Catalog, dialect: SqlDialect) -> Predicate:
-    key = catalog.key("", KeyType.CELL)
-    if key is None:
+    keys = catalog.key_ids("", KeyType.CELL)
+    if not keys:
         return FALSE
     test = Sql(f"EXISTS (SELECT 1 FROM {dialect.place})")
-    return Predicate(test, (key_scan(KeyType.CELL, key),), is_exact=True)
+    return Predicate(test, (key_scan(KeyType.CELL, keys),), is_exact=True)
 
 
 def _truth(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
@@ -232,9 +249,9 @@ def comparison_sql(
     return Sql(f"{expression} {SYMBOLS[operator]} ?", values)
 
 
-def key_scan(type_: KeyType, key: int) -> Scan:
-    """Return the scan of all values of a metadata key."""
-    return Scan(index_table(type_), Sql("d.key = ?", (key,)), ordered=False)
+def key_scan(type_: KeyType, keys: tuple[int, ...]) -> Scan:
+    """Return the scan of all values of a metadata key, given its ids."""
+    return Scan(index_table(type_), among("d.key", keys), ordered=False)
 
 
 def index_table(type_: KeyType) -> str:

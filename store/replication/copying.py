@@ -190,17 +190,20 @@ class _Copier:
                     own = self._names.id("model", *name)
                     were = execute(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
                     there = {(*row,) for row in were}
-                    ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
+                    ours = [
+                        (*row[:4], self._relabelled(row[4], labels, name[-1]), row[5])
+                        for row in rows
+                    ]
                     new = [(own, *row) for row in ours if row not in there]
                     database.upsert(connection, "rollup", new)
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())
 
-    def _relabelled(self, counts: str, labels: dict[int, str]) -> str:
+    def _relabelled(self, counts: str, labels: dict[int, str], team: str) -> str:
         counts_by_label = decode_counts(counts).items()
         return json_text(
-            {self._names.id("label", labels[label]): n for label, n in counts_by_label}
+            {self._names.id("label", labels[label], team): n for label, n in counts_by_label}
         )
 
 

@@ -1,12 +1,16 @@
 """Erasing on a real server: under kill -9, and with nothing of it in any file of the data folder afterwards."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.server_process import SAMPLE_MODELS, ServerProcess
+from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 
 CLASSIFY = "shapes-classifier"
 PERSON = "person-6d1f0b92aa"
@@ -37,7 +41,7 @@ def test_an_erasure_goes_on_after_kill_9_and_leaves_no_byte(
         body = json.dumps({"where": {"meta.person": PERSON}, "erase": True})
         connection.request("POST", "/api/inferences/delete", body)
         folder = data / "erasures"
-        server.wait_until(lambda folder=folder: any(folder.glob("pending/*-*")))
+        server.wait_until(lambda folder=folder: any(folder.glob("pending/[0-9]*")))
         time.sleep(pause_s)
         server.kill()
         connection.close()
@@ -72,3 +76,53 @@ def test_the_answer_is_the_receipt(data: Path, photo: bytes) -> None:
         ]
         assert line["target"] == f"erasure {receipt['id']} by meta.person"
         assert traces(data, PERSON.encode()) == []
+
+
+def answered(answer: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line on a terminal on which somebody answers its question."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        return subprocess.run(
+            [sys.executable, "-m", "quadriga.engine.cli", *map(str, arguments)],
+            cwd=ROOT, stdin=theirs, timeout=120, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_the_command_asks_erases_and_prints_the_receipt(
+    data: Path, tmp_path: Path, photo: bytes, shape: tuple[bytes, str]
+) -> None:
+    with ServerProcess(data, SAMPLE_MODELS) as server:
+        mine = [
+            server.store(CLASSIFY, photo, metadata={"person": PERSON}, store_input=False)
+            for _ in range(3)
+        ]
+        other = server.store(CLASSIFY, shape[0], metadata={"person": "other"}, store_input=False)
+        where = f"meta.person={PERSON}"
+        to_server = ("--server", f"http://{server.host}")
+        refused = quadriga("erase", where, *to_server, code=2)
+        assert "--yes is required where nobody can be asked" in " ".join(refused.stderr.split())
+        declined = answered("n", "erase", where, *to_server)
+        assert declined.returncode == 1
+        assert "3 inferences match on http://" in declined.stderr
+        assert len(server.query({"meta.person": PERSON})) == 3
+
+        accepted = answered("y", "erase", where, *to_server)
+        assert accepted.returncode == 0, accepted.stderr
+        assert "is complete\n  3 inferences removed" in accepted.stdout
+        assert "- backups and snapshots of the data folder" in accepted.stdout
+        assert server.query({"meta.person": PERSON}) == []
+        assert traces(data, PERSON.encode(), *map(str.encode, mine)) == []
+        (receipt,) = server.call("GET", "/api/erasures")[1]["erasures"]
+        assert receipt["fields"] == ["meta.person"]
+
+        image = tmp_path / "shape.png"
+        image.write_bytes(shape[0])
+        by_image = quadriga("erase", "--image", image, "--yes", "--json", *to_server)
+        receipt = json.loads(by_image.stdout)
+        assert (receipt["state"], receipt["counts"]["inferences"]) == ("complete", 1)
+        assert receipt["fields"] == ["input.hash"]
+        assert traces(data, other.encode()) == []

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -141,18 +142,136 @@ def test_chunks_of_one_byte_and_short_trailers_are_accepted(server):
         assert answer(connection)[0] == 200
 
 
-def test_connections_have_a_number(server):
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def is_open(connection):
+    """Whether the server has neither answered nor closed a connection."""
+    connection.setblocking(False)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    finally:
+        connection.settimeout(20)
+    return False
+
+
+def test_connections_with_requests_have_a_number(server):
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(server)) for _ in range(24)]
+        for connection in connections:
+            connection.sendall(head(b"Expect: 100-continue", length=len(BODY)))
         for connection in connections:  # each is accepted once it is answered
-            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        statuses = [answer(connection)[0] for connection in connections]
-        assert statuses == [200] * 24
+            assert connection.recv(100).startswith(b"HTTP/1.1 100")
         status, headers, body = answer(stack.enter_context(connect(server)))
         assert (status, headers[b"retry-after"]) == (503, b"1")
         assert "at most 24 connections" in body["error"]
     server.wait_until(lambda: server.request("GET", "/v2/health/live")[0] == 200)
     assert metric(server, "connections_refused_total") >= 1
+
+
+@pytest.mark.parametrize(
+    "spoken", [b"", LIVE[:20], LIVE, LIVE + LIVE[:20]], ids=["nothing", "half", "one", "one, half"]
+)
+def test_idle_connections_give_their_places_to_new_ones(server, spoken):
+    displaced = metric(server, "connections_displaced_total")
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(server)) for _ in range(24)]
+        for connection in idle:
+            connection.sendall(spoken)
+            if spoken.startswith(LIVE):
+                assert answer(connection)[0] == 200
+        for _ in range(10):
+            late = stack.enter_context(connect(server))
+            late.sendall(LIVE)
+            assert answer(late)[0] == 200
+        assert [is_open(connection) for connection in idle] == [False] * 10 + [True] * 14
+        assert metric(server, "connections_displaced_total") >= displaced + 10
+
+
+@pytest.mark.parametrize("length", [99_000, 200_000], ids=["not found", "too large"])
+def test_bodies_that_are_not_read_hold_no_places(server, length):
+    with ExitStack() as stack:
+        for _ in range(24):
+            connection = stack.enter_context(connect(server))
+            connection.sendall(head(length=length).replace(PATH, b"/nothing") + b"{")
+            assert answer(connection)[0] in (404, 413)
+        for _ in range(30):
+            late = stack.enter_context(connect(server))
+            late.sendall(LIVE)
+            assert answer(late)[0] == 200
+
+
+def test_the_connection_that_had_the_last_request_stays(server):
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(server)) for _ in range(24)]
+        for connection in [*idle, *idle[:12]]:  # the first twelve are used once more
+            connection.sendall(LIVE)
+            assert answer(connection)[0] == 200
+        for _ in range(12):
+            late = stack.enter_context(connect(server))
+            late.sendall(LIVE)
+            assert answer(late)[0] == 200
+        assert [is_open(connection) for connection in idle] == [True] * 12 + [False] * 12
+
+
+def test_connections_without_a_key_give_way_first(tmp_path):
+    server = ServerProcess(tmp_path / "data", SAMPLE_MODELS, *FLAGS, "--max-connections", "8")
+    key = "quadriga-tests." + "a" * 43
+    server.environment["QUADRIGA_ADMIN_KEY"] = key
+    with server, ExitStack() as stack:
+        with_key = LIVE.replace(b"\r\n\r\n", f"\r\nX-API-Key: {key}\r\n\r\n".encode())
+        with_wrong_key = with_key.replace(b"aaa", b"bbb")
+        idle = [stack.enter_context(connect(server)) for _ in range(8)]
+        requests = [with_key] * 3 + [LIVE] * 3 + [with_wrong_key] * 2
+        for connection, request in zip(idle, requests, strict=True):
+            connection.sendall(request)
+            assert answer(connection)[0] == 200
+        for count, expected in ((5, [True] * 3 + [False] * 5), (4, [False] * 8)):
+            for _ in range(count):
+                late = stack.enter_context(connect(server))
+                late.sendall(with_key)
+                assert answer(late)[0] == 200
+            if count == 5:
+                assert [is_open(connection) for connection in idle] == expected
+        assert [is_open(connection) for connection in idle[:3]] == [False] * 3
+
+
+def test_the_head_of_a_later_request_has_a_time_too(tmp_path):
+    flags = (*FLAGS, "--header-timeout-s", "0.5")
+    with (
+        ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server,
+        connect(server) as connection,
+    ):
+        connection.sendall(LIVE)
+        assert answer(connection)[0] == 200
+        connection.sendall(LIVE[:20])
+        assert answer(connection)[0] == 408
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_fault(tmp_path):
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS) as server:
+        for path in (b"/api/inferences/query", b"/api/inferences/delete", PATH):
+            with connect(server) as connection:
+                connection.sendall(head(length=len(BODY)).replace(PATH, path) + BODY[:1000])
+                server.wait_until(lambda: metric(server, "body_bytes") == 1000)
+            server.wait_until(lambda: metric(server, "body_bytes") == 0)
+        log = server.log.read_text()
+    assert "Traceback" not in log
+    assert "fault" not in log
+
+
+def test_bytes_that_are_no_http_make_a_line_a_second(server):
+    before, began_s = server.log.read_text().count("Invalid HTTP request"), time.monotonic()
+    for _ in range(100):
+        with connect(server) as connection:
+            connection.sendall(b"no HTTP\r\n\r\n")
+            assert answer(connection)[0] == 400
+    lines = server.log.read_text().count("Invalid HTTP request") - before
+    assert 1 <= lines <= 2 + time.monotonic() - began_s
 
 
 def test_bodies_have_a_time(tmp_path):

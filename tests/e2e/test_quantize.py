@@ -14,14 +14,16 @@ MODEL = "shapes-detector"
 
 
 def test_a_version_in_int8_is_written_only_if_it_is_as_good(tmp_path):
-    models, data = tmp_path / "models", tmp_path / "data"
+    models, data, current = tmp_path / "models", tmp_path / "data", tmp_path / "current"
+    current.mkdir()
     shutil.copytree(SAMPLE_MODELS / MODEL, models / MODEL)
     write_unseen(MODEL, tmp_path / "scenes", 60)
     image = (tmp_path / "scenes" / "0000.png").read_bytes()
 
     def quantize(*options, code):
         store = ("--data", data, "--database", f"sqlite:///{data}/store.db")
-        return quadriga("quantize", models / MODEL, *store, *options, code=code, timeout_s=300)
+        arguments = ("quantize", models / MODEL, *store, *options)
+        return quadriga(*arguments, code=code, cwd=current, timeout_s=300)
 
     with ServerProcess(data, models) as server:
         server.store(MODEL, image)
@@ -54,6 +56,10 @@ def test_a_version_in_int8_is_written_only_if_it_is_as_good(tmp_path):
         low, high = accepted["quality"]["ci95"]
         assert low <= accepted["quality"]["difference"] <= high
 
+        assert [*current.iterdir()] == []
+        assert {path.name for path in (models / MODEL / "2").iterdir()} == {
+            path.name for path in (models / MODEL / "refused-2").iterdir()
+        }
         assert server.call("GET", f"/v2/models/{MODEL}")[1]["versions"] == ["1"]  # nobody asked yet
         assert server.call("POST", f"/v2/repository/models/{MODEL}/load", {})[0] == 200
         assert server.call("GET", f"/v2/models/{MODEL}")[1]["versions"] == ["2", "1"]

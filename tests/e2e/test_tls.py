@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from quadriga.engine.processes.serving import SPARE_HANDSHAKES
 from tests.certificates import Authority, replace_by_link
 from tests.grpc_client import Client
 from tests.pages import blocks, shell
@@ -190,6 +191,19 @@ def test_handshakes_that_never_end_are_few_and_short(server, authority, protocol
     server.wait_until(lambda: server.call("GET", "/v2/health/live")[0] == 200)
     with Client(server.grpc, channel_credentials(authority)) as client:
         assert client.call("ServerLive", timeout=30).live
+
+
+def test_idle_connections_and_endless_handshakes_keep_nobody_out(server):
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            connection = server.connect()
+            stack.callback(connection.close)
+            connection.request("GET", "/v2/health/live")
+            assert connection.getresponse().read()
+        for _ in range(SPARE_HANDSHAKES):
+            stack.enter_context(socket.create_connection(address(server.host), timeout=30))
+        for _ in range(5):
+            assert server.call("GET", "/v2/health/live")[0] == 200
 
 
 def test_a_slow_client_gets_the_whole_answer_of_a_connection_that_is_closed(server):

@@ -10,12 +10,17 @@ VISIT = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetc
 
 
 def allows(
-    headers: dict[str, str], method="POST", path="/api/inferences/delete", **settings
+    headers: dict[str, str],
+    method="POST",
+    path="/api/inferences/delete",
+    *,
+    scheme="http",
+    **settings,
 ) -> bool:
     rules = BrowserRules(Settings(**settings))
     encoded = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     try:
-        rules.check(method, path, encoded)
+        rules.check(method, path, encoded, scheme=scheme)
     except Forbidden:
         return False
     return True
@@ -55,6 +60,46 @@ def allows(
 )
 def test_pages_of_others_change_nothing(headers, allowed):
     assert allows(headers) is allowed
+
+
+PUBLIC = "https://Models.example.org/vision"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "public_url", "page", "site", "is_own"),
+    [
+        ("http", "", "http", "", True),
+        (
+            "https",
+            "",
+            "https",
+            "",
+            True,
+        ),  # TLS of the server, or of a proxy that is trusted to say so
+        ("https", "", "http", "", False),
+        ("https", "", "http", "same-origin", False),  # no browser says so
+        ("http", PUBLIC, "https", "", True),  # a proxy that is not trusted
+        ("http", PUBLIC, "http", "", False),
+        ("http", "http://models.example.org", "http", "", True),
+        ("http", "https://other.example.org", "http", "", True),  # this request came another way
+        ("http", "", "https", "", True),
+        ("http", "", "https", "same-origin", True),
+        ("http", "", "http", "cross-site", False),  # as Chromium marks it where TLS ends before us
+        ("http", "", "http", "same-site", False),  # as others do
+        ("http", "", "chrome-extension", "", False),
+        ("https", "", "HTTPS", "none", True),
+    ],
+)
+def test_the_scheme_is_a_part_of_the_own_origin(scheme, public_url, page, site, is_own):
+    headers = {"host": "models.example.org", "origin": f"{page}://models.example.org"}
+    headers |= {"sec-fetch-site": site} if site else {}
+    settings = {"host": "0.0.0.0", "public_url": public_url}
+    assert allows(headers, scheme=scheme, **settings) is is_own
+    rules = BrowserRules(Settings(cors_origins=headers["origin"], **settings))
+    encoded = {name.encode(): value.encode() for name, value in headers.items()}
+    rules.check("POST", "/api/inferences/delete", encoded, scheme=scheme)
+    if site != "none":  # a visit, which may not change anything by a session
+        assert rules.may_use_session("POST", encoded, scheme) is is_own
 
 
 @pytest.mark.parametrize(
@@ -111,7 +156,7 @@ def test_allowed_origins_may_read_and_ask_first():
     settings = Settings(cors_origins="https://Label.example.org/, http://localhost:3000")
     rules = BrowserRules(settings)
     headers = {b"host": b"localhost", b"origin": b"https://label.example.org"}
-    rules.check("POST", "/v2", headers)
+    rules.check("POST", "/v2", headers, scheme="http")
     assert (b"access-control-allow-origin", b"https://label.example.org") in rules.shared_with(
         headers
     )
@@ -125,7 +170,7 @@ def test_allowed_origins_may_read_and_ask_first():
         other = {**headers, b"origin": origin}
         assert rules.shared_with(other) == []
         with pytest.raises(Forbidden, match="cors_origins"):
-            rules.check("GET", "/v2", other)
+            rules.check("GET", "/v2", other, scheme="http")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ except ValueError:
     logging.getLogger("a").exception("failed")
 for number in range(FAULTS_PER_S * 3):
     logging.getLogger("quadriga.http").error("fault %d", number)
+    logging.getLogger("uvicorn.error").warning("no HTTP %d", number)
+logging.getLogger("uvicorn.error").error("an end within uvicorn")
 thread = threading.Thread(target=lambda: {}["canary-7f3a"])
 thread.start()
 thread.join()
@@ -33,3 +35,5 @@ def test_no_line_has_a_secret_and_faults_are_bounded():
     assert "a thread ended by a fault of its own" in ended.stderr
     assert "the process ends by a fault of its own" in ended.stderr
     assert 20 <= ended.stderr.count("fault ") <= 44  # a second may have ended in between
+    assert 1 <= ended.stderr.count("no HTTP ") <= 3
+    assert "an end within uvicorn" in ended.stderr

@@ -213,6 +213,21 @@ def test_a_message_of_a_stream_is_a_request(memory: int, clock: Clock):
     assert (totals.in_flight, totals.totals["requests"]) == (1, 3)
 
 
+def test_a_message_is_counted_or_refused_once_it_is_there(memory: int, clock: Clock):
+    quota = quota_of("bytes=100/minute,concurrency=1", memory, clock)
+    quota.begin()
+    with pytest.raises(LimitReached, match="1 request at once"):
+        quota.begin()
+    quota.take_bytes(60)
+    with pytest.raises(LimitReached, match="100 bytes of request bodies a minute"):
+        quota.take_bytes(60)
+    with pytest.raises(TooLarge, match="got 101 at once"):
+        quota.take_bytes(101)
+    quota.take_bytes(40)
+    (totals,) = KeyCounts(2, 1, memory).totals(["a"])
+    assert (totals.in_flight, totals.totals["bytes"]) == (1, 100)
+
+
 def test_exports_stored_bytes_and_jobs(memory: int, clock: Clock):
     quota = quota_of("jobs=2,export-bytes=10/day,stored-bytes=10/day", memory, clock)
     quota.check_jobs(1)

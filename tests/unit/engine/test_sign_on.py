@@ -192,7 +192,7 @@ def test_a_log_in_leads_to_paths_of_this_server_only(path, led_to):
 def test_a_session_counts_with_the_mark_of_an_own_page(method, headers, counts):
     rules = BrowserRules(Settings(cors_origins="https://friend"))
     given = {name.encode(): value.encode() for name, value in {"host": "here", **headers}.items()}
-    assert rules.may_use_session(method, given) is counts
+    assert rules.may_use_session(method, given, "http") is counts
 
 
 def test_without_the_extra_the_error_names_what_to_type(tmp_path, monkeypatch):

@@ -20,8 +20,8 @@ def call(*arguments: object) -> Result:
 
 def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
     first, second = call("migrate", "--data", data), call("migrate", "--data", data)
-    assert (first.exit_code, first.output) == (0, "from nothing to revision 2027.05\n")
-    assert (second.exit_code, second.output) == (0, "at revision 2027.05 already\n")
+    assert (first.exit_code, first.output) == (0, "from nothing to revision 2027.06\n")
+    assert (second.exit_code, second.output) == (0, "at revision 2027.06 already\n")
     assert (data / "store.db").exists()
 
 

@@ -23,9 +23,9 @@ from tests.unit.store_harness import commit_journal, run_statements, select_rows
 
 TABLES = {
     "inference": "SELECT i.*, name, version, sha256, task, team FROM inference i JOIN model m ON m.id = model_id",
-    "meta_num": "SELECT path, type, val, seq FROM meta_num JOIN meta_key ON id = key",
-    "meta_str": "SELECT path, type, val, seq FROM meta_str JOIN meta_key ON id = key",
-    "pred": "SELECT name, score, seq, worst, n FROM pred JOIN label ON id = label",
+    "meta_num": "SELECT path, type, team, val, seq FROM meta_num JOIN meta_key ON id = key",
+    "meta_str": "SELECT path, type, team, val, seq FROM meta_str JOIN meta_key ON id = key",
+    "pred": "SELECT name, team, score, seq, worst, n FROM pred JOIN label ON id = label",
     "rollup": "SELECT m.name, m.team, minute, n, errors, latency, labels, kept_bytes FROM rollup JOIN model m ON m.id = model_id",
     "metadata_change": "SELECT * FROM metadata_change",
     "truth": "SELECT * FROM truth",
@@ -43,7 +43,8 @@ def contents(url: str) -> dict[str, list[str]]:
     engine = open_writer(url)
     rows_by_table = {}
     with engine.connect() as connection:
-        labels = {str(key): name for key, name in execute(connection, "SELECT id, name FROM label")}
+        names = execute(connection, "SELECT id, name, team FROM label")
+        labels = {str(key): (name, team) for key, name, team in names}
         for table, text in TABLES.items():
             rows = [dict(row) for row in execute(connection, text).mappings()]
             for row in rows:
@@ -128,7 +129,8 @@ SAID = [
 def rollups(url: str) -> list:
     """Return statements for what the writer counts, in whatever ids this database has for the names."""
     ((model,),) = select_rows(url, "SELECT id FROM model WHERE name = 'other'")
-    ((label,),) = select_rows(url, "SELECT id FROM label WHERE name = 'circle'")
+    of_model = "SELECT l.id FROM label AS l JOIN model AS m ON m.team = l.team WHERE l.name = 'circle' AND m.name = 'other'"
+    ((label,),) = select_rows(url, of_model)
     row = "INSERT INTO rollup VALUES (?, ?, ?, ?, ?, ?, ?)"
     return [(row, (model, minute, 2, 1, "{}", f'{{"{label}": 3}}', 77)) for minute in range(3)]
 

@@ -127,7 +127,7 @@ def test_readers_see_one_state(url: str) -> None:
     with readers.snapshot() as connection:
         assert connection.exec_driver_sql(count).scalar_one() == 0
         with engine.begin() as writing:
-            writing.exec_driver_sql("INSERT INTO label VALUES (1, 'circle')")
+            writing.exec_driver_sql("INSERT INTO label (name) VALUES ('circle')")
         assert connection.exec_driver_sql(count).scalar_one() == 0
     with readers.snapshot() as connection:
         assert connection.exec_driver_sql(count).scalar_one() == 1

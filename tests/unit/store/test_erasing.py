@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import sqlite3
 import zipfile
 from collections.abc import Iterator
@@ -12,11 +13,14 @@ import msgspec
 import pytest
 
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.changes import service as service_module
 from quadriga.store.changes.erasures import ErasureReceipt, demanded_texts, filter_fields
 from quadriga.store.changes.service import ChangeService, DeletionResult
 from quadriga.store.errors import ChangeError, NotFoundError, QueryError
 from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal, read_frames, segment_paths
 from quadriga.store.maintenance import eraser as eraser_module
+from quadriga.store.maintenance.moved_frames import overwrite_moved
 from quadriga.store.query.json_form import parse
 from quadriga.store.records import (
     Feedback,
@@ -270,15 +274,31 @@ def test_a_wrong_request_erases_nothing(
 def test_a_dry_run_only_counts(sqlite_store: ErasingHarness) -> None:
     mine, _ = fill(sqlite_store)
     result = sqlite_store.send({"meta.person": PERSON}, dry_run=True)
-    assert result.count == len(result.ids) == len(mine)
+    assert (result.count, result.ids, result.more) == (len(mine), [], False)
     assert result.erasure is msgspec.UNSET
     assert sqlite_store.erasures.all() == []
+
+
+def test_a_dry_run_counts_as_many_as_are_erased_at_once(
+    sqlite_store: ErasingHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MAX_DELETED", 5)
+    monkeypatch.setattr(service_module, "MAX_ERASED", 50)
+    fill(sqlite_store)
+    result = sqlite_store.send(None, dry_run=True, all=True)
+    assert (result.count, result.more) == (50, True)
+    result = sqlite_store.send({"meta.note": {"exists": True}}, dry_run=True)
+    assert (result.count, result.more) == (50, True)
+    result = sqlite_store.send({"meta.person": "other-7"}, dry_run=True)
+    assert (result.count, result.more) == (1, False)
 
 
 def test_it_goes_on_after_the_end_of_the_writer_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(eraser_module, "STEP_S", 0.0)
     monkeypatch.setattr(eraser_module, "STEP_ROWS", 1)
+    monkeypatch.setattr(eraser_module, "STEP_JOINS", 1)
     monkeypatch.setattr(eraser_module, "RETRY_S", 0.0)
     for stop_after in itertools.count():
         root = tmp_path / str(stop_after)
@@ -328,6 +348,26 @@ def test_load_goes_on_and_loses_nothing(sqlite_store: ErasingHarness) -> None:
     assert set(sent) <= set(store.stored_ids())
     assert store.traces(*needles) == []
     assert all(store.blobs.get(f"blake3:{digest}") for digest in _digests(store))
+
+
+@pytest.mark.parametrize("others", [130, 170])
+def test_no_copy_is_left_where_pages_were_split(sqlite_store: ErasingHarness, others: int) -> None:
+    """SQLite leaves a copy of a row between pointers and cells when it moves the row to another page."""
+    store = sqlite_store
+    mine, needles = fill(store)
+    for number in range(others):
+        store.journal.append([store.record(image_of(number % 7), metadata={"person": "loader"})])
+        if number % 3 == 0:
+            store.writer.drain()
+    store.writer.drain()
+    before = rows_of_others(store, mine)
+    store.erase({"meta.person": PERSON})
+    assert store.traces(*needles) == []
+    assert store.answers() == before
+    with sqlite3.connect(store.root / "store.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    store.commit(store.record(image_of(1), metadata={"person": "later"}))  # no page comes back
+    assert store.traces(*needles) == []
 
 
 def _digests(store: ErasingHarness) -> list[str]:
@@ -439,3 +479,45 @@ def test_the_filter_tells_fields_and_texts(
 ) -> None:
     tree = parse(where, 0)
     assert (filter_fields(tree), demanded_texts(tree)) == (fields, demanded)
+
+
+def test_images_go_with_the_leftovers_of_their_writes_alone(tmp_path: Path) -> None:
+    blobs = FileBlobs(tmp_path, grace_s=3600)
+    old, young, untouched = (blobs.put(image) for image in (b"old", b"young", b"untouched"))
+    paths = {key: tmp_path / key[7:9] / key[7:] for key in (old, young, untouched)}
+    put_before = paths[young].stat().st_mtime
+    leftovers = [
+        path.with_name(f".{path.name}{ending}")
+        for path in paths.values()
+        for ending in ("-0123456789abcdef", ".89ab.removed")
+    ]
+    for file in [*leftovers, paths[old], paths[untouched]]:
+        file.touch()
+        os.utime(file, (put_before - 10, put_before - 10))
+    os.utime(leftovers[2])  # a write of it goes on
+    absent = f"blake3:{'f' * 64}"
+    assert blobs.erase([old, young, absent], put_before) == [young]
+    assert not paths[old].exists()
+    assert [file.exists() for file in leftovers] == [False, False, True, False, True, True]
+    assert paths[untouched].exists()
+
+
+def test_a_large_journal_is_overwritten_in_parts_that_begin_at_frames(tmp_path: Path) -> None:
+    journal, ids = Journal(tmp_path, 0), IdSource(0)
+    journal.append([make_record(ids.next(), metadata={"note": "x" * 500}) for _ in range(200)])
+    (path,) = segment_paths(tmp_path)
+    frames = [end for _, _, end in read_frames(path)]
+    end, position, parts = frames[-3], 0, []
+    while position < end:
+        position = overwrite_moved(path, end, position, at_once=20_000)
+        parts.append(position)
+        assert [next_ for *_, next_ in read_frames(path, position)] == [
+            offset for offset in frames if offset > position
+        ]
+    assert len(parts) > 3
+    assert set(parts) <= set(frames)
+    assert path.read_bytes().count(b"x" * 500) == 2
+    assert overwrite_moved(path, end) == end
+    assert overwrite_moved(path, frames[-1], end) == frames[-1]
+    assert b"x" * 500 not in path.read_bytes()
+    journal.close()

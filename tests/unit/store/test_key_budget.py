@@ -47,7 +47,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("quadriga.store.rows", "quadriga.store.query.catalog"):
+    for module in ("quadriga.store.rows",):
         monkeypatch.setattr(f"{module}.MAX_KEYS", 7)
 
 
@@ -115,6 +115,6 @@ def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -
 def test_new_keys_cost_the_writer_no_memory(stored, database_url: str) -> None:
     with writer_engine(database_url) as engine, engine.begin() as connection:
         names = NameIds(connection)
-        assert {names.key(f"new-{number}", KeyType.NUM) for number in range(50)} == {None}
-        assert names.key("b", KeyType.NUM) is not None
+        assert {names.key(f"new-{number}", KeyType.NUM, "") for number in range(50)} == {None}
+        assert names.key("b", KeyType.NUM, "") is not None
     assert len(select_rows(database_url, "SELECT path FROM meta_key WHERE path >= 'new'")) == 0

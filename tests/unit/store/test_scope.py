@@ -115,7 +115,7 @@ def random_store(request, tmp_path_factory) -> Iterator[RandomStore]:
 @given(
     where=filters,
     scope=st.sampled_from(
-        [Scope("a"), Scope("b"), Scope("c"), Scope("a", ("m1",)), Scope(models=("M*",))]
+        [Scope("a"), Scope("b"), Scope("c"), Scope("a", ("m1",)), Scope(models=("M*",)), EVERYTHING]
     ),
     order=st.sampled_from(["ts", "-ts"]),
 )

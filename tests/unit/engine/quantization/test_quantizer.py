@@ -1,3 +1,5 @@
+import tempfile
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -54,6 +56,26 @@ def test_a_graph_in_whole_numbers_answers_alike(tmp_path, target, opset, per_cha
     assert [file.name for file in target.parent.iterdir()] == ["model.onnx"]
     model = onnx.load(target)
     assert {entry.key: entry.value for entry in model.metadata_props}["names"] == "{0: 'cat'}"
+    (array,) = feeds(1)
+    np.testing.assert_allclose(run(target, array), run(source, array), atol=0.1)
+
+
+@pytest.mark.parametrize("max_file_bytes", [1 << 30, 1], ids=["one file", "weights beside it"])
+@pytest.mark.parametrize("opset", [9, 17])
+def test_nothing_is_left_but_the_graph(tmp_path, target, monkeypatch, *, opset, max_file_bytes):
+    monkeypatch.setattr(quantizer, "_MAX_FILE_BYTES", max_file_bytes)
+    source = network(tmp_path / "model.onnx", opset=opset)
+    for name in ("current", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "current")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert quantize_graph(source, target, feeds()).layers == 2
+    assert quantize_graph(source, target, feeds(), exclude=["last"]).layers == 1
+    with pytest.raises(QuantizationError):
+        quantize_graph(source, target.with_name("failed.onnx"), [])
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    names -= {"new/failed.onnx", "new/model.onnx.data"}  # the caller's, and weights that stay
+    assert names == {"current", "temporary", "new", "model.onnx", "new/model.onnx"}
     (array,) = feeds(1)
     np.testing.assert_allclose(run(target, array), run(source, array), atol=0.1)
 

@@ -1,0 +1,107 @@
+"""The messages of gRPC calls on their way: how long a call may wait for one, and how many calls may.
+
+grpc hands a unary call to its handler with its message, however late that is, and counts the call from its beginning:
+clients that send no message would hold the places of all others. So handlers read the messages themselves, here.
+"""
+
+import asyncio
+import math
+from collections import OrderedDict
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from quadriga.proto.access import current_caller
+from quadriga.proto.errors import InvalidRequest, Overloaded, ProtocolError, TooSlow
+from quadriga.proto.intake import Intake
+
+MAX_STRANGERS = 64
+"""Calls of callers without a key that wait for their message at a time, and watches of theirs: each holds one of the
+calls that all have."""
+
+_Waits = OrderedDict[asyncio.Task[Any], float]
+"""When the wait of each call is over, in the order in which they began."""
+
+
+class Arrivals:
+    """Calls that wait for a message; used on one event loop.
+
+    Where too many wait, the one that has waited longest gives its place to the next: who sends a message sends it at
+    once. Callers without a key take no places of others.
+
+    Args:
+        intake: Has the time that a message may take to arrive, and counts those that do not.
+        max_calls: Calls of a server at a time; of three quarters of them the message may be awaited.
+    """
+
+    def __init__(self, intake: Intake, max_calls: int) -> None:
+        self._intake = intake
+        self._max_waits = max(1, max_calls * 3 // 4)
+        self._max_strangers = min(MAX_STRANGERS, self._max_waits)
+        self._callers: _Waits = OrderedDict()
+        self._strangers: _Waits = OrderedDict()
+        self._ended: dict[asyncio.Task[Any], ProtocolError] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def read(self, context: Any, *, is_limited: bool = True) -> Any:
+        """Read the next message of a call; `grpc.aio.EOF` if there are no more.
+
+        Args:
+            context: Context of the call.
+            is_limited: Whether the message has a limited time to arrive: those of a stream come when there is something
+                to ask.
+
+        Raises:
+            InvalidRequest: It is no message of the RPC.
+            TooSlow: It does not arrive in time.
+            Overloaded: Its place is needed for another call.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        has_key = bool(current_caller().rights)
+        waits = self._callers if has_key else self._strangers
+        maximum = self._max_waits if has_key else self._max_strangers
+        if len(waits) >= maximum:
+            self._intake.displaced += 1
+            text = f"expected at most {maximum} calls that wait for their message, got more"
+            self._end(waits, next(iter(waits)), Overloaded(text))
+        waits[task] = self._end_s() if is_limited else math.inf
+        try:
+            return await context.read()
+        except DecodeError as error:  # grpc would log it with a traceback
+            raise InvalidRequest("expected a message of the RPC, got other bytes") from error
+        except asyncio.CancelledError:  # as `asyncio.timeout` does it, which takes 2 us more
+            ended = self._ended.get(task)
+            if ended is None or task.uncancel() > 0:
+                raise
+            raise ended from None
+        finally:
+            waits.pop(task, None)
+            self._ended.pop(task, None)
+
+    def _end(self, waits: _Waits, task: asyncio.Task[Any], error: ProtocolError) -> None:
+        """End the wait of a call with an error."""
+        del waits[task]
+        self._ended[task] = error
+        task.cancel()
+
+    def _end_s(self) -> float:
+        """Return when a wait that begins now is over; one timer for all takes 3 us less of each call than one for each."""
+        loop, timeout_s = asyncio.get_running_loop(), self._intake.body_timeout_s
+        if self._sweep is None:
+            self._sweep = loop.call_later(timeout_s, self._end_late)
+        return loop.time() + timeout_s
+
+    def _end_late(self) -> None:
+        """End the waits that are over, and come again when the next one is."""
+        loop = asyncio.get_running_loop()
+        now_s, next_s = loop.time(), math.inf
+        for waits in (self._callers, self._strangers):
+            for task, end_s in list(waits.items()):
+                if end_s > now_s:
+                    next_s = min(next_s, end_s)
+                    continue
+                self._intake.late_bodies += 1
+                text = f"expected a whole message within {self._intake.body_timeout_s:g} s, got none: the limit is the setting body_timeout_s"
+                self._end(waits, task, TooSlow(text))
+        self._sweep = None if next_s == math.inf else loop.call_at(next_s, self._end_late)

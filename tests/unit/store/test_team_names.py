@@ -1,0 +1,344 @@
+"""Labels and metadata keys of teams: each team has its own, in new stores and in those of the revision before."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from alembic import command
+
+from quadriga.store import database
+from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.columns import label_counts, labelled_ids, source_values
+from quadriga.store.database import REVISION, execute, insert, migrate, writer_engine
+from quadriga.store.ids import LARGEST_ID
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
+from quadriga.store.maintenance.rebuild import rebuild
+from quadriga.store.partitions import create_partitions
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.plan import Planner
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import InferenceRecord, JournaledRecord, ModelReference, TruthStatement
+from quadriga.store.schema import COLUMNS, KeyType
+from quadriga.store.scope import EVERYTHING, Scope
+from tests.filter_definition import holds
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
+
+BEFORE = "2027.05"
+TEAMS = ["a", "b", "b", "b", ""]
+NAMED = {
+    "meta_num": "SELECT k.path, k.type, k.team, d.val, d.seq FROM meta_num AS d JOIN meta_key AS k ON k.id = d.key",
+    "meta_str": "SELECT k.path, k.type, k.team, d.val, d.seq FROM meta_str AS d JOIN meta_key AS k ON k.id = d.key",
+    "pred": "SELECT k.name, k.team, d.band, d.seq, d.score, d.worst, d.n FROM pred AS d JOIN label AS k ON k.id = d.label",
+}
+
+
+def records(count: int = 40, teams: list[str] = TEAMS) -> list[InferenceRecord]:
+    """Return records of teams, with keys and labels that they share and those that only one has."""
+    made = []
+    for seq in range(1, count + 1):
+        team = teams[seq % len(teams)]
+        metadata: dict[str, Any] = {"n": seq % 3, "s": f"v{seq % 2}", f"of-{team}": True}
+        if seq % 2:
+            metadata |= {"latitude": float(seq), "longitude": 20.0}
+        made.append(
+            make_record(
+                seq,
+                team=team or msgspec.UNSET,
+                model=ModelReference(f"m{seq % 2}", "1", ""),
+                metadata=metadata,
+                predictions=[
+                    {"label": name, "score": (seq % 10) / 10} for name in ("circle", f"of-{team}")
+                ],
+            )
+        )
+    return made
+
+
+def named(url: str) -> dict[str, list[Any]]:
+    """Return the indexes and counts of a store, by names in place of ids."""
+    contents = {table: sorted(select_rows(url, text)) for table, text in NAMED.items()}
+    labels = {str(id_): name for id_, *name in select_rows(url, "SELECT id, name, team FROM label")}
+    counts = "SELECT m.name, m.team, r.minute, r.n, r.labels FROM rollup AS r JOIN model AS m ON m.id = r.model_id"
+    contents["rollup"] = sorted(
+        (*row, sorted((labels[id_], n) for id_, n in msgspec.json.decode(text).items()))
+        for *row, text in select_rows(url, counts)
+    )
+    return contents
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def old_url(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
+    """Yield a database of the revision before teams had names of their own."""
+    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
+    upgrade = command.upgrade
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, BEFORE))
+        patched.setattr(database, "check_schema", lambda *_: None)
+        migrate(url)
+    yield url
+    if server:
+        server.drop(url)
+
+
+def write_as_before(old_url: str, url: str) -> None:
+    """Write what a store holds to one of the revision before, in which all teams have the same names."""
+    shared: dict[str, dict[Any, int]] = {}
+    own: dict[str, dict[int, int]] = {}
+    for table, columns in (("label", "name"), ("meta_key", "path, type")):
+        ids: dict[Any, int] = shared.setdefault(table, {})
+        own[table] = {
+            int(id_): ids.setdefault((*name,), 100 - len(ids))
+            for id_, *name in select_rows(url, f"SELECT id, {columns} FROM {table}")
+        }
+    with writer_engine(old_url) as engine:
+        with engine.connect() as connection:
+            create_partitions(
+                connection, [seq for (seq,) in select_rows(url, "SELECT seq FROM inference")]
+            )
+        with engine.begin() as connection:
+            model = "INSERT INTO model (id, name, version, sha256, task, team) VALUES (?, ?, ?, ?, ?, ?)"
+            execute(
+                connection,
+                model,
+                select_rows(url, "SELECT id, name, version, sha256, task, team FROM model"),
+            )
+            for (name,), id_ in shared["label"].items():
+                execute(connection, "INSERT INTO label (id, name) VALUES (?, ?)", (id_, name))
+            for (path, type_), id_ in shared["meta_key"].items():
+                key = "INSERT INTO meta_key (id, path, type) VALUES (?, ?, ?)"
+                execute(connection, key, (id_, path, type_))
+            for table in ("inference", "meta_num", "meta_str", "pred", "rollup"):
+                rows = select_rows(url, f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
+                if table == "rollup":
+                    rows = [(*row[:5], relabelled(row[5], own["label"]), row[6]) for row in rows]
+                elif table != "inference":
+                    ids_of = own["label" if table == "pred" else "meta_key"]
+                    rows = [(ids_of[row[0]], *row[1:]) for row in rows]
+                insert(connection, table, rows)
+            # Ids that are given out later follow those that were written.
+            if connection.dialect.name == "postgresql":
+                for table in ("model", "label", "meta_key"):
+                    execute(connection, f"SELECT setval('{table}_id_seq', 100000)")
+
+
+def relabelled(counts: str, ids: dict[int, int]) -> str:
+    """Return counts by label with other ids."""
+    decoded = msgspec.json.decode(counts, type=dict[int, int])
+    return msgspec.json.encode({ids[id_]: n for id_, n in decoded.items()}).decode()
+
+
+@pytest.mark.parametrize("teams", [[""], ["a"], TEAMS])
+def test_each_team_gets_the_names_of_its_inferences(
+    old_url: str, tmp_path: Path, teams: list[str]
+) -> None:
+    new_url = f"sqlite:///{tmp_path}/new.db"
+    store_entries(new_url, tmp_path / "journal", records(teams=teams))
+    write_as_before(old_url, new_url)
+    assert migrate(old_url) == (BEFORE, REVISION)
+    migrated = named(old_url)
+    assert migrated == named(new_url)
+    names = (
+        "SELECT name, team FROM label ORDER BY 1, 2",
+        "SELECT path, type, team FROM meta_key ORDER BY 1, 2, 3",
+    )
+    for text in names:  # and none of another team
+        assert select_rows(old_url, text) == select_rows(new_url, text)
+    rebuild(old_url, tmp_path / "rebuild", lambda _: None)
+    assert named(old_url) == migrated
+
+
+def test_counts_of_inferences_that_are_gone_keep_their_labels(old_url: str, tmp_path: Path) -> None:
+    new_url = f"sqlite:///{tmp_path}/new.db"
+    store_entries(new_url, tmp_path / "journal", records())
+    write_as_before(old_url, new_url)
+    run_statements(old_url, ("DELETE FROM pred", ()))
+    migrate(old_url)
+    assert named(old_url)["rollup"] == named(new_url)["rollup"]
+
+
+def test_a_store_with_all_keys_that_it_may_have_stays_so_for_its_teams(
+    old_url: str, tmp_path: Path
+) -> None:
+    new_url = f"sqlite:///{tmp_path}/new.db"
+    store_entries(new_url, tmp_path / "journal", records())
+    write_as_before(old_url, new_url)
+    key = "INSERT INTO meta_key (id, path, type) VALUES (?, ?, 0)"
+    with writer_engine(old_url) as engine, engine.begin() as connection:
+        execute(connection, key, [(number, f"k{number}") for number in range(2000, 12_000)])
+    migrate(old_url)
+    with writer_engine(old_url) as engine, engine.connect() as connection:
+        for team in set(TEAMS):
+            catalog = Catalog(connection, Scope(team))
+            assert catalog.is_indexed("n")
+            assert not catalog.is_indexed("late")  # the metadata of earlier inferences may have it
+            assert not catalog.is_indexed("k2000")
+        assert Catalog(connection, Scope("new")).is_indexed("late")
+
+
+def test_keys_are_limited_for_each_team(
+    store: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quadriga.store.rows.MAX_KEYS", 5)
+    greedy = [make_record(seq, team="a", metadata={f"k{seq}": seq}) for seq in range(1, 9)]
+    others = [make_record(seq, team="b", metadata={"k8": 8, "own": seq}) for seq in range(9, 12)]
+    store.commit(*greedy)
+    store.commit(*others)
+    expected = {
+        "a": {"k1": True, "k8": False, "own": False},
+        "b": {"k1": True, "k8": True, "own": True},
+        "": {"k1": True, "k8": False, "own": False},
+    }
+    with store.inferences.snapshot() as connection:
+        for team, by_path in expected.items():
+            catalog = Catalog(connection, Scope(team))
+            assert {path: catalog.is_indexed(path) for path in by_path} == by_path
+    for team, ids in (("a", ["8"]), ("b", ["11", "10", "9"]), ("", ["11", "10", "9", "8"])):
+        request = QueryRequest({"meta.k8": 8})
+        page = store.inferences.within(Scope(team)).query(request)
+        assert [inference.id for inference in page.inferences] == ids
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"meta.n": 1},
+        {"meta.n": {"in": [1, 2]}},
+        {"meta.n": {"ge": 1, "lt": 2}},
+        {"meta.s": {"exists": True}},
+        {"label": "circle"},
+        {"label": {"name": "circle", "score": {"ge": 0.5}}},
+        {"or": [{"meta.n": 1}, {"meta.s": "v1"}]},
+        {"meta.n": 1, "meta.s": "v1"},
+        {"geo": {"near": [3, 20], "within": "100km"}},
+    ],
+)
+def test_a_search_of_a_team_reads_entries_of_its_own_and_tests_no_scope(
+    store: StoreHarness, where: Any
+) -> None:
+    store.commit(*records())
+    with store.inferences.snapshot() as connection:
+        tree = parse(where, 0)
+        plan = Planner(connection, tree, Scope("b")).plan
+        assert plan.scans
+        assert "model_id" not in (plan.predicate.text if plan.predicate else "")
+        for scan in plan.scans:
+            condition, values = scan.condition
+            query = f"SELECT DISTINCT m.team FROM {scan.source} JOIN inference AS i ON i.seq = d.seq JOIN model AS m ON m.id = i.model_id WHERE {condition}"
+            assert [*execute(connection, query, values).scalars()] in ([], ["b"])
+        within_models = Planner(connection, tree, Scope("b", ("m1",))).plan
+        assert within_models.predicate is not None
+        assert "model_id" in within_models.predicate.text
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"meta.n": 1},
+        {"meta.n": {"in": [0, 1, 2, 3, 4]}},
+        {"meta.n": {"ge": 1, "lt": 2}},
+        {"meta.s": {"exists": True}},
+        {"meta.s": {"contains": "1"}},
+        {"label": "circle"},
+        {"label": {"name": "circle", "score": {"ge": 0.5}}},
+        {"label": {"in": ["circle", "of-t1", "of-t2"]}},
+        {"or": [{"meta.n": 1}, {"meta.s": "v1"}, {"label": "circle"}]},
+        {"not": {"meta.n": 1}},
+        {"geo": {"near": [3, 20], "within": "1000km"}},
+        {"geo": {"exists": True}},
+    ],
+)
+@pytest.mark.parametrize("narrow_rows", [0, 10_000])
+def test_who_sees_all_teams_finds_the_same_with_many(
+    many_teams, where: Any, narrow_rows: int
+) -> None:
+    url, root, made = many_teams
+    reader = InferenceReader(
+        url, root / "journal", StoreHarness(root, url).blobs, narrow_rows=narrow_rows
+    )
+    expected = [str(record.seq) for record in made if holds(where, record)]
+    assert expected
+    pages = [*reader.pages(QueryRequest(where, order="ts", limit=50))]
+    assert [inference.id for page in pages for inference in page.inferences] == expected
+    assert reader.count(QueryRequest(where)).count == len(expected)
+    reader.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def many_teams(request, tmp_path_factory) -> Iterator[tuple[str, Path, list[InferenceRecord]]]:
+    """A store of forty teams: more than names of which are merged."""
+    root, made = (
+        tmp_path_factory.mktemp("many"),
+        records(200, [f"t{number}" for number in range(40)]),
+    )
+    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    url = server.create() if server else f"sqlite:///{root}/store.db"
+    store_entries(url, root / "writer", made)
+    yield url, root, made
+    if server:
+        server.drop(url)
+
+
+def test_labels_of_one_name_are_counted_as_one(store: StoreHarness) -> None:
+    store.commit(*records())
+    ids = list(range(1, 41))
+    counts = {"circle": 40, "of-": 8, "of-a": 8, "of-b": 24}
+    by_label = AggregateRequest(group=["label"])
+    for scope, expected in ((EVERYTHING, counts), (Scope("a"), {"circle": 8, "of-a": 8})):
+        reader = store.inferences.within(scope)
+        found = aggregate(reader, by_label)
+        assert found.source == "rollups"
+        assert {group["label"]: group["count"] for group in found.groups} == expected
+        seen = [id_ for id_ in ids if not scope.team or TEAMS[id_ % 5] == scope.team]
+        assert label_counts(reader, seen) == expected
+        labels = {label for label, _ in labelled_ids(reader, "m1", 0, LARGEST_ID, exclude=[])}
+        assert labels == set(expected)
+        values = source_values(reader, "n", 0, LARGEST_ID)
+        assert sorted(id_ for value in values for id_ in value.ids) == seen
+
+
+def test_joins_that_others_have_stated_cost_a_commit_nothing(store: StoreHarness) -> None:
+    store.commit(make_record(1, metadata={"k": "x"}))
+    statements: list[str] = []
+
+    def cost(engine: sa.Engine) -> int:
+        with engine.begin() as connection:
+            statements.clear()
+            raw = msgspec.json.encode(make_record(1, metadata={"k": "x"}))
+            link_new(connection, [msgspec.json.decode(raw, type=JournaledRecord)])
+            return len(statements)
+
+    def state(*paths: str) -> None:
+        store.commit_changes(
+            *(
+                TruthStatement(f"meta.{path}", "x", [{"label": "circle"}], task="OBJECT_DETECTION")
+                for path in paths
+            )
+        )
+
+    with writer_engine(store.url) as engine:
+        sa.event.listen(engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
+        state("k", *(f"other-{number}" for number in range(30)))
+        few = cost(engine)
+        state(*(f"more-{number}" for number in range(600)))
+        assert cost(engine) == few < 40
+        truth = "SELECT t.join_on FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
+        assert store.rows(truth) == [("meta.k",)]
+
+
+def test_a_key_of_a_team_is_seen_once_it_is_stored(store: StoreHarness) -> None:
+    """Which teams have a name is asked anew, though the ids of each are remembered."""
+    for seq, team in enumerate(["a", "b", "c"], 1):
+        store.commit(make_record(seq, team=team, metadata={"k": 1}))
+        for where in ({"meta.k": 1}, {"label": "circle"}):
+            assert len(store.inferences.query(QueryRequest(where)).inferences) == seq
+            own = store.inferences.within(Scope(team)).query(QueryRequest(where))
+            assert [inference.id for inference in own.inferences] == [str(seq)]
+    with store.inferences.snapshot() as connection:
+        assert len(Catalog(connection, EVERYTHING).key_ids("k", KeyType.NUM)) == 3

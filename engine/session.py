@@ -20,14 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from quadriga.engine.batched_runs import (
-    BatchedRuns,
-    Batching,
-    BatchingError,
-    Feeds,
-    check_independent,
-)
+from quadriga.engine.batched_runs import BatchedRuns, Batching
 from quadriga.engine.external_data import ExternalDataError, check_external_data
+from quadriga.engine.independent_rows import DependentRowsError, Feeds, check_independent
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from quadriga.engine.providers import (
@@ -330,7 +325,7 @@ class Session:
         names = [info.name for info in (*self.outputs, self.hidden_output) if info is not None]
         try:
             check_independent(partial(self.run, outputs=names), examples, batching.max)
-        except BatchingError as error:
+        except DependentRowsError as error:
             raise LoadError(f"batching in model.toml: {error}; remove the key") from error
         except RunError as error:
             raise LoadError(

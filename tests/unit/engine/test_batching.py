@@ -31,6 +31,7 @@ from tests.onnx_models import (
     save,
     value,
 )
+from tests.row_models import ROW_TOML, linear, of_texts, tree
 from tests.server_process import IMAGES, SAMPLE_MODELS
 from tests.unit.engine.harness import load_pipeline, small_settings
 
@@ -161,6 +162,48 @@ def test_sample_models_answer_as_they_do_alone(name, images):
         np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-5)
         if alone[1] is not None:
             np.testing.assert_allclose(alone[1], beside[1], rtol=1e-5, atol=1e-5)
+
+
+ROW_MODELS = {
+    "maps": (linear, {"X": np.float32([[n % 5, 3 - n, n % 2, n] for n in range(12)])}),
+    "trees": (tree, {"input": np.float32([[0, 0, n, 0] for n in range(12)])}),
+    "texts": (
+        of_texts,
+        {
+            "answer": np.array(["yes" if n % 3 else "no" for n in range(12)], object),
+            "note": np.array([[str(n)] for n in range(12)], object),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "feeds"), ROW_MODELS.values(), ids=ROW_MODELS)
+def test_rows_are_answered_as_they_are_alone(tmp_path, make, feeds):
+    path = make(tmp_path / "model.onnx")
+    (tmp_path / "model.toml").write_text(ROW_TOML)
+    runtime = {"batching": {"max": 12, "delay_ms": 1000}}
+    model = Model("m", "1", path, overrides={"runtime": runtime})
+    rows = [{name: array[n : n + 1] for name, array in feeds.items()} for n in range(12)]
+    answers = [None] * 12
+
+    def client(number):
+        model.stopwatch.start()
+        outputs = model.session.run(rows[number])
+        answers[number] = outputs, model.stopwatch.stop()[2][2]
+
+    threads = [threading.Thread(target=client, args=[number]) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert {batch for _, batch in answers} == {12}
+    alone = Model("m", "1", path).session
+    for row, (beside, _) in zip(rows, answers, strict=True):
+        for name, output in alone.run(row).items():
+            if output.dtype.kind == "f":
+                np.testing.assert_allclose(output, beside[name], rtol=1e-5)
+            else:
+                assert output.tolist() == beside[name].tolist()
 
 
 def looping(path):

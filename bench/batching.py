@@ -66,8 +66,10 @@ def requests_of(name: str) -> list[Callable[[str], InferRequest]]:
         random = np.random.default_rng(7)
         arrays = [random.random(shape, np.float32) for _ in range(8)]
         raw = {"content_type": "raw"}
-        names = "x" if name == WIDE else "image"
-        tensors = [Tensor(names, "FP32", shape, data=array, parameters=raw) for array in arrays]
+        input_name = "x" if name == WIDE else "image"
+        tensors = [
+            Tensor(input_name, "FP32", shape, data=array, parameters=raw) for array in arrays
+        ]
     return [
         partial(lambda tensor, model: InferRequest(model, None, "", [tensor]), tensor)
         for tensor in tensors
@@ -78,15 +80,13 @@ def is_same(first: Any, second: Any) -> bool:
     """Compare two answers: tensors within 1e-5, labels exactly."""
     if isinstance(first, np.ndarray):
         return np.allclose(first, second, rtol=1e-5, atol=1e-5)
-    detections = [answer[0] for answer in (first, second)]
-    labels, numbers = zip(
-        *(
-            ([d.label for d in each], [(d.score, d.xmin, d.ymin, d.xmax, d.ymax) for d in each])
-            for each in detections
-        ),
-        strict=True,
+    detections, expected = first[0], second[0]
+    boxes, expected_boxes = (
+        [(d.score, d.xmin, d.ymin, d.xmax, d.ymax) for d in answer]
+        for answer in (detections, expected)
     )
-    return labels[0] == labels[1] and np.allclose(*numbers, rtol=1e-5, atol=1e-5)
+    has_labels = [d.label for d in detections] == [d.label for d in expected]
+    return has_labels and np.allclose(boxes, expected_boxes, rtol=1e-5, atol=1e-5)
 
 
 class Rounds:

@@ -56,10 +56,10 @@ class _Member:
     def __init__(self, names: Sequence[str], feeds: dict[str, Any], max_rows: int) -> None:
         self.names = tuple(names)
         self.feeds = feeds
-        counts = {len(array) if array.ndim else 0 for array in feeds.values()}
-        self.rows = counts.pop() if len(counts) == 1 else 0
+        counts = [len(array) if array.ndim else 0 for array in feeds.values()]
+        self.rows = counts[0] if counts else 0
         self.size_bytes = sum(array.nbytes for array in feeds.values())
-        self.is_alone = not 0 < self.rows < max_rows
+        self.is_alone = len(set(counts)) != 1 or not 0 < self.rows < max_rows
         """Whether it shares no run: it fills one, its inputs have no rows in common, or a run with it failed."""
         self.kind = (self.names, [(name, a.dtype, a.shape[1:]) for name, a in feeds.items()])
         """What members of one run have in common."""

@@ -191,6 +191,32 @@ def test_requests_for_other_outputs_do_not_share_a_run(graph):
     assert [array.tolist() for array in clients.outcomes["sums"]] == [[3]]
 
 
+def test_inputs_of_different_numbers_of_rows_run_alone():
+    sizes = []
+
+    def run(names, feeds, options):
+        sizes.append([len(array) for array in feeds.values()])
+        time.sleep(0.01)
+        return [feeds["a"].sum() + feeds["b"].sum()]
+
+    stopwatch = Stopwatch()
+    batching = Batching(delay_ms=1000)
+    runs = BatchedRuns(run, Options, batching, runs_at_once=1, stopwatch=stopwatch)
+    answers = {}
+
+    def client(number):
+        feeds = {"a": np.full(2, number), "b": np.full(3, number)}
+        answers[number] = runs.run(["y"], feeds)
+
+    threads = [threading.Thread(target=client, args=[number]) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG_S)
+    assert sizes == [[2, 3]] * 5
+    assert answers == {number: [5 * number] for number in range(5)}
+
+
 def test_without_a_delay_nobody_waits_while_a_run_may_begin(graph):
     clients = clients_of(graph, runs_at_once=2)
     graph.gate.clear()

@@ -247,6 +247,19 @@ class ImageGraph:
             ]
         return [self._feeds([self._task.preprocess(part)]) for part in images]
 
+    def example_feeds(self, count: int) -> list[dict[str, npt.NDArray[Any]]]:
+        """Return the inputs of the graph for images of noise, each a run of one image."""
+        random = np.random.default_rng(0)
+        image = plain(self._spec.input)
+        examples = []
+        for _ in range(count):
+            shape, kind = image.pixels.shape, image.pixels.dtype
+            noise = random.integers(0, 1 << image.bit_depth, shape, kind)
+            examples.append(
+                self._feeds([self._task.preprocess(msgspec.structs.replace(image, pixels=noise))])
+            )
+        return examples
+
     def run_feeds(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
         """Run the graph once as for predictions, and drop its outputs: for measurements."""
         self._session.run(feeds, self._outputs if self._embedding else ())

@@ -6,6 +6,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from quadriga.engine.batched_runs import Batching
 from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.model import Model
 from quadriga.engine.model_folders import find_model
@@ -57,8 +58,6 @@ def inspect_model(path: Path) -> Inspection:
     """Load a model as the server would, and describe it."""
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
-    size = model.image_predictor.batch_size if model.image_predictor else 0
-    batch = f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
     return Inspection(
         file=str(path),
         size_bytes=sum(path_.stat().st_size for path_ in model.paths),
@@ -69,7 +68,7 @@ def inspect_model(path: Path) -> Inspection:
         external_data=sorted({path_.location for path_ in header.external_data}),
         inputs=list(model.session.inputs),
         outputs=list(model.session.outputs),
-        batch=batch if model.image_predictor else "as the graph says",
+        batch=_batch_text(model),
         task=recognition.task,
         family=recognition.family,
         preprocessing=describe_input(model.spec.input) if model.spec else "",
@@ -106,6 +105,24 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
             decided.add_row(decision.field, str(decision.value), decision.reason)
     console.print(facts)
     console.print(decided)
+
+
+def _batch_text(model: Model) -> str:
+    batch, batched_runs = "as the graph says", model.session.batched_runs
+    if model.image_predictor is not None:
+        size = model.image_predictor.batch_size
+        batch = f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
+    if batched_runs is None:
+        return batch
+    return f"{batch}; requests share runs of up to {describe_batching(batched_runs.batching)}"
+
+
+def describe_batching(batching: Batching) -> str:
+    """Describe in a few words how requests share runs."""
+    delay = (
+        f", after at most {batching.delay_ms:g} ms" if batching.delay_ms else ", without a delay"
+    )
+    return f"{batching.max} images or rows{delay}"
 
 
 def _embedding_text(embedding: EmbeddingSource) -> str:

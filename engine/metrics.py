@@ -6,6 +6,7 @@ from contextlib import suppress
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
@@ -21,6 +22,8 @@ from quadriga.proto.messages import (
 )
 
 _LABELS = ("model", "version")
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Bounds of the buckets of the sizes of runs."""
 _OF_REQUESTS = {
     "body_bytes": "Bytes of request bodies that this worker holds.",
     "bodies_refused_total": "Requests refused as the bodies of all together were too large.",
@@ -108,6 +111,9 @@ def _process_metrics(processes: Iterable[ProcessHealth]) -> Iterable[Metric]:
 def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
     images = CounterMetricFamily("quadriga_images", "Images, or rows of tensors.", labels=_LABELS)
     runs = CounterMetricFamily("quadriga_executions", "Runs of a model's graph.", labels=_LABELS)
+    sizes = HistogramMetricFamily(
+        "quadriga_batch_size", "Images, or rows, of each run of a model's graph.", labels=_LABELS
+    )
     requests = SummaryMetricFamily(
         "quadriga_request_duration_seconds",
         "Requests, from their parsed body to their answer.",
@@ -127,13 +133,26 @@ def _model_metrics(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
     for model in statistics:
         images.add_metric([model.name, model.version], model.inference_count)
         runs.add_metric([model.name, model.version], model.execution_count)
+        _add_sizes(sizes, model)
         add(requests, model, "success", model.success)
         add(requests, model, "failure", model.fail)
         add(stages, model, "queue", model.queue)
         add(stages, model, "input", model.compute_input)
         add(stages, model, "infer", model.compute_infer)
         add(stages, model, "output", model.compute_output)
-    yield from (images, runs, requests, stages)
+    yield from (images, runs, sizes, requests, stages)
+
+
+def _add_sizes(sizes: HistogramMetricFamily, model: ModelStatistics) -> None:
+    """Add the sizes of a model's runs, each bucket with those below it."""
+    counts = {batch.batch_size: batch.compute_infer.count for batch in model.batches}
+    buckets = [
+        (str(bound), float(sum(count for size, count in counts.items() if size <= bound)))
+        for bound in _BATCH_SIZES
+    ]
+    buckets.append(("+Inf", float(sum(counts.values()))))
+    total = sum(size * count for size, count in counts.items())
+    sizes.add_metric([model.name, model.version], buckets, total)
 
 
 def _queue_metrics(statistics: Iterable[QueueStatistics]) -> Iterable[Metric]:

@@ -2,7 +2,9 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,9 @@ ROW_OUTPUT = "predictions"
 
 PLATFORM = "onnx_onnxv1"
 """Platform of all models, as the Open Inference Protocol lists it."""
+
+EXAMPLES = 3
+"""Inputs that are tried alone and beside others before requests share runs."""
 
 ONNX_SUBFOLDER = "onnx"
 """Folder of the ONNX file below the one of config.json, in the layout of transformers.js."""
@@ -111,6 +116,7 @@ class Model:
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
         if self.recognition.written.runtime.warmup or host.always_warms_up:
             self._warm_up()
+        self._share_runs()
         self._graphs.end_loading()
         self.embedding_space = self.embedding.space_id(self.sha256)
         """Embedding-space id (16 hex digits), or None."""
@@ -178,6 +184,40 @@ class Model:
         except RunError as error:  # zeros of a guessed size may be no input that the model accepts
             _log.info("%s: warm-up with zeros refused: %s", self.name, error)
 
+    def _share_runs(self) -> None:
+        """Let requests share runs if model.toml says so, and the graph answers them alike.
+
+        Raises:
+            LoadError: It does not.
+        """
+        runtime = self.recognition.written.runtime
+        if runtime.batching is None:
+            return
+        if isinstance(self.image_predictor, TextPackage):
+            raise LoadError("batching in model.toml has no use for a package of several graphs")
+        if self.image_predictor is None:
+            random = np.random.default_rng(0)
+            examples = [
+                {info.name: _noise(info, random) for info in self.session.inputs}
+                for _ in range(EXAMPLES)
+            ]
+        elif self.image_predictor.batch_size < 0:
+            raise LoadError(
+                "batching in model.toml: expected an open batch axis of the graph's input and outputs, got a number that "
+                "the file fixes: export it with a dynamic batch, or remove the key"
+            )
+        else:
+            examples = self.image_predictor.example_feeds(EXAMPLES)
+        runs_at_once = 1
+        if self.session.providers[:1] == (CPU,) and runtime.intra_op_threads:
+            runs_at_once = max(len(os.sched_getaffinity(0)) // runtime.intra_op_threads, 1)
+        is_isolated = not self._graphs.shares_memory
+        paused = self.run_mark.paused if is_isolated else nullcontext
+        try:
+            self.session.share_runs(runtime.batching, examples, runs_at_once, paused)
+        except ModelNotReady as error:  # it has a process of its own, which has ended
+            raise LoadError(str(error)) from error
+
 
 def model_folder(path: Path) -> Path:
     """Return the folder of an ONNX file and of its sidecars; the file may be in the folder `onnx` below."""
@@ -201,3 +241,13 @@ def _zeros(tensor: TensorInfo) -> npt.NDArray[Any]:
     if tensor.datatype == "BYTES":
         return np.full(shape, "", dtype=object)
     return np.zeros(shape, NUMPY_TYPES[tensor.datatype])
+
+
+def _noise(tensor: TensorInfo, random: np.random.Generator) -> npt.NDArray[Any]:
+    """Return a row of small numbers or texts: whole ones may be indices or divisors, so they are 1 or 2."""
+    shape = [1, *(max(1, size) for size in tensor.shape[1:])]
+    if tensor.datatype == "BYTES":
+        return random.integers(0, 2, shape).astype(str).astype(object)
+    kind = np.dtype(NUMPY_TYPES[tensor.datatype])
+    numbers = random.normal(size=shape) if kind.kind == "f" else random.integers(1, 3, shape)
+    return numbers.astype(kind)

@@ -21,6 +21,7 @@ class Ticket:
         "connection",
         "deadline",
         "future",
+        "holds_place",
         "is_begun",
         "is_running",
         "is_slowed",
@@ -47,6 +48,8 @@ class Ticket:
         self.is_begun = False
         """Whether it continues a request that was admitted."""
         self.is_running = False
+        self.holds_place = False
+        """Whether it counts among the running requests of all models."""
         self.is_slowed = False
         """Whether its thread has a lower priority, which it cannot raise again."""
         self.begun_s = 0.0
@@ -68,6 +71,8 @@ class ModelLane:
         self.model = model
         self.max_running = max_running
         self.running = 0
+        self.parked = 0
+        """Requests in a thread that wait for others, and run no more than those that wait for a thread."""
         self.waiting = 0
         self.mean_s = 0.0
         self.progress_s = 0.0
@@ -129,12 +134,12 @@ class ModelLane:
 
     def expected_wait_s(self, connection: Hashable, now_s: float) -> float:
         """Estimate how long a new request of a connection waits where all threads are busy."""
-        rate = max(self.running, 1) / self.mean_s if self.mean_s else math.inf
+        rate = max(self.running + self.parked, 1) / self.mean_s if self.mean_s else math.inf
         own = len(self._by_connection.get(connection, ()))
         # Requests of other connections that are later in their turns come after.
         ahead = sum(self._connections_with[: own + 1])
         wait_s = ahead / rate
-        if not self.running:
+        if not self.running and not self.parked:
             return wait_s
         stalled_s = now_s - self.progress_s
         return max(wait_s, stalled_s) if stalled_s > self.mean_s else wait_s

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from quadriga.engine.image_graph import ImageGraph, ImageOptions
-from quadriga.engine.inspection import open_model
+from quadriga.engine.inspection import describe_batching, open_model
 from quadriga.engine.model import Model
 from quadriga.engine.paired_times import median_factor, time_in_turns
 from quadriga.engine.session import LoadError, RunError, available_providers
@@ -81,6 +81,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     threads: int
     providers: tuple[str, ...]
+    batching: str
+    """How requests share runs; empty where each runs alone."""
     stages: list[Stage]
     total_ms: float
     variants: list[Variant]
@@ -129,6 +131,7 @@ def profile_model(
         cores=os.cpu_count() or 1,
         threads=runtime.intra_op_threads,
         providers=model.session.providers,
+        batching="" if runtime.batching is None else describe_batching(runtime.batching),
         stages=stages,
         total_ms=round(total_ms, 3),
         variants=variants,
@@ -332,7 +335,8 @@ def recommend(stages: Sequence[Stage], variants: Sequence[Variant]) -> str:
 _ADVICE = {
     "threads": "one image at a time takes {percent} % less with intra_op_threads = {variant.value} under [runtime]; with "
     "several callers at once one thread each answers more",
-    "batch": "send {variant.value} images in a request: each takes {percent} % less than alone",
+    "batch": "send {variant.value} images in a request: each takes {percent} % less than alone; if many clients send one each, try "
+    "batching = {{max = {variant.value}}} under [runtime]",
     "provider": 'an image takes {percent} % less with providers = ["{variant.value}"] under [runtime]',
 }
 _STAGE_ADVICE = {

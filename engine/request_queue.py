@@ -16,14 +16,15 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from quadriga.engine.model_lane import ModelLane, Ticket
+from quadriga.engine.thread_place import set_current_place
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
@@ -164,7 +165,11 @@ class RequestQueue:
         with self._lock:
             return [
                 QueueStatistics(
-                    lane.model, lane.waiting, lane.running, dict(lane.refused), dict(lane.stopped)
+                    lane.model,
+                    waiting=lane.waiting,
+                    running=lane.running + lane.parked,
+                    refused=dict(lane.refused),
+                    stopped=dict(lane.stopped),
                 )
                 for lane in self._lanes.values()
             ]
@@ -246,7 +251,8 @@ class RequestQueue:
         ticket.is_running = True
         ticket.begun_s = time.monotonic()
         ticket.lane.begin(ticket.begun_s)
-        self._running += bool(ticket.lane.model)
+        ticket.holds_place = bool(ticket.lane.model)
+        self._running += ticket.holds_place
         self._busy += 1
         if self._busy > len(self._workers):
             name = f"request-{len(self._workers)}"
@@ -280,6 +286,7 @@ class RequestQueue:
         result, error = None, None
         begun_s = time.monotonic()
         set_current_deadline(ticket.deadline)
+        set_current_place(partial(self._park, ticket))
         try:
             if not ticket.is_begun:
                 ticket.deadline.check()
@@ -287,11 +294,12 @@ class RequestQueue:
         except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the result
             error = raised
         set_current_deadline(None)
+        set_current_place(None)
         now_s = time.monotonic()
         with self._lock:
             self._tickets.pop(ticket, None)
             self._busy -= 1
-            self._running -= bool(ticket.lane.model)
+            self._running -= ticket.holds_place
             ticket.lane.end(now_s, now_s - begun_s)
             if ticket.is_slowed:
                 self._workers.remove(threading.current_thread())
@@ -299,6 +307,27 @@ class RequestQueue:
         ticket.resolve(result, error)
         del error  # its traceback holds this frame
         return ticket.is_slowed
+
+    @contextmanager
+    def _park(self, ticket: Ticket) -> Iterator[None]:
+        """Let other requests run while this one waits for them.
+
+        Afterwards it counts for its model again, which then begins none, but no more for all models: those that a run
+        of one model lets go on at once keep no other model from running.
+        """
+        lane = ticket.lane
+        with self._lock:
+            lane.running -= 1
+            lane.parked += 1
+            self._running -= ticket.holds_place
+            ticket.holds_place = False
+            self._begin_waiting()
+        try:
+            yield
+        finally:
+            with self._lock:
+                lane.parked -= 1
+                lane.running += 1
 
     def _slow_long_runs(self, lane: ModelLane) -> None:
         """Lower the priority of threads that run a request of another model for long, as a request arrived.

@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from quadriga.engine.batched_runs import BatchedRuns, Batching
 from quadriga.engine.external_data import ExternalDataError, check_external_data
+from quadriga.engine.independent_rows import DependentRowsError, Feeds, check_independent
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from quadriga.engine.providers import (
@@ -293,6 +296,50 @@ class Session:
             (tensor for tensor in outputs if tensor.name == hidden_output), None
         )
         """The output that is not the model's own; it is computed only if its name is requested."""
+        self.batched_runs: BatchedRuns | None = None
+        """Runs that requests share; None where each runs alone."""
+
+    def share_runs(
+        self,
+        batching: Batching,
+        examples: Sequence[Feeds],
+        runs_at_once: int,
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Let requests share runs from now on, if the graph answers rows alike alone and beside others.
+
+        Args:
+            batching: How they share them.
+            examples: Inputs of one row each, which differ.
+            runs_at_once: Maximum runs at the same time.
+            paused: Notes that the current thread waits.
+
+        Raises:
+            LoadError: The graph does not, or it cannot be known.
+        """
+        if fixed := [info for info in self.inputs if info.shape[:1] != (-1,)]:
+            raise LoadError(
+                f"batching in model.toml: expected inputs whose first axis is open, for any number of rows, got "
+                f"{fixed[0].name!r} of shape {list(fixed[0].shape)}: export it with a dynamic first axis, or remove the key"
+            )
+        names = [info.name for info in (*self.outputs, self.hidden_output) if info is not None]
+        try:
+            check_independent(partial(self.run, outputs=names), examples, batching.max)
+        except DependentRowsError as error:
+            raise LoadError(f"batching in model.toml: {error}; remove the key") from error
+        except RunError as error:
+            raise LoadError(
+                f"batching in model.toml: cannot try {batching.max} rows together, as the model refuses the input that "
+                f"was made up for it: {error}"
+            ) from error
+        self.batched_runs = BatchedRuns(
+            self._session.run,
+            run_options,
+            batching,
+            runs_at_once=runs_at_once,
+            stopwatch=self.stopwatch,
+            paused=paused,
+        )
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = (), batch: int = 1
@@ -313,12 +360,15 @@ class Session:
             LoadError: The model is still loading, and its warm-up takes too long.
             quadriga.proto.errors.ModelNotReady: The model has a process of its own, which has ended.
         """
-        options = _interruptible_options()
+        names = list(outputs) or [output.name for output in self.outputs]
+        options = None if self.batched_runs else _interruptible_options()
         try:
-            names = list(outputs) or [output.name for output in self.outputs]
-            started_ns = time.perf_counter_ns()
-            results = self._session.run(names, dict(feeds), options)
-            self.stopwatch.record_run(started_ns, batch)
+            if self.batched_runs is not None:
+                results = self.batched_runs.run(names, dict(feeds))
+            else:
+                started_ns = time.perf_counter_ns()
+                results = self._session.run(names, dict(feeds), options)
+                self.stopwatch.record_run(started_ns, batch)
         except (LoadError, ProtocolError):
             raise
         except UnicodeDecodeError as error:

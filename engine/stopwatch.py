@@ -1,7 +1,7 @@
 """Times of requests by stage, and the statistics of a model: how often, for how long, by size of batch.
 
 The stages of a request follow from the runs of its graph: what precedes a run prepares its input, what follows it
-reads its output. That costs a request of one run 1.4 us.
+reads its output; what it waited for a run that requests share counts as its queue. That costs a request of one run 1.4 us.
 """
 
 import threading
@@ -15,9 +15,20 @@ from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 
 Counted = TypeVar("Counted", ModelStatistics, BatchStatistics)
 
-Event = tuple[int, int, int]
-"""Start and end in ns of `time.perf_counter_ns`, and the batch of a run of the graph; of a moment from
-which input was prepared start and batch are 0; of one at which a request began or went on the batch is -1."""
+
+class SharedRun:
+    """A run of the graph for several requests; it is counted with the first of them that is answered."""
+
+    __slots__ = ("is_counted",)
+
+    def __init__(self) -> None:
+        self.is_counted = False
+
+
+Event = tuple[int, int, int, SharedRun | None]
+"""Start and end in ns of `time.perf_counter_ns`, the batch of a run of the graph, and the run if requests share it; of a
+moment from which input was prepared start and batch are 0; of one at which a request began or went on, and of the time
+for which it waited for a run, the batch is -1."""
 
 _now = time.perf_counter_ns
 
@@ -30,58 +41,82 @@ class Stopwatch(threading.local):
 
     def start(self) -> None:
         """Begin a request, or continue one."""
-        self.events = [(0, _now(), -1)]
+        self.events = [(0, _now(), -1, None)]
 
     def record_run(self, started_ns: int, batch: int) -> None:
         """Note a run of the graph that has just ended."""
         if self.events is not None:
-            self.events.append((started_ns, _now(), batch))
+            self.events.append((started_ns, _now(), batch, None))
+
+    def record_shared_run(
+        self, waited_from_ns: int, span_ns: tuple[int, int], *, batch: int, run: SharedRun
+    ) -> None:
+        """Note a run for several requests, with its start and end, and the time for which this one waited for it."""
+        if self.events is not None:
+            started_ns, ended_ns = span_ns
+            self.events.append((waited_from_ns, started_ns, -1, None))
+            self.events.append((started_ns, ended_ns, batch, run))
 
     def record_preparation(self) -> None:
         """Note that the outputs of the last run are read, and that the input of the next one is prepared."""
         if self.events is not None:
-            self.events.append((0, _now(), 0))
+            self.events.append((0, _now(), 0, None))
 
     def stop(self) -> list[Event]:
         """End or pause the request, and return its events in order."""
         events = self.events or []
         self.events = None
-        events.append((0, _now(), 0))
+        events.append((0, _now(), 0, None))
         return events
 
 
-def _runs(events: list[Event]) -> list[list[int]]:
-    """Return for each run of the graph its batch, and nanoseconds of input, inference and output."""
+class _Run:
+    """Times of one run of the graph, in nanoseconds."""
+
+    __slots__ = ("batch", "infer_ns", "input_ns", "output_ns", "shared")
+
+    def __init__(self, batch: int, input_ns: int, infer_ns: int, shared: SharedRun | None) -> None:
+        self.batch = batch
+        self.input_ns, self.infer_ns, self.output_ns = input_ns, infer_ns, 0
+        self.shared = shared
+
+
+def _runs(events: list[Event]) -> tuple[list[_Run], int]:
+    """Return the runs of the graph, and the nanoseconds for which the request waited for them."""
     runs = []
-    run: list[int] | None = None  # whose outputs are being read
-    previous_ns = events[0][1]
-    for start_ns, end_ns, batch in events:
+    run: _Run | None = None  # whose outputs are being read
+    previous_ns, input_ns, waited_ns = events[0][1], 0, 0
+    for start_ns, end_ns, batch, shared in events:
         if start_ns:
-            input_ns = 0
             if run is None:
-                input_ns = start_ns - previous_ns
+                input_ns += start_ns - previous_ns
             else:
-                run[3] += start_ns - previous_ns
-            run = [batch, input_ns, end_ns - start_ns, 0]
-            runs.append(run)
+                run.output_ns += start_ns - previous_ns
+            if batch < 0:
+                waited_ns += end_ns - start_ns
+            else:
+                run = _Run(batch, input_ns, end_ns - start_ns, shared)
+                runs.append(run)
+                input_ns = 0
             previous_ns = end_ns
         elif batch < 0:
             previous_ns = end_ns
         elif run is not None:
-            run[3] += end_ns - previous_ns
+            run.output_ns += end_ns - previous_ns
             run, previous_ns = None, end_ns
-    return runs
+    return runs, waited_ns
 
 
 def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
     """Return the milliseconds of each stage of a request, from the events of `Stopwatch.stop`."""
     preprocess_ns = total_infer_ns = postprocess_ns = 0
-    for _, input_ns, infer_ns, output_ns in _runs(events):
-        preprocess_ns += input_ns
-        total_infer_ns += infer_ns
-        postprocess_ns += output_ns
+    runs, waited_ns = _runs(events)
+    for run in runs:
+        preprocess_ns += run.input_ns
+        total_infer_ns += run.infer_ns
+        postprocess_ns += run.output_ns
     return {  # whole microseconds: rounding would cost more than all of it
-        "queue": queue_ns // 1000 / 1000,
+        "queue": (queue_ns + waited_ns) // 1000 / 1000,
         "preprocess": preprocess_ns // 1000 / 1000,
         "infer": total_infer_ns // 1000 / 1000,
         "postprocess": postprocess_ns // 1000 / 1000,
@@ -96,22 +131,30 @@ class ModelCounters:
         self._epoch_ns = time.time_ns() - _now()
         self._batches: dict[int, list[int]] = {}
         """Number of runs, and nanoseconds of input, inference and output, by batch size."""
+        self._shared_infer_ns = 0
+        """Nanoseconds of shared runs, as often as a request shared one that is counted with another."""
         self._images = self._succeeded = self._failed = 0
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
     def count_success(self, images: int, queue_ns: int, events: list[Event]) -> None:
         """Count a request that was answered, with its number of images or rows and its time in the queue."""
-        runs, end_ns = _runs(events), events[-1][1]
+        runs, waited_ns = _runs(events)
+        end_ns = events[-1][1]
         with self._lock:
-            for batch, input_ns, infer_ns, output_ns in runs:
-                times = self._batches.setdefault(batch, [0, 0, 0, 0])
+            for run in runs:
+                times = self._batches.setdefault(run.batch, [0, 0, 0, 0])
+                times[1] += run.input_ns
+                times[3] += run.output_ns
+                if run.shared is not None and run.shared.is_counted:
+                    self._shared_infer_ns += run.infer_ns
+                    continue
                 times[0] += 1
-                times[1] += input_ns
-                times[2] += infer_ns
-                times[3] += output_ns
+                times[2] += run.infer_ns
+                if run.shared is not None:
+                    run.shared.is_counted = True
             self._images += images
             self._succeeded += 1
-            self._queue_ns += queue_ns
+            self._queue_ns += queue_ns + waited_ns
             self._last_ns = end_ns
             self._success_ns += queue_ns + end_ns - events[0][1]
 
@@ -138,6 +181,8 @@ class ModelCounters:
                 phase: Duration(requests, sum(getattr(batch, phase).ns for batch in batches))
                 for phase in ("compute_input", "compute_infer", "compute_output")
             }
+            of_runs = durations["compute_infer"]
+            durations["compute_infer"] = Duration(requests, of_runs.ns + self._shared_infer_ns)
             return ModelStatistics(
                 name=name,
                 version=version,

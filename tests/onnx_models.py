@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -285,3 +286,39 @@ def dividing_by_itself(path: Path) -> Path:
             "minus": np.array([-1], np.int32),
         },
     )
+
+
+def marking(folder: Path, classes: int, runtime: str) -> Path:
+    """Write a classifier whose label is the number in the first pixel, red + 256 * green, with its model.toml."""
+    numbers = np.arange(classes, dtype=np.float32)[None]
+    save(
+        folder / "model.onnx",
+        [
+            helper.make_node("Slice", ["image", "start", "end", "axes"], ["pixel"]),
+            helper.make_node("Flatten", ["pixel"], ["colour"]),
+            helper.make_node("MatMul", ["colour", "places"], ["number"]),
+            helper.make_node("Sub", ["number", "numbers"], ["distances"]),
+            helper.make_node("Abs", ["distances"], ["nearness"]),
+            helper.make_node("Neg", ["nearness"], ["scores"]),
+        ],
+        [value("image", ["batch", 3, 8, 8])],
+        [value("scores", ["batch", classes])],
+        {
+            "start": np.array([0, 0]),
+            "end": np.array([1, 1]),
+            "axes": np.array([2, 3]),
+            "places": np.array([[1], [256], [0]], np.float32),
+            "numbers": numbers,
+        },
+    )
+    labels = [f"number {number}" for number in range(classes)]
+    toml = CLASSIFIER_TOML.replace("[input]", "[input]\nscale = 1.0")
+    (folder / "model.toml").write_text(f"labels = {labels}\n{toml}{runtime}")
+    return folder
+
+
+def number_image(number: int) -> bytes:
+    """Make the PNG that `marking` reads as a number."""
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[:] = (0, number // 256, number % 256)
+    return cv2.imencode(".png", pixels)[1].tobytes()

@@ -64,6 +64,8 @@ def _print(profile: Any, console: Console) -> None:
     stages.add_row("sum", f"{profile.total_ms:.3f}", "")
     console.print(stages)
     threads = f"{profile.threads} thread" + ("s" if profile.threads != 1 else "")
+    if profile.batching:
+        console.print(f"Requests share runs of up to {profile.batching}.", soft_wrap=True)
     title = f"a run of the graph, beside {threads} and {profile.providers[0]}"
     variants = Table("", "", "ms an image", "CPU ms", "times as fast", title=title)
     for variant in profile.variants:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from quadriga.engine.batched_runs import Batching
 from quadriga.engine.providers import CPU, WrittenProvider
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import LoadError
@@ -28,6 +29,8 @@ class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     max_batch: Annotated[int, Meta(ge=1)] = 8
     """Images of one request that run together if the model's batch axis is variable."""
+    batching: Batching | None = None
+    """How requests share runs; None where each runs alone."""
     intra_op_threads: Annotated[int, Meta(ge=0)] = 1
     providers: tuple[WrittenProvider, ...] = (CPU,)
     """Execution providers in order of preference: names, or tables of a name and options."""

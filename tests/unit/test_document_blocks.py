@@ -163,6 +163,7 @@ RUN_BY = {
         f"toml {HERE}tables_of_model_toml_are_read",
         f"sh {HERE}other_builds_of_onnxruntime_take_its_place",
         f"sh {HERE}other_builds_of_onnxruntime_take_its_place",
+        f"toml {HERE}tables_of_model_toml_are_read",
     ],
     "docs/team.md": ["sh tests/e2e/test_team_page.py::test_two_teams_share_a_server_as_the_page_says"] * 9,
     "docs/store.md": [

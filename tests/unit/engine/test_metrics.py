@@ -12,6 +12,7 @@ from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.process_metrics import ProcessMetrics
 from quadriga.proto.errors import NotFound
 from quadriga.proto.messages import (
+    BatchStatistics,
     Duration,
     HealthPart,
     HealthReport,
@@ -45,6 +46,10 @@ class Counted:
                 success=Duration(3, 2_500_000_000),
                 fail=Duration(1, 500_000_000),
                 compute_infer=Duration(4, 1_000_000_000),
+                batches=[
+                    BatchStatistics(batch_size=size, compute_infer=Duration(count, 1))
+                    for size, count in ((1, 2), (3, 1), (200, 1))
+                ],
             )
         ]
 
@@ -97,6 +102,13 @@ def test_prometheus_reads_what_the_workers_counted() -> None:
     }
     assert places == {"CUDAExecutionProvider": 1, "CPUExecutionProvider": 2}
     assert samples["quadriga_executions_total", model, version] == 4
+    buckets = [
+        samples["quadriga_batch_size_bucket", ("le", bound), model, version]
+        for bound in ("1", "2", "4", "128", "+Inf")
+    ]
+    assert buckets == [2, 2, 3, 3, 4]
+    assert samples["quadriga_batch_size_sum", model, version] == 205
+    assert samples["quadriga_batch_size_count", model, version] == 4
     requests = "quadriga_request_duration_seconds"
     assert samples[f"{requests}_count", model, ("outcome", "success"), version] == 3
     assert samples[f"{requests}_sum", model, ("outcome", "success"), version] == 2.5

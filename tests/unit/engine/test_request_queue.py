@@ -22,6 +22,7 @@ from quadriga.engine.request_queue import (
     RequestQueue,
     merge_queue_statistics,
 )
+from quadriga.engine.thread_place import without_place
 from quadriga.proto.deadline import Deadline, check_deadline, current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded, ModelNotReady, WaitTooLong
 from quadriga.proto.messages import QueueStatistics
@@ -106,6 +107,49 @@ async def test_a_model_that_runs_nothing_finds_a_thread_though_all_models_are_sl
         assert numbers(queue, f"model {count}").waiting == 1  # no thread is left for this one
         gate.opened.set()
         assert await asyncio.gather(*futures) == list(range(count + 1))
+
+
+async def test_a_request_that_waits_for_others_leaves_its_place_to_them_and_to_other_models():
+    async with queue_of(threads=1) as (queue, gate):
+        inner = Gate()
+
+        def parked(name):
+            def wait():
+                with without_place():
+                    gate.task(name)()
+                return inner.task(name)()
+
+            return wait
+
+        names = [f"a{n}" for n in range(3)]
+        futures = [queue.run(parked(name), model="a") for name in names]
+        await until(lambda: len(gate.begun) == 3)  # though there is one thread
+        assert numbers(queue, "a").running == 3
+        assert await asyncio.wait_for(queue.run(partial(str, "b"), model="b"), LONG_S) == "b"
+        gate.opened.set()
+        await until(lambda: len(inner.begun) == 3)
+        # They all go on at once: nothing further of their model begins, but other models do.
+        later = queue.run(inner.task("later"), model="a")
+        assert numbers(queue, "a").waiting == 1
+        held = Gate()
+        holder = queue.run(held.task("b"), model="b")
+        await until(lambda: held.begun)
+        assert await asyncio.wait_for(queue.run(partial(str, "c"), model="c"), LONG_S) == "c"
+        held.opened.set()
+        inner.opened.set()
+        assert await asyncio.gather(*futures, later, holder) == [*names, "later", "b"]
+        assert numbers(queue, "a").running == 0
+        assert queue._running == 0
+
+
+async def test_the_expected_wait_counts_those_that_wait_for_others_as_running():
+    lane = ModelLane("a", 1)
+    lane.mean_s = 1.0
+    lane.begin(time.monotonic())
+    lane.add(Ticket(str, None, lane, 1, Deadline()))
+    alone_s = lane.expected_wait_s(2, time.monotonic())
+    lane.parked = 3
+    assert alone_s == pytest.approx(4 * lane.expected_wait_s(2, time.monotonic()))
 
 
 async def test_models_take_threads_in_turns():

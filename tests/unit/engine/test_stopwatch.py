@@ -4,7 +4,13 @@ import threading
 
 import pytest
 
-from quadriga.engine.stopwatch import ModelCounters, Stopwatch, merge_statistics, stages_ms
+from quadriga.engine.stopwatch import (
+    ModelCounters,
+    SharedRun,
+    Stopwatch,
+    merge_statistics,
+    stages_ms,
+)
 from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 
 
@@ -13,7 +19,7 @@ def times_of(batch):
 
 
 def marks(*events):
-    return list(events)
+    return [(*event, None) if len(event) == 3 else event for event in events]
 
 
 @pytest.mark.parametrize(
@@ -52,15 +58,35 @@ def test_time_before_a_run_is_input_and_time_after_it_output(events, batches):
     assert statistics.queue == Duration(1, 7)
     assert statistics.compute_input == Duration(1, sum(times[1] for times in batches.values()))
     assert statistics.fail == Duration()
-    in_ms = [(started * 10**6, ended * 10**6, batch) for started, ended, batch in events]
+    in_ms = [(started * 10**6, ended * 10**6, *rest) for started, ended, *rest in events]
     assert list(stages_ms(7 * 10**6, in_ms).values()) == [
         7, *(sum(times[kind] for times in batches.values()) for kind in (1, 2, 3))
     ]  # fmt: skip
 
 
+def test_a_run_that_requests_share_is_counted_once_and_in_the_times_of_each():
+    counters, run = ModelCounters(), SharedRun()
+    first = marks((0, 100, 0), (110, 125, -1), (125, 165, 5, run), (0, 168, 0))
+    second = marks((0, 120, 0), (123, 125, -1), (125, 165, 5, run), (0, 172, 0), (0, 180, 0))
+    counters.count_success(2, 7, first)
+    counters.count_success(3, 0, second)
+    statistics = counters.statistics("m", "1")
+    assert [(b.batch_size, b.compute_infer.count, *times_of(b)) for b in statistics.batches] == [
+        (5, 1, 13, 40, 10)
+    ]
+    assert (statistics.inference_count, statistics.execution_count) == (5, 1)
+    assert statistics.queue == Duration(2, 7 + 15 + 2)
+    assert statistics.compute_input == Duration(2, 13)
+    assert statistics.compute_infer == Duration(2, 80)
+    assert statistics.compute_output == Duration(2, 10)
+    assert statistics.success == Duration(2, 7 + 68 + 60)
+    in_ms = [(started * 10**6, ended * 10**6, *rest) for started, ended, *rest in first]
+    assert list(stages_ms(7 * 10**6, in_ms).values()) == [22, 10, 40, 3]
+
+
 def test_a_failure_counts_no_inference():
     counters = ModelCounters()
-    counters.count_failure(5, [(0, 100, 0), (0, 130, 0)])
+    counters.count_failure(5, marks((0, 100, 0), (0, 130, 0)))
     statistics = counters.statistics("m", "1")
     assert statistics == ModelStatistics(name="m", version="1", fail=Duration(1, 35), batches=[])
 
@@ -75,14 +101,14 @@ def test_runs_outside_of_a_request_are_not_counted_and_threads_are_separate():
     thread.start()
     thread.join()
     watch.record_run(1, 4)
-    assert [batch for _, _, batch in watch.stop()] == [-1, 4, 0]
+    assert [batch for _, _, batch, _ in watch.stop()] == [-1, 4, 0]
 
 
 def test_the_counts_of_processes_add_up():
     first, second = ModelCounters(), ModelCounters()
-    first.count_success(1, 1, [(0, 100, 0), (110, 130, 1), (0, 135, 0)])
-    second.count_success(2, 2, [(0, 200, 0), (210, 220, 2), (0, 221, 0)])
-    second.count_success(1, 0, [(0, 300, 0), (310, 320, 1), (0, 321, 0)])
+    first.count_success(1, 1, marks((0, 100, 0), (110, 130, 1), (0, 135, 0)))
+    second.count_success(2, 2, marks((0, 200, 0), (210, 220, 2), (0, 221, 0)))
+    second.count_success(1, 0, marks((0, 300, 0), (310, 320, 1), (0, 321, 0)))
     by_process = [first.statistics("m", "1"), second.statistics("m", "1")]
     assert merge_statistics(by_process[:1]) == by_process[0]
     merged = merge_statistics(by_process)

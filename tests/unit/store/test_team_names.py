@@ -333,7 +333,7 @@ def test_joins_that_others_have_stated_cost_a_commit_nothing(store: StoreHarness
 
 
 def test_a_key_of_a_team_is_seen_once_it_is_stored(store: StoreHarness) -> None:
-    """Which teams have a name is asked anew, though the ids of each are remembered."""
+    """Remembered ids of names do not hide that another team has a name since."""
     for seq, team in enumerate(["a", "b", "c"], 1):
         store.commit(make_record(seq, team=team, metadata={"k": 1}))
         for where in ({"meta.k": 1}, {"label": "circle"}):

@@ -218,6 +218,7 @@ class Application:
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
             audit=self._audit,
+            intake=self.intake,
         )
         self.asgi = AsgiFront(
             app,

@@ -7,7 +7,7 @@ import logging
 import re
 import uuid
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 import msgspec
@@ -31,6 +31,9 @@ _WINDOWS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
 
 MIN_BYTES = 1024
 """Minimum body to compress, in bytes: shorter ones fit a packet as they are."""
+
+_STEP_BYTES = 1024 * 1024
+"""Bytes that are decompressed at a time."""
 
 _LEVEL = 1
 """Fastest level of zlib: clients that accept compression by default would pay for each further level."""
@@ -163,8 +166,21 @@ def error_response(
     return status, error_body(str(error)), headers
 
 
-def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
-    """Decompress a body with the given `Content-Encoding`; raises as `read_body`."""
+def _hold_any(_: int) -> None:
+    pass
+
+
+def decompress(
+    body: bytes, encoding: bytes, limit_bytes: int, hold: Callable[[int], None] = _hold_any
+) -> bytes:
+    """Decompress a body with the given `Content-Encoding`; raises as `read_body`.
+
+    Args:
+        body: Body as it was received.
+        encoding: Value of the header.
+        limit_bytes: Maximum bytes of the result.
+        hold: Is told of bytes before they are taken; negative, of those that were not needed. It may raise.
+    """
     name = encoding.strip().lower()
     if name in (b"", b"identity"):
         return body
@@ -173,16 +189,32 @@ def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
             f"expected Content-Encoding to be gzip, deflate or identity, got {encoding!r:.40}"
         )
     decoder = zlib.decompressobj(_WINDOWS[name])
-    try:
-        decompressed = decoder.decompress(body, limit_bytes + 1)
-    except zlib.error as error:
-        raise InvalidRequest(f"expected a body in {name.decode()}, got: {error}") from error
-    if len(decompressed) > limit_bytes:
-        raise TooLarge(f"expected a body of at most {limit_bytes} bytes decompressed, got more")
-    if not decoder.eof or decoder.unused_data:
+    parts: list[bytes] = []
+    size = 0
+    is_read = True
+    for begin in range(0, len(body), _STEP_BYTES):
+        piece, is_full = body[begin : begin + _STEP_BYTES], False
+        while (piece or is_full) and not decoder.eof:
+            step_bytes = min(_STEP_BYTES, limit_bytes + 1 - size)
+            hold(step_bytes)
+            try:
+                part = decoder.decompress(piece, step_bytes)
+            except zlib.error as error:
+                raise InvalidRequest(f"expected a body in {name.decode()}, got: {error}") from error
+            hold(len(part) - step_bytes)
+            parts.append(part)
+            size += len(part)
+            if size > limit_bytes:
+                text = f"expected a body of at most {limit_bytes} bytes decompressed, got more"
+                raise TooLarge(text)
+            piece, is_full = decoder.unconsumed_tail, len(part) == step_bytes
+        if decoder.eof:
+            is_read = begin + _STEP_BYTES >= len(body) and not decoder.unused_data
+            break
+    if not decoder.eof or not is_read:
         problem = "bytes behind its end" if decoder.eof else "one without its end"
         raise InvalidRequest(f"expected a whole body in {name.decode()}, got {problem}")
-    return decompressed
+    return b"".join(parts)
 
 
 def compress(body: bytes, accept_encoding: bytes) -> tuple[bytes, Headers]:

@@ -1,11 +1,13 @@
 """What one process takes in at once: the bytes of request bodies over all connections, and the time that a body has.
 
 A body counts from its first byte until its response is complete, however it waits. Only received bytes count, so a
-client that announces much holds nothing back from others.
+client that announces much holds nothing back from others. What a body becomes by decompression counts besides, for as
+long as it is there.
 """
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +19,9 @@ from quadriga.proto.http import BODY_EXTENSION, LEFT_EXTENSION
 
 
 class Intake:
-    """Bytes of the bodies that a process holds, with their limits, and what was refused; used on one event loop.
+    """Bytes of the bodies that a process holds, with their limits, and what was refused.
+
+    Used on one event loop; `take`, `give_back` and `expanding` on any thread.
 
     Args:
         max_bytes: Maximum bytes of all bodies together.
@@ -39,6 +43,7 @@ class Intake:
         self.late_bodies = 0
         self.refused_connections = 0
         self.displaced = 0
+        self._lock = threading.Lock()
 
     def counters(self) -> dict[str, int]:
         """Return what is held and what was refused, for metrics; names that end in `_total` only rise."""
@@ -57,7 +62,25 @@ class Intake:
         try:
             yield
         finally:
-            self.held_bytes -= size
+            self.give_back(size)
+
+    @contextmanager
+    def expanding(self) -> Iterator[Callable[[int], None]]:
+        """Return a function that takes bytes of a body that is decompressed, or gives some back, up to the end."""
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if size > 0:
+                self.take(size)
+            else:
+                self.give_back(-size)
+            held += size
+
+        try:
+            yield hold
+        finally:
+            self.give_back(held)
 
     def take(self, size: int, announced: int = 0) -> None:
         """Count bytes that have arrived, if they and those `announced` to follow have room.
@@ -65,12 +88,21 @@ class Intake:
         Raises:
             IntakeFull: They have not.
         """
-        if self.held_bytes + size + announced > self.max_bytes:
-            self.refused_bodies += 1
+        with self._lock:
+            has_room = self.held_bytes + size + announced <= self.max_bytes
+            if has_room:
+                self.held_bytes += size
+            else:
+                self.refused_bodies += 1
+        if not has_room:
             raise IntakeFull(
                 f"expected at most {self.max_bytes} bytes of request bodies at once, got more"
             )
-        self.held_bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Count bytes no more."""
+        with self._lock:
+            self.held_bytes -= size
 
     @contextmanager
     def receiving(self, scope: Scope, receive: Receive) -> Iterator[Receive]:
@@ -79,7 +111,7 @@ class Intake:
         try:
             yield body.receive
         finally:
-            self.held_bytes -= body.size
+            self.give_back(body.size)
 
 
 class _Body:

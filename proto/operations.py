@@ -34,6 +34,7 @@ from quadriga.proto.http import (
     read_body,
     send_body,
 )
+from quadriga.proto.intake import Intake
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -153,7 +154,8 @@ class Dispatcher:
     """Matches paths to operations, reads bodies, runs handlers in the pool, compresses and sends.
 
     If two operations share path and verb, the first one is used. Bodies larger than `max_body_bytes`, before or after
-    decompression, are refused with 413. The time of a request, `request_timeout_s`, begins when its body is there.
+    decompression, are refused with 413, and those that become too many bytes with others, as the intake counts, with
+    503. The time of a request, `request_timeout_s`, begins when its body is there.
     """
 
     def __init__(
@@ -164,7 +166,9 @@ class Dispatcher:
         request_timeout_s: float = math.inf,
         *,
         audit: Audit | None = None,
+        intake: Intake | None = None,
     ) -> None:
+        self._intake = intake or Intake()
         self._audit = audit or NoAudit()
         self._serving = serving
         self._request_timeout_s = request_timeout_s
@@ -269,10 +273,12 @@ class Dispatcher:
         """Decompress, call the handler, compress; in a thread if the operation takes one."""
         set_current_caller(caller)
         encoding = http_request.headers.get(b"content-encoding")
-        if encoding is not None:
-            body = decompress(http_request.body, encoding, self._max_body_bytes)
-            http_request = msgspec.structs.replace(http_request, body=body)
-        response = operation.handler(http_request)
+        if encoding is None:
+            response = operation.handler(http_request)
+        else:
+            with self._intake.expanding() as hold:
+                body = decompress(http_request.body, encoding, self._max_body_bytes, hold=hold)
+                response = operation.handler(msgspec.structs.replace(http_request, body=body))
         accept_encoding = http_request.headers.get(b"accept-encoding")
         if (
             accept_encoding is None

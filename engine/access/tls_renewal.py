@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 from quadriga.engine.access.tls_files import (
     TlsFiles,
@@ -93,20 +92,7 @@ class RenewedFiles:
 
 
 class _Connection(ssl.SSLObject):
-    """TLS of a connection: it knows whether its handshake has ended, and its end waits for no client."""
-
-    shaking: "WeakSet[_Connection]"
-
-    def do_handshake(self) -> None:
-        """Go on with the handshake."""
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except BaseException:
-            self.shaking.discard(self)
-            raise
-        self.shaking.discard(self)
+    """TLS of a connection, whose end waits for no client."""
 
     def unwrap(self) -> Any:
         """Say that this side sends no more; whether the client says so, too, is its own affair.
@@ -127,38 +113,19 @@ class RenewedContext(ssl.SSLContext):
     """
 
     current: Callable[[], ssl.SSLContext]
-    admit: Callable[[int], bool]
-    shaking: WeakSet[_Connection]
 
     @classmethod
-    def of(
-        cls, current: Callable[[], ssl.SSLContext], admit: Callable[[int], bool]
-    ) -> "RenewedContext":
-        """Return a context.
-
-        Args:
-            current: Returns the context that is in use.
-            admit: Returns whether a connection may begin, given the number of handshakes that have not ended.
-        """
+    def of(cls, current: Callable[[], ssl.SSLContext]) -> "RenewedContext":
+        """Return a context, given what returns the one that is in use."""
         context = cls(ssl.PROTOCOL_TLS_SERVER)
-        context.current, context.admit, context.shaking = current, admit, WeakSet()
+        context.current = current
         return context
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        """Begin a connection.
-
-        Raises:
-            ssl.SSLError: There are too many; the connection is closed.
-        """
-        if not self.admit(len(self.shaking)):
-            raise ssl.SSLError("too many connections")
+        """Begin a connection."""
         current = self.current()
         current.sslobject_class = _Connection
-        connection = current.wrap_bio(*arguments, **options)
-        assert isinstance(connection, _Connection)
-        connection.shaking = self.shaking
-        self.shaking.add(connection)
-        return connection
+        return current.wrap_bio(*arguments, **options)
 
 
 class OwnServerTrust:

@@ -6,15 +6,20 @@ headers have a maximum size and must be complete within a time limit; a request 
 transfer codings; a client that gets a response while it
 still sends its body can read it, instead of finding its connection reset; trailers and the framing of chunks have a
 maximum size, and trailers are dropped; connections have a maximum number, beyond which a new one takes the place of
-the one that has been idle for longest.
+the one that has been idle for longest; requests that are sent ahead of answers have a maximum number, and nothing is
+read behind them; a client has to read its answers.
 """
 
 import asyncio
 import re
+import socket
+import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from quadriga.engine.processes.idle_connections import IdleConnections
@@ -31,6 +36,8 @@ LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
 DISCARD_TIMEOUT_S = 2.0
 """Time to discard what a client sends after a refusal in the middle of its body."""
+MAX_AHEAD = 64
+"""Maximum requests of a connection that wait for the answer before theirs; behind them it is closed."""
 FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
 
@@ -42,8 +49,27 @@ _HOST = re.compile(
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
+_ACKED_AT = 120
+"""Offset of the bytes that were acknowledged in the state of a TCP connection."""
+
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
+
+
+class _Flow(FlowControl):
+    """The flow of a connection: nothing is read while requests wait for the answers before theirs.
+
+    Each answer would let in as many requests as fit a read, which are more than one.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait."""
+        if not self._waiting:
+            super().resume_reading()
 
 
 class _Lingering(asyncio.Transport):
@@ -60,6 +86,19 @@ class _Lingering(asyncio.Transport):
 
     def close(self) -> None:
         self._protocol.close_when_read()
+
+
+def _arrived_bytes(transport: asyncio.Transport) -> int:
+    """Return how many bytes the client's system has acknowledged; transports with TLS hide what waits below them.
+
+    Source: Linux, include/uapi/linux/tcp.h, tcpi_bytes_acked of struct tcp_info.
+    """
+    connection = transport.get_extra_info("socket")
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+    except (OSError, AttributeError):  # closed meanwhile
+        return 0
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
 
 
 class FramingError(ValueError):
@@ -85,6 +124,10 @@ def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> 
         raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
 
 
+class RequestsAheadError(ValueError):
+    """More requests than may wait for the answers before theirs."""
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection; the attributes of the class are set by `with_limits`."""
 
@@ -106,10 +149,13 @@ class HttpProtocol(HttpToolsProtocol):
     """Bytes since the last ones that belong to the body."""
     _framing_problem = ""
     _on_disconnect: Callable[[], object] | None = None
+    _reading_check: asyncio.TimerHandle | None = None
+    """When the client must have read enough; None while nothing of it is awaited."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start waiting for the first header, unless there are too many connections and none is idle."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
         self._unsent: list[bytes] = []
         if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
@@ -122,6 +168,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting, and tell whoever answers a request of the connection."""
         self._forget_deadline()
+        self._forget_reading()
         self.idle.discard(self)
         super().connection_lost(exc)
         if self._on_disconnect is not None:
@@ -163,17 +210,42 @@ class HttpProtocol(HttpToolsProtocol):
             for part in parts:
                 self.transport.write(part)
 
+    def pause_writing(self) -> None:
+        """Make whoever answers wait; the client has some time to read."""
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        """Let whoever answers go on."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._forget_reading()
+
+    def close(self) -> None:
+        """Close the connection once its client has read what was written, for which it has some time."""
+        self.transport.close()
+        if self in self.connections:
+            self._await_reading()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection, which has had no request for long."""
+        if not self.transport.is_closing():
+            self.close()
+
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._discarding:
+        if self._discarding or self.transport.is_closing():  # TLS reads on until all is written
             return
         if self._body_open:
             self._received_bytes += len(data)
             self._quiet_bytes += len(data)
-        if not self._in_request():
+        else:
             self._header_bytes += len(data)
             end = data.find(b"\r\n\r\n")
             if end < 0 and self._header_bytes > MAX_HEADER_BYTES:
+                if self._in_request():
+                    self._close_behind_answers()
+                    return
                 self._refuse(
                     b"431 Request Header Fields Too Large",
                     f"expected headers of at most {MAX_HEADER_BYTES} bytes",
@@ -197,7 +269,9 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the request; raises `FramingError`, which the parser turns into an error of its own."""
+        """Begin the request; raises errors that the parser turns into one of its own."""
+        if len(self.pipeline) >= MAX_AHEAD:
+            raise RequestsAheadError(f"expected at most {MAX_AHEAD} requests ahead of answers")
         try:
             check_headers(self.headers, self.parser.get_http_version())
         except FramingError as error:
@@ -237,12 +311,13 @@ class HttpProtocol(HttpToolsProtocol):
         """End the response; the rest of the body has some time to arrive, and is discarded."""
         self.flush()
         if self._closing:  # a request behind this one has no response
+            self.pipeline.clear()
             self.flow.resume_reading()
             self._note_idle()
             return
         super().on_response_complete()
         if self._body_open and self._deadline is None:
-            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
+            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.close)
         self._note_idle()
 
     def on_message_complete(self) -> None:
@@ -252,26 +327,35 @@ class HttpProtocol(HttpToolsProtocol):
             self._forget_deadline()
         super().on_message_complete()
         if self._closing:
-            self.transport.close()
+            self.close()
         self._note_idle()
 
     def close_when_read(self) -> None:
         """End the response, and close the connection once the request has been read, or after a timeout."""
         self.flush()
-        if self._body_open and not self.transport.is_closing():
-            self._closing = True
-            self._write_eof()  # a client that reads up to the end need not wait
-            self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.transport.close)
-        else:
-            self.transport.close()
+        if not (self._body_open or self._discarding) or self.transport.is_closing():
+            self.close()
+            return
+        self._closing = True
+        self._write_eof()  # a client that reads up to the end need not wait
+        timeout_s = DISCARD_TIMEOUT_S if self._discarding else LINGER_TIMEOUT_S
+        self._deadline = self.loop.call_later(timeout_s, self.close)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP, unless a response was sent, and close."""
-        if self._closing:
-            self.transport.close()
-            return
-        problem = self._framing_problem or f"expected an HTTP/1.1 request: {msg}"
-        self._refuse(b"400 Bad Request", problem)
+        """Refuse bytes that are not HTTP, unless the client would take that for another response, and close."""
+        if self._closing or (self._body_open and (self.cycle.response_started or self.pipeline)):
+            self.flush()
+            self.close()
+        elif self._in_request() and not self._body_open:
+            self._close_behind_answers()
+        else:
+            problem = self._framing_problem or f"expected an HTTP/1.1 request: {msg}"
+            self._refuse(b"400 Bad Request", problem)
+
+    def _close_behind_answers(self) -> None:
+        """Take nothing more, and close the connection behind the answer to the last request that was taken."""
+        self._discarding = True
+        self.cycle.keep_alive = False
 
     def _in_request(self) -> bool:
         if self._body_open:
@@ -293,7 +377,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.cycle.response_started or self.pipeline
         ):  # there is no response, or it would be another's
             self.flush()
-            self.transport.close()
+            self.close()
             return
         self.cycle.disconnected = True
         self.cycle.message_event.set()
@@ -304,7 +388,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._discarding = True
         self._write_eof()
         self.flow.resume_reading()
-        self._deadline = self.loop.call_later(DISCARD_TIMEOUT_S, self.transport.close)
+        self._deadline = self.loop.call_later(DISCARD_TIMEOUT_S, self.close)
 
     def _write_eof(self) -> None:
         """Say that the response is over; TLS has no way to say so and read on."""
@@ -313,13 +397,35 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: bytes, text: str, headers: bytes = b"") -> None:
         self._write_refusal(status, text, headers)
-        self.transport.close()
+        self.close()
 
     def _write_refusal(self, status: bytes, text: str, headers: bytes = b"") -> None:
         self._forget_deadline()
         self.flush()
         body = error_body(text)
         self.transport.write(_HEAD % (status, headers, len(body)) + body)
+
+    def _await_reading(self) -> None:
+        """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
+        if self._reading_check is None:
+            self._check_reading(self.loop.time(), _arrived_bytes(self.transport))
+
+    def _check_reading(self, begun_s: float, begun_bytes: int) -> None:
+        arrived_bytes = _arrived_bytes(self.transport) - begun_bytes
+        allowed_s = self.intake.body_timeout_s + max(arrived_bytes, 0) / self.intake.bytes_per_s
+        left_s = begun_s + allowed_s - self.loop.time()
+        if left_s > 0:
+            self._reading_check = self.loop.call_later(
+                left_s, self._check_reading, begun_s, begun_bytes
+            )
+        else:
+            self._reading_check = None
+            self.transport.abort()
+
+    def _forget_reading(self) -> None:
+        if self._reading_check is not None:
+            self._reading_check.cancel()
+            self._reading_check = None
 
     def _expect_header(self) -> None:
         if self._deadline is None:

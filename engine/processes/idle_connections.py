@@ -14,6 +14,9 @@ class Connection(Protocol):
     connections: set[Any]
     """All connections of the worker."""
 
+    def close(self) -> None:
+        """Close the connection once its client has read what was written, or after some time."""
+
 
 class IdleConnections:
     """Connections that wait for a request, for the rest of its headers, or for the rest of one that is answered.
@@ -49,7 +52,7 @@ class IdleConnections:
                 connection, _ = idle.popitem(last=False)
                 transport = connection.transport
                 if transport.get_write_buffer_size():
-                    transport.close()
+                    connection.close()
                     continue
                 connection.connections.discard(connection)
                 transport.abort()  # with TLS, `close` would wait for the client

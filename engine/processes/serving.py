@@ -19,7 +19,8 @@ from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.native_runs import NativeRuns
 from quadriga.engine.processes.acceptor import FairAcceptor
-from quadriga.engine.processes.http_protocol import HttpProtocol, with_limits
+from quadriga.engine.processes.handshakes import Handshakes
+from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
@@ -28,7 +29,7 @@ SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""
 
 SPARE_HANDSHAKES = 32
-"""Connections beyond `max_connections` that may shake hands, to be told so by an answer; more are closed."""
+"""Connections beyond `max_connections` that may shake hands, to be told so by an answer; then the oldest is closed."""
 
 _POLL_INTERVAL_S = 0.05
 _LAST_BYTES_TIMEOUT_S = 3600.0
@@ -68,17 +69,43 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._states = states
         self._name = name
+        self.handshakes = Handshakes()
 
-    @property
-    def tls_options(self) -> dict[str, Any]:
-        """Arguments with which the event loop accepts connections."""
+    async def connect(self, connection: socket.socket) -> None:
+        """Make the transport of an accepted connection.
+
+        Raises:
+            ConnectionAbortedError: There are too many.
+        """
+        loop = asyncio.get_running_loop()
         if self.tls is None:
-            return {}
-        return {
-            "ssl": self.tls,
-            "ssl_handshake_timeout": self.handshake_timeout_s,
-            "ssl_shutdown_timeout": _LAST_BYTES_TIMEOUT_S,
-        }
+            await loop.connect_accepted_socket(self.new_connection, connection)
+            return
+        self._make_place()
+        with self.handshakes.running():
+            await loop.connect_accepted_socket(
+                self.new_connection,
+                connection,
+                ssl=self.tls,
+                ssl_handshake_timeout=self.handshake_timeout_s,
+                ssl_shutdown_timeout=_LAST_BYTES_TIMEOUT_S,
+            )
+
+    def _make_place(self) -> None:
+        """Make a place for a handshake: that of an idle connection of nobody, or of the handshake that has lasted longest.
+
+        It does not take that of a client with a key, as it may be one that comes to nothing.
+        """
+        protocol: Any = self.config.http_protocol_class
+        connections = len(self.server_state.connections) + len(self.handshakes)
+        if connections < protocol.max_connections + SPARE_HANDSHAKES:
+            return
+        if protocol.idle.close_one(of_strangers=True):
+            return
+        if not self.handshakes.end_one():
+            protocol.intake.refused_connections += 1
+            raise ConnectionAbortedError("too many connections")
+        protocol.intake.displaced += 1
 
     def new_connection(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
@@ -96,18 +123,15 @@ class _Server(uvicorn.Server):
     async def _accept_from(self, listener: socket.socket) -> Any:
         """Begin to accept connections; return what ends that by its `close`."""
         loop = asyncio.get_running_loop()
-        if len(self._states.workers) == 1:
+        if len(self._states.workers) == 1 and self.tls is None:
             return await loop.create_server(
                 self.new_connection,
                 sock=listener,
                 backlog=self.config.backlog,
-                **self.tls_options,
             )
         return FairAcceptor(
             listener,
-            lambda connection: loop.connect_accepted_socket(
-                self.new_connection, connection, **self.tls_options
-            ),
+            self.connect,
             count=self.count_connections,
             states=self._states,
             name=self._name,
@@ -161,7 +185,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     server = _Server(config, states, name)
     if tls_files is not None:
         tls_files.start()
-        server.tls = _tls_context(server, tls_files, protocol)
+        server.tls = RenewedContext.of(lambda: tls_files.context)
         server.handshake_timeout_s = task.settings.header_timeout_s
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
@@ -195,25 +219,6 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     _log.info("stopped")
 
 
-def _tls_context(
-    server: _Server, files: RenewedFiles, protocol: type[HttpProtocol]
-) -> RenewedContext:
-    """Return the context of the listening socket, which closes connections beyond the limit before their handshake.
-
-    A handshake takes the place of an idle connection of nobody, so that clients that do not end theirs keep few of the
-    others out; but not that of a client with a key, as it may be one that comes to nothing.
-    """
-    limit = protocol.max_connections + SPARE_HANDSHAKES
-
-    def admit(handshakes: int) -> bool:
-        connections = len(server.server_state.connections) + handshakes
-        is_admitted = connections < limit or protocol.idle.close_one(of_strangers=True)
-        protocol.intake.refused_connections += not is_admitted
-        return is_admitted
-
-    return RenewedContext.of(lambda: files.context, admit)
-
-
 async def _beat(server: _Server, states: ProcessStates, name: str) -> None:
     """Show the supervisor that the event loop runs, and the other workers how many connections this one has."""
     while True:
@@ -242,9 +247,7 @@ async def _close_listener(server: _Server, listener: socket.socket) -> None:
         accepting_server.close()
     drop_new_connections(duplicate)
     accepting = [
-        asyncio.ensure_future(
-            loop.connect_accepted_socket(server.new_connection, connection, **server.tls_options)
-        )
+        asyncio.ensure_future(server.connect(connection))
         for connection in accept_waiting(duplicate)
     ]
     duplicate.close()
@@ -256,6 +259,6 @@ async def _close_listener(server: _Server, listener: socket.socket) -> None:
             handshake.exception()  # a client that does not speak TLS
         else:
             handshake.cancel()
-    while server.tls is not None and server.tls.shaking and loop.time() < deadline_s:  # noqa: ASYNC110 - handshakes set no event
+    while server.handshakes and loop.time() < deadline_s:  # noqa: ASYNC110 - handshakes set no event
         await asyncio.sleep(_POLL_INTERVAL_S)
     await asyncio.sleep(0.2)

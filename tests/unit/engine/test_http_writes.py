@@ -72,11 +72,11 @@ class Surroundings(NamedTuple):
     server: ssl.SSLContext | None
     client: ssl.SSLContext | None
 
-    def run(self, app: Any, case: Any) -> Any:
+    def run(self, app: Any, case: Any, intake: Intake | None = None) -> Any:
         """Run a case on a connection to a server of an application."""
 
         async def connected() -> Any:
-            async with connect(app, self) as connection:
+            async with connect(app, self, intake or Intake()) as connection:
                 return await case(connection)
 
         with asyncio.Runner(loop_factory=LOOPS[self.loop]) as runner:
@@ -84,11 +84,11 @@ class Surroundings(NamedTuple):
 
 
 @asynccontextmanager
-async def connect(app, surroundings):
+async def connect(app, surroundings, intake):
     """Serve an application, and connect to it."""
     config = uvicorn.Config(app, lifespan="off", log_config=None)
     config.load()
-    protocol_class = with_limits(HEADER_TIMEOUT_S, 10, Intake())
+    protocol_class = with_limits(HEADER_TIMEOUT_S, 10, intake)
     state = ServerState()
     transports: list[CountingTransport] = []
 

@@ -33,6 +33,9 @@ class FakeConnection:
         self.connections = connections
         connections.add(self)
 
+    def close(self) -> None:
+        self.transport.close()
+
 
 @pytest.mark.parametrize(
     ("added", "of_strangers", "ends"),

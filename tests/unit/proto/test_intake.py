@@ -1,11 +1,12 @@
 """Bytes of request bodies over all connections, and the time that a body has."""
 
 import asyncio
+import gzip
 
 import pytest
 
 from quadriga.proto.errors import IntakeFull, TooSlow
-from quadriga.proto.http import error_response, read_body
+from quadriga.proto.http import decompress, error_response, read_body
 from quadriga.proto.intake import Intake
 
 
@@ -117,3 +118,25 @@ def test_what_follows_a_body_has_any_time():
     with pytest.raises(TimeoutError):
         asyncio.run(stream())
     assert intake.late_bodies == 0
+
+
+def test_a_body_counts_with_what_it_becomes_and_is_refused_before_it_is_that():
+    intake, steps = Intake(10 * 2**20), []
+    packed = gzip.compress(b"a" * 40 * 2**20)
+
+    def unpack(body):
+        with intake.expanding() as hold:
+
+            def noted(size):
+                hold(size)
+                steps.append(intake.held_bytes)
+
+            return decompress(body, b"gzip", 2**30, hold=noted), intake.held_bytes
+
+    with pytest.raises(IntakeFull):
+        unpack(packed)
+    assert max(steps) == 10 * 2**20
+    assert (intake.held_bytes, intake.refused_bodies) == (0, 1)
+    body, held = unpack(gzip.compress(b"a" * 5_000_000))
+    assert (len(body), held) == (5_000_000, 5_000_000)
+    assert intake.held_bytes == 0

@@ -9,6 +9,7 @@ import pytest
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest, TooLarge
 from quadriga.proto.http import MAX_CODINGS
+from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferRequest, InferResponse
 from quadriga.proto.openapi import add_operations
 from quadriga.proto.operations import (
@@ -113,9 +114,9 @@ class Inline:
         return job()
 
 
-def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
+def ask(operation, method="POST", body=b"", headers=(), **limits):
     """Give status, headers and body of the answer to one request."""
-    operations = Dispatcher(Inline(), [operation], limit_bytes)
+    operations = Dispatcher(Inline(), [operation], limits.pop("limit_bytes", 10_000), **limits)
     messages = [{"type": "http.request", "body": body, "more_body": False}]
     sent = []
 
@@ -164,6 +165,25 @@ def test_compressed_bodies_are_decompressed(encoding, packed):
     status, headers, body = ask(ECHO, body=packed, headers=[(b"content-encoding", encoding)])
     assert (status, body) == (200, b"a" * 2000)
     assert b"content-encoding" not in headers
+
+
+def test_what_compressed_bodies_become_is_held_while_they_are_answered():
+    intake, held = Intake(5000), []
+
+    def look(call):
+        held.append((intake.held_bytes, len(call.body)))
+        return HttpResponse(b"{}")
+
+    operation = Operation("POST", "/x", look, "Look", need="key")
+    headers, limits = [(b"content-encoding", b"gzip")], {"intake": intake, "limit_bytes": 4000}
+    assert ask(operation, body=gzip.compress(b"a" * 900), headers=headers, **limits)[0] == 200
+    assert held == [(900, 900)]
+    with intake.hold(4500):
+        status, refusal, _ = ask(
+            operation, body=gzip.compress(b"a" * 900), headers=headers, **limits
+        )
+    assert (status, refusal[b"retry-after"]) == (503, b"1")
+    assert (intake.held_bytes, len(held)) == (0, 1)
 
 
 @pytest.mark.parametrize(

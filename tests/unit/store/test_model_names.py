@@ -47,7 +47,7 @@ def test_an_unknown_name_is_answered_with_those_that_are_near():
 def test_a_long_text_is_no_model_at_no_cost():
     names = ModelNames(lambda: {"stored"}, lambda: {"served"})
     begun_s = time.process_time()
-    with pytest.raises(NotFoundError, match="model not found: .* there are served, stored"):
+    with pytest.raises(NotFoundError, match=r"there are served, stored$"):
         names.resolve("\x01" * 20_000_000)
     assert time.process_time() - begun_s < 0.2
 

@@ -155,7 +155,7 @@ class WaitTooLong(Overloaded):
 
 
 class TooManyCalls(Overloaded):
-    """As many calls are under way as the server answers at a time."""
+    """The server answers as many calls at a time as it may."""
 
     grpc_code = "RESOURCE_EXHAUSTED"
 

@@ -7,7 +7,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.proto.access import ANYBODY, Gate, set_current_caller
+from quadriga.proto.access import ANYBODY, Gate, headers_by_name, set_current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
 from quadriga.proto.errors import Forbidden, ProtocolError
@@ -66,7 +66,7 @@ class AsgiFront:
         send: Send = request.send
         if self.closing:
             send = _with_headers(send, [(b"connection", b"close")])
-        method, headers = str(scope.get("method")), dict(scope["headers"])
+        method, headers = str(scope.get("method")), headers_by_name(scope["headers"])
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
         try:

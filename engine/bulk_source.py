@@ -16,6 +16,7 @@ import msgspec
 from quadriga.store import metadata
 from quadriga.store.errors import QueryError
 from quadriga.store.query.request import decode_body
+from quadriga.tasks.quoting import quoted
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 MAX_IMAGES = 1_000_000
@@ -83,7 +84,7 @@ def resolve_source(folder: str, source: str) -> Path:
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, or a loop of links
         is_source = False
     if not is_source or not path.is_relative_to(root):
-        raise QueryError(f"folder or zip not found below the bulk_folder: {source!r:.200}")
+        raise QueryError(f"folder or zip not found below the bulk_folder: {quoted(source, 200)}")
     return path
 
 
@@ -116,7 +117,7 @@ class BulkSource:
         """Paths of the images within the source."""
         if not 0 < len(self.paths) <= MAX_IMAGES:
             expected = f"1 to {MAX_IMAGES} images ({', '.join(sorted(IMAGE_SUFFIXES))})"
-            raise QueryError(f"expected {expected} in {source!r:.200}, got {len(self.paths)}")
+            raise QueryError(f"expected {expected} in {quoted(source, 200)}, got {len(self.paths)}")
 
     def read(self, path: str) -> bytes:
         """Return the bytes of an image.

@@ -15,6 +15,7 @@ from quadriga.tasks.image import Image
 from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Classification, Detection, Prediction
+from quadriga.tasks.quoting import quoted
 
 EXPLAINABLE_TASKS = (SHORT_NAMES["classification"], SHORT_NAMES["detection"])
 
@@ -48,7 +49,9 @@ def read_explain_options(task: str, request: InferRequest) -> list[tuple[int, in
             )
             target = read.whole_number(parameters, "target", 0, high=10_000, default=0)
         except ParameterError as error:
-            raise InvalidRequest(f"inputs[{number}] ({tensor.name!r:.60}): {error}") from error
+            raise InvalidRequest(
+                f"inputs[{number}] ({quoted(tensor.name, 60)}): {error}"
+            ) from error
         options.extend([(cells, target)] * len(tensor.data))
     runs = sum((cells + 1) ** 2 for cells, _ in options)
     if runs > MAX_RUNS:

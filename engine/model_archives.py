@@ -24,6 +24,7 @@ from typing import IO, NamedTuple, cast
 from blake3 import blake3
 
 from quadriga.engine.session import LoadError
+from quadriga.tasks.quoting import quoted
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")
 """Ends of the names of archives, in any letter case."""
@@ -99,7 +100,9 @@ def read_archive(name: str, content: bytes, max_bytes: int) -> dict[str, bytes]:
     with _named_errors(name):
         for member in _members(file, name, _Budget(len(content), max_bytes)):
             if str(member.path) in files:
-                raise LoadError(f"expected each file once, got {str(member.path)!r:.200} twice")
+                raise LoadError(
+                    f"expected each file once, got {quoted(str(member.path), 200)} twice"
+                )
             files[str(member.path)] = b"".join(member.chunks)
         folder = _common_folder(map(PurePosixPath, files))
     return {path.removeprefix(f"{folder}/"): data for path, data in files.items()}
@@ -283,13 +286,13 @@ def _checked_path(name: str) -> PurePosixPath:
     is_inside = not path.is_absolute() and ".." not in path.parts
     if not is_inside or "\\" in name or "\0" in name or len(path.parts) > _MAX_DEPTH:
         raise LoadError(
-            f"expected relative paths of at most {_MAX_DEPTH} names inside the archive, got {name!r:.200}"
+            f"expected relative paths of at most {_MAX_DEPTH} names inside the archive, got {quoted(name, 200)}"
         )
     return path
 
 
 def _unexpected_kind(name: str) -> LoadError:
-    return LoadError(f"expected files and folders, got a link or device: {name!r:.200}")
+    return LoadError(f"expected files and folders, got a link or device: {quoted(name, 200)}")
 
 
 def _common_folder(paths: Iterable[PurePosixPath]) -> str | None:

@@ -16,6 +16,7 @@ from quadriga.engine.model import PLATFORM
 from quadriga.engine.model_archives import archive_name, read_archive
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
+from quadriga.tasks.quoting import quoted
 
 MAX_PATH_NAMES = 8
 """Maximum number of names in the path of a file."""
@@ -80,7 +81,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
         requested = values.pop(key, "")
         if requested not in ("", *names):
             expected = " or ".join(map(repr, names))
-            raise LoadError(f"config: expected {key} to be {expected}, got {requested!r:.60}")
+            raise LoadError(f"config: expected {key} to be {expected}, got {quoted(requested, 60)}")
     try:
         policy = msgspec.convert(values.pop("version_policy", {}), VersionPolicy, strict=False)
     except msgspec.ValidationError as error:
@@ -115,7 +116,9 @@ def _refuse_references(value: Any, key: str = "") -> None:
         for element in value:
             _refuse_references(element, key)
     elif isinstance(value, str) and ":" in value:
-        raise LoadError(f"config: expected {key} to be a name of this server, got {value!r:.60}")
+        raise LoadError(
+            f"config: expected {key} to be a name of this server, got {quoted(value, 60)}"
+        )
 
 
 def check_path(path: str) -> None:
@@ -124,7 +127,7 @@ def check_path(path: str) -> None:
     if len(names) > MAX_PATH_NAMES or not all(_PATH_NAME.fullmatch(name) for name in names):
         raise LoadError(
             f"expected a relative path of at most {MAX_PATH_NAMES} names of {_PATH_NAME.pattern}, "
-            f"got {path!r:.200}"
+            f"got {quoted(path, 200)}"
         )
 
 

@@ -29,6 +29,7 @@ from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.store.redaction import without_folders
+from quadriga.tasks.quoting import quoted
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk or a share of it that is full, which may have room again."""
@@ -307,7 +308,7 @@ class ModelRepository:
             if not NAME.fullmatch(model_name) or not model_name.strip(".") or not paths:
                 raise LoadError(
                     f"expected a name of {NAME.pattern}, and model.onnx or <version>/model.onnx among "
-                    f"its files, got {name!r:.140} with {'files' if paths else 'no model'}"
+                    f"its files, got {quoted(name, 140)} with {'files' if paths else 'no model'}"
                 )
         return [
             _VersionEntry(
@@ -443,5 +444,7 @@ class ModelRepository:
             return list(versions.values())
         if version not in versions:
             expected = ", ".join(versions)
-            raise NotFound(f"expected a version of {name!r} among {expected}, got {version!r:.60}")
+            raise NotFound(
+                f"expected a version of {name!r} among {expected}, got {quoted(version, 60)}"
+            )
         return [versions[version]]

@@ -11,6 +11,7 @@ import msgspec
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import QueryError
 from quadriga.store.model_names import find_model_name
+from quadriga.tasks.quoting import quoted
 
 MAX_NAME_BYTES = 200
 """Maximum length of a quoted model name; file systems allow 255 bytes, suffixes included."""
@@ -53,7 +54,7 @@ def model_folder(directory: Path, model: str) -> Path:
     """
     name = quote(model, safe="")
     if not 0 < len(name) <= MAX_NAME_BYTES or not name.strip("."):
-        raise QueryError(f"expected the name of a model, got {model!r:.80}")
+        raise QueryError(f"expected the name of a model, got {quoted(model, 80)}")
     return directory / name
 
 

@@ -4,7 +4,7 @@ Every operation, route and RPC declares what it needs; `admit` compares that wit
 caller is, a `Gate` reads from the request's key. What answers a request finds its caller by `current_caller`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
@@ -13,6 +13,7 @@ import msgspec
 
 from quadriga.proto.errors import Forbidden, KeysNotRead, Unauthenticated
 from quadriga.proto.quota import Quota
+from quadriga.tasks.quoting import quoted
 
 Role = Literal["infer", "read", "annotate", "monitor", "operate", "admin"]
 """What a key is for; `ROLES` has what each may do."""
@@ -118,7 +119,22 @@ def admit_model(caller: Caller, name: str, folder_name: str) -> None:
     """
     if not (caller.may_use(folder_name) or caller.may_use(name)):
         patterns = ", ".join(caller.models)
-        raise Forbidden(f"expected a key for the model {name!r:.100}, got one for {patterns}")
+        raise Forbidden(f"expected a key for the model {quoted(name, 100)}, got one for {patterns}")
+
+
+def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return headers or metadata by their names; of repeated ones the last.
+
+    A header of a key that is repeated has all its values, with commas between (RFC 9110, section 5.3), which are no key:
+    what is in front of this server may have read another one of them.
+    """
+    headers = list(headers)
+    by_name = dict(headers)
+    if len(by_name) != len(headers):
+        for name in (AUTHORIZATION, KEY_HEADER):
+            if name in by_name:
+                by_name[name] = b", ".join(value for other, value in headers if other == name)
+    return by_name
 
 
 def presented_key(read_header: Callable[[bytes], bytes | None]) -> str | None:

@@ -18,6 +18,7 @@ from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
 from quadriga.tasks.parameters import TextNumbers
+from quadriga.tasks.quoting import quoted
 
 PROTOCOL = "chariot-v2-kserve"
 
@@ -54,7 +55,7 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
             as they are taken, if they are not base64.
     """
     for number, tensor in enumerate(request.inputs):
-        location = f"inputs[{number}] ({tensor.name!r:.60})"
+        location = f"inputs[{number}] ({quoted(tensor.name, 60)})"
         if not isinstance(tensor.data, list):
             raise InvalidRequest(
                 f"{location}: expected images in datatype BYTES, base64-encoded in JSON, got "
@@ -124,7 +125,7 @@ def read_storage_options(parameters: Mapping[str, Any], location: str) -> Storag
     for name, value in options.items():
         if not isinstance(value, bool):
             raise InvalidRequest(
-                f"{location}: expected parameters.{name} to be true or false, got {value!r:.80}"
+                f"{location}: expected parameters.{name} to be true or false, got {quoted(value, 80)}"
             )
     return StorageOptions(**options) if options else DEFAULT_STORAGE
 
@@ -168,11 +169,13 @@ def _from_entries(entries: list[Any], location: str) -> dict[str, Any]:
         entry_location = f"{location}[{number}]"
         if not isinstance(entry, dict) or not {"key", "type", "value"} <= entry.keys():
             raise InvalidRequest(
-                f"{entry_location}: expected an object with key, type and value, got {entry!r:.80}"
+                f"{entry_location}: expected an object with key, type and value, got {quoted(entry, 80)}"
             )
         key = entry["key"]
         if not isinstance(key, str) or not key:
-            raise InvalidRequest(f"{entry_location}: expected key to be a text, got {key!r:.80}")
+            raise InvalidRequest(
+                f"{entry_location}: expected key to be a text, got {quoted(key, 80)}"
+            )
         if key in metadata:
             raise InvalidRequest(f"{entry_location}: expected each key once, got {key!r} twice")
         metadata[key] = _typed(entry["type"], entry["value"], f"{entry_location} ({key!r})")
@@ -183,7 +186,7 @@ def _typed(type_: Any, value: Any, location: str) -> Any:
     """Read a value as its declared type; values are texts on the wire, but JSON's own types are accepted, too."""
     if type_ not in METADATA_TYPES:
         raise InvalidRequest(
-            f"{location}: expected type to be one of {', '.join(METADATA_TYPES)}, got {type_!r:.40}"
+            f"{location}: expected type to be one of {', '.join(METADATA_TYPES)}, got {quoted(type_, 40)}"
         )
     parsed: Any = value
     if type_ == "dict" and isinstance(value, str):
@@ -196,8 +199,8 @@ def _typed(type_: Any, value: Any, location: str) -> Any:
     expected = {"str": str, "float": float, "int": int, "dict": dict}[type_]
     if not isinstance(parsed, expected) or isinstance(parsed, bool):
         raise InvalidRequest(
-            f"{location}: expected a value that parses as {type_}, got {value!r:.80}"
+            f"{location}: expected a value that parses as {type_}, got {quoted(value, 80)}"
         )
     if isinstance(parsed, float) and not math.isfinite(parsed):
-        raise InvalidRequest(f"{location}: expected a finite float, got {value!r:.80}")
+        raise InvalidRequest(f"{location}: expected a finite float, got {quoted(value, 80)}")
     return parsed

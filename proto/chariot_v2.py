@@ -26,6 +26,7 @@ from quadriga.proto.operations import (
     store_headers,
 )
 from quadriga.proto.v2_rest import answer_infer
+from quadriga.tasks.quoting import quoted
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 
@@ -86,7 +87,7 @@ def _image(body: dict[str, Any], location: str, index: int) -> Tensor:
     image = body.get("input")
     if not isinstance(image, str):
         raise InvalidRequest(
-            f"{location}: expected input to be an image in base64, got {image!r:.60}"
+            f"{location}: expected input to be an image in base64, got {quoted(image, 60)}"
         )
     parameters = take_parameters(body, f"{location}: ")
     return Tensor(f"input-{index}", "BYTES", (1,), [image], parameters=parameters)

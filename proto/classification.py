@@ -11,6 +11,7 @@ import numpy as np
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Serving, Tensor
+from quadriga.tasks.quoting import quoted
 
 MAX_ELEMENTS = 1_000_000
 """Maximum number of elements of a classified output."""
@@ -39,8 +40,8 @@ def infer_and_classify(serving: Serving, request: InferRequest) -> InferResponse
 def _count(requested: object, output: str) -> int:
     if type(requested) is not int or requested < 1:
         raise InvalidRequest(
-            f"output {output!r:.60}: expected parameters.classification to be a number of classes, "
-            f"got {requested!r:.40}"
+            f"output {quoted(output, 60)}: expected parameters.classification to be a number of classes, "
+            f"got {quoted(requested, 40)}"
         )
     return requested
 

@@ -19,6 +19,7 @@ import pybase64
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_json
 from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
+from quadriga.tasks.quoting import quoted
 
 STRUCTURED = b"application/cloudevents+json"
 VERSIONS = ("0.3", "1.0")
@@ -85,7 +86,7 @@ def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None
         raise InvalidRequest("expected a CloudEvent to be a JSON object")
     data = _data(members)
     attributes = {
-        name: parse_json(value, f"attribute {name!r:.60}", object)
+        name: parse_json(value, f"attribute {quoted(name, 60)}", object)
         for name, value in members.items()
     }
     return _Event(_checked(attributes), STRUCTURED if is_named else JSON, data)
@@ -118,12 +119,12 @@ def _checked(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
         value = attributes.get(name)
         if not isinstance(value, str) or not value:
             raise InvalidRequest(
-                f"expected attribute {name!r} of a CloudEvent to be a text, got {value!r:.60}"
+                f"expected attribute {name!r} of a CloudEvent to be a text, got {quoted(value, 60)}"
             )
     if attributes["specversion"] not in VERSIONS:
         raise InvalidRequest(
             f"expected specversion to be one of {', '.join(VERSIONS)}, "
-            f"got {attributes['specversion']!r:.60}"
+            f"got {quoted(attributes['specversion'], 60)}"
         )
     return attributes
 

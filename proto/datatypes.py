@@ -20,6 +20,7 @@ import numpy.typing as npt
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import base64_bytes, is_base64
 from quadriga.proto.messages import Tensor
+from quadriga.tasks.quoting import quoted
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -47,7 +48,7 @@ def check_datatype(datatype: str, location: str) -> None:
     """Check that a datatype is one of V2."""
     if datatype not in NAMES:
         raise InvalidRequest(
-            f"{location}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
+            f"{location}: expected datatype to be one of {', '.join(NAMES)}, got {quoted(datatype, 40)}"
         )
 
 
@@ -102,7 +103,7 @@ def elements_from_json(
         else:
             raise InvalidRequest(
                 f"{location}: expected data[{len(elements)}] of a BYTES tensor to be a string, or bytes as "
-                f'{{"b64": "<base64>"}}, got {item!r:.60}'
+                f'{{"b64": "<base64>"}}, got {quoted(item, 60)}'
             )
     return elements, checked_shape(shape, len(elements), location, variable=True)
 
@@ -138,7 +139,9 @@ def array_from_json(
             for value in np.asarray(values, dtype=object).ravel().tolist()
             if type(value) is float or not low <= value <= high
         )
-        raise InvalidRequest(f"{location}: expected data that fit {datatype}, got {misfit!r:.60}")
+        raise InvalidRequest(
+            f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
+        )
     return shaped_array(parsed, datatype, shape, location)
 
 
@@ -171,7 +174,7 @@ def _check_types(values: list[Any], datatype: str, location: str) -> None:
             unexpected = types - {int, float, list} or {bool}
             misfit = next((value for value in level if type(value) in unexpected), True)
             raise InvalidRequest(
-                f"{location}: expected data that fit {datatype}, got {misfit!r:.60}"
+                f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
             )
         nested = list in types
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
@@ -184,7 +187,9 @@ def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.N
     if array.dtype.kind not in allowed:
         candidates = array.ravel().tolist()
         misfit = next((v for v in candidates if v % 1 or abs(v) >= 2**64), candidates[0])
-        raise InvalidRequest(f"{location}: expected data that fit {datatype}, got {misfit!r:.60}")
+        raise InvalidRequest(
+            f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
+        )
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)

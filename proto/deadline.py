@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
+from quadriga.tasks.quoting import quoted
 
 SERVER_LIMIT = "the setting request_timeout_s; send less in a request, or raise the setting"
 HEADER = b"request-timeout"
@@ -131,7 +132,7 @@ def read_timeout_header(value: bytes) -> float:
         timeout_s = math.nan
     if not 0 < timeout_s < math.inf:
         raise InvalidRequest(
-            f"expected Request-Timeout to be seconds above 0, got {value.decode('latin-1')!r:.40}"
+            f"expected Request-Timeout to be seconds above 0, got {quoted(value.decode('latin-1'), 40)}"
         )
     return timeout_s
 
@@ -146,7 +147,7 @@ def read_timeout_parameter(value: object) -> float | None:
     """
     if type(value) is not int or value < 0:
         raise InvalidRequest(
-            f"expected parameters.timeout to be a whole number of microseconds from 0, got {value!r:.40}"
+            f"expected parameters.timeout to be a whole number of microseconds from 0, got {quoted(value, 40)}"
         )
     return value / 1e6 if value else None
 

@@ -14,6 +14,7 @@ ProtocolError
 ├── ModelNotReady         503  UNAVAILABLE        loading, it failed to load, or it crashes
 ├── Overloaded            503  UNAVAILABLE        the server holds too much, or the store cannot keep it
 │   ├── WaitTooLong       503  UNAVAILABLE        the queue of the model is too long
+│   ├── TooManyCalls      503  RESOURCE_EXHAUSTED the server answers as many calls as it may
 │   └── IntakeFull        503  UNAVAILABLE        the bodies of all requests together are too large
 ├── DeadlineExceeded      503  DEADLINE_EXCEEDED  the time of the request is over
 ├── ClientLeft            503  CANCELLED          the client closed the connection or cancelled; nobody reads it
@@ -151,6 +152,12 @@ class WaitTooLong(Overloaded):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TooManyCalls(Overloaded):
+    """The server answers as many calls at a time as it may."""
+
+    grpc_code = "RESOURCE_EXHAUSTED"
 
 
 class DeadlineExceeded(ProtocolError):

@@ -25,6 +25,7 @@ from quadriga.proto.operations import (
     request_id,
     store_headers,
 )
+from quadriga.tasks.quoting import quoted
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 
@@ -77,9 +78,9 @@ def parse_generate(http_request: HttpRequest) -> InferRequest:
     body = parse_object(http_request.body, "a body")
     text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):
-        raise InvalidRequest(f"expected text_input to be a text, got {text!r:.60}")
+        raise InvalidRequest(f"expected text_input to be a text, got {quoted(text, 60)}")
     if given_id is not None and not isinstance(given_id, str):
-        raise InvalidRequest(f"expected id to be a text, got {given_id!r:.60}")
+        raise InvalidRequest(f"expected id to be a text, got {quoted(given_id, 60)}")
     parameters = {key: value for key, value in body.items() if key not in _OWN_KEYS}
     parameters |= take_parameters(body)
     max_tokens = parameters.pop("max_tokens", None)
@@ -106,7 +107,7 @@ def _image(body: dict[str, Any]) -> str:
     values = [body[key] for key in IMAGE_KEYS if body.get(key) is not None]
     images = values[0] if len(values) == 1 and isinstance(values[0], list) else values
     if len(images) != 1 or not isinstance(images[0], str):
-        raise InvalidRequest(f"expected image to be one image in base64, got {images!r:.60}")
+        raise InvalidRequest(f"expected image to be one image in base64, got {quoted(images, 60)}")
     return images[0]
 
 

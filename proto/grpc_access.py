@@ -13,6 +13,7 @@ from quadriga.proto.access import (
     Gate,
     Need,
     admit,
+    headers_by_name,
     set_current_caller,
     set_identification,
 )
@@ -25,7 +26,13 @@ from quadriga.proto.audit import (
     is_audited,
     set_notes,
 )
-from quadriga.proto.errors import InvalidRequest, LimitReached, Overloaded, ProtocolError
+from quadriga.proto.errors import (
+    InvalidRequest,
+    LimitReached,
+    Overloaded,
+    ProtocolError,
+    TooLarge,
+)
 from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
@@ -65,6 +72,10 @@ NEEDS: dict[str, Need] = {
 """What a caller must have, by the full name of an RPC; an RPC that is not listed needs the rights of an administrator."""
 
 
+MAX_PROBE_BYTES = 4096
+"""Size of a message of an RPC that needs no key: names of models and services are shorter."""
+
+
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Refuses calls whose caller has not what the RPC needs, before their message is read, and writes the audit log.
 
@@ -80,11 +91,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
         """Return the handler of a call: the RPC's, or one that refuses the call."""
-        metadata = {
-            name: value if isinstance(value, bytes) else value.encode()
-            for name, value in handler_call_details.invocation_metadata or ()
-        }
-        identify = partial(self._gate.identify, lambda name: metadata.get(name.decode()))
+        metadata = headers_by_name(
+            [
+                (name.encode(), value if isinstance(value, bytes) else value.encode())
+                for name, value in handler_call_details.invocation_metadata or ()
+            ]
+        )
+        identify = partial(self._gate.identify, metadata.get)
         caller = identify()
         method = handler_call_details.method
         need = NEEDS.get(method, "admin")
@@ -94,7 +107,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
             caller=caller,
             method=method,
             need=need,
-            request_id=metadata.get("x-request-id"),
+            request_id=metadata.get(b"x-request-id"),
         )
         try:
             admit(caller, need)
@@ -127,6 +140,7 @@ class _Call:
         self._arrivals = arrivals
         self._caller = caller
         self._method = method
+        self._need = need
         self._is_audited = is_audited(need, "RPC")
         self._request_id = request_id
         self._respond: Callable[[Any], Awaitable[Any]]
@@ -134,7 +148,10 @@ class _Call:
 
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
-        codec = handler.request_deserializer, handler.response_serializer
+        read = handler.request_deserializer
+        if self._need == "nothing":
+            read = partial(_read_probe, read)
+        codec = read, handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
             self._respond = partial(self._answer_message, answer)
         elif isasyncgenfunction(handler.stream_stream):
@@ -158,6 +175,10 @@ class _Call:
         if self._is_audited:
             notes.request_id = error_request_id(self._request_id)
             context.set_trailing_metadata((("x-request-id", notes.request_id),))
+        try:
+            self._arrivals.begin(context)
+        except ProtocolError as error:
+            await self._abort(error, notes, context)
         if self.quota is not None:
             try:
                 self.quota.begin()
@@ -228,6 +249,13 @@ class _Call:
             self._audit.refuse(visit, status)
         else:
             self._audit.write(visit, status)
+
+
+def _read_probe(read: Callable[[bytes], Any] | None, message: bytes) -> Any:
+    """Read a message of an RPC that needs no key."""
+    if len(message) > MAX_PROBE_BYTES:
+        raise TooLarge(f"expected a message of at most {MAX_PROBE_BYTES} bytes, got {len(message)}")
+    return message if read is None else read(message)
 
 
 def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:

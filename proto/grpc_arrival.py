@@ -1,7 +1,11 @@
-"""The messages of gRPC calls on their way: how long a call may wait for one, and how many calls may.
+"""gRPC calls on their way: how many are answered at a time, how long one may wait for a message, and how many may.
 
 grpc hands a unary call to its handler with its message, however late that is, and counts the call from its beginning:
 clients that send no message would hold the places of all others. So handlers read the messages themselves, here.
+
+It also counts a call until its answer has left, even a refusal: clients that have no key and read no answer would hold the
+places of all others. So the calls of who has a key are counted here, and grpc has no limit of calls. Those of strangers
+are few while they wait, and take no more memory answered than refused.
 """
 
 import asyncio
@@ -12,36 +16,60 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from quadriga.proto.access import current_caller
-from quadriga.proto.errors import InvalidRequest, Overloaded, ProtocolError, TooSlow
+from quadriga.proto.errors import (
+    InvalidRequest,
+    Overloaded,
+    ProtocolError,
+    TooManyCalls,
+    TooSlow,
+)
 from quadriga.proto.intake import Intake
 
 MAX_STRANGERS = 64
-"""Calls of callers without a key that wait for their message at a time, and watches of theirs: each holds one of the
-calls that all have."""
+"""Calls of callers without a key that wait for their message at a time, and watches of theirs."""
 
 _Waits = OrderedDict[asyncio.Task[Any], float]
 """When the wait of each call is over, in the order in which they began."""
 
 
 class Arrivals:
-    """Calls that wait for a message; used on one event loop.
+    """Calls under way, and those that wait for a message; used on one event loop.
 
     Where too many wait, the one that has waited longest gives its place to the next: who sends a message sends it at
     once. Callers without a key take no places of others.
 
     Args:
         intake: Has the time that a message may take to arrive, and counts those that do not.
-        max_calls: Calls of a server at a time; of three quarters of them the message may be awaited.
+        max_calls: Calls at a time of callers with a key; of three quarters of them the message may be awaited.
     """
 
     def __init__(self, intake: Intake, max_calls: int) -> None:
         self._intake = intake
+        self._max_calls = max_calls
+        self._calls = 0
         self._max_waits = max(1, max_calls * 3 // 4)
         self._max_strangers = min(MAX_STRANGERS, self._max_waits)
         self._callers: _Waits = OrderedDict()
         self._strangers: _Waits = OrderedDict()
         self._ended: dict[asyncio.Task[Any], ProtocolError] = {}
         self._sweep: asyncio.TimerHandle | None = None
+
+    def begin(self, context: Any) -> None:
+        """Count a call until its answer has left, if its caller has a key.
+
+        Raises:
+            TooManyCalls: There are as many as may be.
+        """
+        if not current_caller().rights:
+            return
+        if self._calls >= self._max_calls:
+            text = f"expected at most {self._max_calls} calls at a time, got more: the limit is the setting max_connections"
+            raise TooManyCalls(text)
+        self._calls += 1
+        context.add_done_callback(self._count_end)
+
+    def _count_end(self, _: Any) -> None:
+        self._calls -= 1
 
     async def read(self, context: Any, *, is_limited: bool = True) -> Any:
         """Read the next message of a call; `grpc.aio.EOF` if there are no more.

@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from quadriga.proto.errors import InvalidRequest
+from quadriga.tasks.quoting import quoted
 
 
 def _make_pool(*, of_responses: bool) -> Any:
@@ -106,8 +107,8 @@ def check_model_name(request: Any, body: bytes) -> None:
     name = read_model_name(body)
     if request.model_name != name:
         raise InvalidRequest(
-            f"expected model_name once, among the first {MAX_FIELDS} fields of the message, got {name!r:.60} "
-            f"there and {request.model_name!r:.60} behind"
+            f"expected model_name once, among the first {MAX_FIELDS} fields of the message, got {quoted(name, 60)} "
+            f"there and {quoted(request.model_name, 60)} behind"
         )
 
 

@@ -24,12 +24,17 @@ from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
+from quadriga.tasks.quoting import MAX_MODEL_NAME, quoted
 
 WATCH_INTERVAL_S = 0.1
 """Seconds between two checks of a watched state."""
 
 IDLE_TIMEOUT_S = 75.0
 """Seconds after which a connection without calls is closed, as over HTTP; clients open another by themselves."""
+
+MAX_STREAMS = 100
+"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client. Answers
+that a client does not read stay in memory, refusals of strangers among them."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 """Seconds between two signs of life that a client with calls is asked for, and that each may take."""
@@ -38,8 +43,8 @@ KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 class GrpcServer:
     """Accepts connections on a port shared with the other workers.
 
-    Requests larger than `max_message_bytes` and more than `max_connections` calls at once are refused with
-    RESOURCE_EXHAUSTED; responses have no limit. Connections are closed that do not begin to speak in
+    Requests larger than `max_message_bytes` and more than `max_connections` calls at once of callers with a key are refused
+    with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections are closed that do not begin to speak in
     `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client is gone without a word. grpc offers no limit
     of the bytes of messages that are still arriving: what arrived is counted by the intake, which has their time, too.
     """
@@ -74,7 +79,7 @@ class GrpcServer:
             "grpc.so_reuseport": 1,
             "grpc.max_receive_message_length": max_message_bytes,
             "grpc.max_send_message_length": -1,
-            "grpc.max_concurrent_streams": max_connections,
+            "grpc.max_concurrent_streams": min(max_connections, MAX_STREAMS),
             "grpc.max_allowed_incoming_connections": max_connections,
             "grpc.server_handshake_timeout_ms": math.ceil(handshake_timeout_s * 1000),
             "grpc.max_connection_idle_ms": math.ceil(idle_timeout_s * 1000),
@@ -86,7 +91,6 @@ class GrpcServer:
         self._server: Any = grpc.aio.server(
             interceptors=[AccessInterceptor(gate or OpenGate(), audit or NoAudit(), arrivals)],
             options=list(options.items()),
-            maximum_concurrent_rpcs=max_connections,
         )
         self._server.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -156,6 +160,8 @@ class Health:
         self._closing.set()
 
     def _state(self, name: str) -> Any:
+        if len(name) > MAX_MODEL_NAME:
+            return HealthCheckResponse.SERVICE_UNKNOWN
         if name in ("", SERVICE):
             ready = self._serving.unready_reason() is None
         else:
@@ -170,9 +176,10 @@ class Health:
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
         """Return the state of the server, its service or a model."""
-        state = self._state(request.service)
+        name = request.service
+        state = self._state(name)
         if state == HealthCheckResponse.SERVICE_UNKNOWN:
-            text = f"expected the server, {SERVICE} or a model, got {request.service!r:.140}"
+            text = f"expected the server, {SERVICE} or a model, got {quoted(name, 140)}"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)
         return HealthCheckResponse(status=state)
 
@@ -189,11 +196,12 @@ class Health:
             text = f"expected at most {MAX_STRANGERS} watches without a key, got more: use Check"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         self._strangers += is_stranger
+        name = request.service  # a copy, each time that it is asked for
         published = None
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             while not closing.done():
-                state = self._state(request.service)
+                state = self._state(name)
                 if state != published:
                     await context.write(HealthCheckResponse(status=state))
                     published = state

@@ -60,6 +60,7 @@ from quadriga.proto.v2_extensions import (
 )
 from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
 from quadriga.proto.v2_rest import EXTENSIONS, model_metadata
+from quadriga.tasks.quoting import quoted
 
 StreamForm = Literal["triton", "mlserver"]
 """Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""
@@ -231,7 +232,9 @@ class GrpcService:
 
 
 async def _not_offered(name: str, _: object, context: Any) -> None:
-    await _abort(context, Unsupported(f"expected an RPC that this server offers, got {name!r:.80}"))
+    await _abort(
+        context, Unsupported(f"expected an RPC that this server offers, got {quoted(name, 80)}")
+    )
 
 
 def _status(error: Exception, request_id: str) -> tuple[Any, str]:

@@ -21,6 +21,7 @@ from quadriga.proto.errors import (
     TooLarge,
     translate_recursion_error,
 )
+from quadriga.tasks.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")
 
@@ -186,7 +187,7 @@ def decompress(
         return body
     if name not in _WINDOWS:
         raise InvalidRequest(
-            f"expected Content-Encoding to be gzip, deflate or identity, got {encoding!r:.40}"
+            f"expected Content-Encoding to be gzip, deflate or identity, got {quoted(encoding, 40)}"
         )
     decoder = zlib.decompressobj(_WINDOWS[name])
     parts: list[bytes] = []

@@ -7,6 +7,7 @@ import msgspec
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
+from quadriga.tasks.quoting import quoted
 
 Read = TypeVar("Read")
 
@@ -38,7 +39,7 @@ def take_parameters(holder: Mapping[str, Any], location: str = "") -> dict[str, 
     parameters = holder.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise InvalidRequest(
-            f"{location}expected parameters to be an object, got {parameters!r:.60}"
+            f"{location}expected parameters to be an object, got {quoted(parameters, 60)}"
         )
     return parameters or {}
 

@@ -26,6 +26,7 @@ from quadriga.proto.messages import (
 )
 from quadriga.proto.tf_json import shorten_value
 from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks.quoting import quoted
 
 Method = Literal["predict", "classify", "regress"]
 
@@ -139,7 +140,7 @@ def _image_input(value: Any, index: int) -> Tensor:
             features = {k: v for k, v in features.items() if is_base64(v)} or features
         if len(features) != 1:
             raise InvalidRequest(
-                f"instances[{index}]: expected one image, got the features {', '.join(features)!r:.200}"
+                f"instances[{index}]: expected one image, got the features {quoted(', '.join(features), 200)}"
             )
         ((name, image),) = features.items()
     if isinstance(image, list) and len(image) == 1:
@@ -263,7 +264,9 @@ def parse_examples(
     for example in examples:
         features = _features(example)
         for name in features.keys() & context.keys():
-            raise InvalidRequest(f"expected feature {name!r:.60} in context or examples, got both")
+            raise InvalidRequest(
+                f"expected feature {quoted(name, 60)} in context or examples, got both"
+            )
         merged.append({**context, **features})
     if method == "classify":
         parameters = {"metadata": take_parameters(document).get("metadata")}

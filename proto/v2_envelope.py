@@ -29,6 +29,7 @@ from quadriga.proto.messages import (
     check_name,
     first_request_id,
 )
+from quadriga.tasks.quoting import quoted
 
 
 class InputTensor(msgspec.Struct):
@@ -118,7 +119,7 @@ def parse_infer(
     inputs = []
     for index, tensor in enumerate(decoded.inputs):
         check_name("name", tensor.name)
-        location = f"inputs[{index}] ({tensor.name!r:.60})"
+        location = f"inputs[{index}] ({quoted(tensor.name, 60)})"
         size_bytes = _binary_size(tensor, raw.nbytes, location)
         inputs.append(_tensor(tensor, None if size_bytes is None else raw[:size_bytes], location))
         raw = raw[size_bytes or 0 :]
@@ -279,7 +280,7 @@ def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> in
         )
     if size_bytes is not None and (type(size_bytes) is not int or size_bytes < 0):
         raise InvalidRequest(
-            f"{location}: expected parameters.binary_data_size to be a number of bytes, got {size_bytes!r:.40}"
+            f"{location}: expected parameters.binary_data_size to be a number of bytes, got {quoted(size_bytes, 40)}"
         )
     if size_bytes is not None and size_bytes > remaining_bytes:
         raise InvalidRequest(

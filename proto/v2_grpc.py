@@ -25,6 +25,7 @@ from quadriga.proto.messages import (
     check_name,
     first_request_id,
 )
+from quadriga.tasks.quoting import quoted
 
 CONTENTS: dict[str, str] = {
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -50,7 +51,7 @@ def parse_infer(message: Any) -> InferRequest:
     for index, tensor in enumerate(message.inputs):
         if "shared_memory_region" in tensor.parameters:
             raise Unsupported(
-                f"inputs[{index}] ({tensor.name!r:.60}): expected raw_input_contents or contents, "
+                f"inputs[{index}] ({quoted(tensor.name, 60)}): expected raw_input_contents or contents, "
                 "got shared memory"
             )
     raws: Sequence[bytes | None] = message.raw_input_contents or [None] * len(message.inputs)
@@ -63,7 +64,7 @@ def parse_infer(message: Any) -> InferRequest:
         version=message.model_version or None,
         id=first_request_id(message.id),
         inputs=[
-            _tensor(tensor, raw, f"inputs[{index}] ({tensor.name!r:.60})")
+            _tensor(tensor, raw, f"inputs[{index}] ({quoted(tensor.name, 60)})")
             for index, (tensor, raw) in enumerate(zip(message.inputs, raws, strict=True))
         ],
         requested_outputs=[

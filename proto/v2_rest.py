@@ -29,6 +29,7 @@ from quadriga.proto.operations import (
     store_headers,
 )
 from quadriga.proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
+from quadriga.tasks.quoting import quoted
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
@@ -156,7 +157,7 @@ def _json_bytes(http_request: HttpRequest) -> int | None:
     if not 0 <= length <= len(http_request.body):
         raise InvalidRequest(
             f"expected Inference-Header-Content-Length to be 0 to {len(http_request.body)}, the length of the "
-            f"body, got {header!r:.40}"
+            f"body, got {quoted(header, 40)}"
         )
     return length
 

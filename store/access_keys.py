@@ -13,6 +13,7 @@ from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.key_texts import SESSION, AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
 from quadriga.store.scope import check_team
+from quadriga.tasks.quoting import quoted
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"
@@ -165,7 +166,7 @@ def note_uses(engine: sa.Engine, uses_ms: Mapping[str, int]) -> None:
 def _find(connection: sa.Connection, key_id: str) -> AccessKey:
     rows = execute(connection, f"{_SELECT} WHERE id = ?", (key_id,)).fetchall()
     if not rows:
-        raise NotFoundError(f"key not found: {key_id!r:.100} (quadriga keys list)")
+        raise NotFoundError(f"key not found: {quoted(key_id, 100)} (quadriga keys list)")
     return _from_row(tuple(rows[0]))
 
 

@@ -6,6 +6,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from quadriga.tasks.quoting import quoted
+
 LimitName = Literal["requests", "concurrency", "bytes", "jobs", "export-bytes", "stored-bytes"]
 """What is limited: `concurrency` and `jobs` at a time, the others in a period."""
 
@@ -84,22 +86,26 @@ def _parse_limit(text: str) -> tuple[LimitName, Limit]:
     name, equals, rest = text.partition("=")
     if name not in get_args(LimitName) or not equals:
         names = ", ".join(get_args(LimitName))
-        raise ValueError(f"expected NAME=AMOUNT/PERIOD with a name of {names}, got {text!r:.100}")
+        raise ValueError(
+            f"expected NAME=AMOUNT/PERIOD with a name of {names}, got {quoted(text, 100)}"
+        )
     amount, slash, period = rest.partition("/")
     match = _AMOUNT.fullmatch(amount)
     units = _UNITS if name.endswith("bytes") else {"": 1}
     if match is None or match[2] not in units:
         examples = "a number such as 500000, 10MB or 2GiB" if len(units) > 1 else "a whole number"
-        raise ValueError(f"expected {name} to be {examples}, at least 1, got {amount!r:.100}")
+        raise ValueError(f"expected {name} to be {examples}, at least 1, got {quoted(amount, 100)}")
     number = int(match[1]) * units[match[2]]
     if number > MAX_AMOUNT:
         raise ValueError(f"expected {name} to be at most {MAX_AMOUNT}, got {amount}")
     if name in AT_ONCE:
         if slash:
-            raise ValueError(f"expected {name}={amount}, which has no period, got {text!r:.100}")
+            raise ValueError(
+                f"expected {name}={amount}, which has no period, got {quoted(text, 100)}"
+            )
     elif period not in PERIODS_S:
         periods = ", ".join(f"{name}={amount}/{period}" for period in PERIODS_S)
-        raise ValueError(f"expected one of {periods}, got {text!r:.100}")
+        raise ValueError(f"expected one of {periods}, got {quoted(text, 100)}")
     return name, Limit(number, period)  # type: ignore[return-value]  # it was checked above
 
 

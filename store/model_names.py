@@ -11,6 +11,7 @@ from quadriga.store.errors import NotFoundError
 from quadriga.store.query.catalog import model_spellings
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.syntax import Compare, Filter, leaves
+from quadriga.tasks.quoting import MAX_MODEL_NAME, quoted
 
 _MAX_LISTED = 5
 
@@ -23,6 +24,8 @@ def find_model_name(name: str, names: Iterable[str]) -> str | None:
     The exact name comes first, then the name in another letter case, then the one that has `name` as its id, and
     last the one whose name is the id: with the folders `bar` and `m-bar`, `m-bar` is the second.
     """
+    if len(name) > MAX_MODEL_NAME:
+        return None
     names = sorted(names)
     if name in names:
         return name
@@ -88,10 +91,10 @@ def unknown_model_text(name: str, names: Collection[str]) -> str:
     by_lower_case = {known.lower(): known for known in sorted(names)}
     near = [
         by_lower_case[match]
-        for spelling in model_spellings(name)[:2]
+        for spelling in (model_spellings(name)[:2] if len(name) <= MAX_MODEL_NAME else ())
         for match in difflib.get_close_matches(spelling, by_lower_case, n=_MAX_LISTED)
     ]
-    error = f"model not found: {name!r:.140}"
+    error = f"model not found: {quoted(name, 140)}"
     if near:
         return f"{error}; did you mean {' or '.join(dict.fromkeys(near))}?"
     if not names:

@@ -9,6 +9,7 @@ import msgspec
 
 from quadriga.store.errors import StoreError
 from quadriga.store.truth_scope import DEFAULT_OWNER
+from quadriga.tasks.quoting import quoted
 
 MAX_TEAM = 64
 _TEAM = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_TEAM - 1}}}", re.ASCII)
@@ -85,7 +86,7 @@ def check_team(team: str) -> None:
     if team and (team == DEFAULT_OWNER or _TEAM.fullmatch(team) is None):
         raise StoreError(
             f"expected a team of at most {MAX_TEAM} letters, digits, -, _ and ., which begins with a letter or a digit "
-            f"and is not {DEFAULT_OWNER!r}, got {team!r:.80}"
+            f"and is not {DEFAULT_OWNER!r}, got {quoted(team, 80)}"
         )
 
 

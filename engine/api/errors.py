@@ -8,6 +8,7 @@ from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
 from quadriga.proto.http import LEFT_EXTENSION, error_body, error_request_id, error_response
+from quadriga.tasks.quoting import quoted
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -24,7 +25,7 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
 
 def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Return the response to an exception of the framework, in the same shape."""
-    path = f"{request.scope['path']!r:.200}"
+    path = f"{quoted(request.scope['path'], 200)}"
     if error.status_code == NotFound.status:
         message = f"expected a path of this server, as /schema/openapi.json lists them, got {path}"
         return answer_error(request, NotFound(message))

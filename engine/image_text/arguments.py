@@ -15,6 +15,7 @@ import pybase64
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.image_text import FLAGS, PROMPTS
+from quadriga.tasks.quoting import quoted
 
 QUESTIONS = (*PROMPTS, "question", "text", "args")
 """Names of inputs that may be questions; of several in a request, the first name here."""
@@ -35,7 +36,7 @@ def move_arguments(request: InferRequest) -> InferRequest:
     images: list[Tensor] = []
     for number, tensor in enumerate(request.inputs):
         if isinstance(tensor.data, list) and tensor.name == question:
-            location = f"inputs[{number}] ({tensor.name!r:.60})"
+            location = f"inputs[{number}] ({quoted(tensor.name, 60)})"
             arguments.setdefault("prompts", []).extend(_texts(tensor, location))
         elif isinstance(tensor.data, np.ndarray) and tensor.data.size == 1:
             arguments[tensor.name] = _number(tensor.name, tensor.data.item())

@@ -147,13 +147,16 @@ class Provider:
         if known is not None and time.time() < known[1]:
             return known[0]
         verified = self._verified  # a new dict if the keys change meanwhile
-        claims = self._verify(token, audience, is_key_named=is_key_named)
+        claims, end_s = self._verify(token, audience, is_key_named=is_key_named)
         if len(verified) >= _MAX_VERIFIED:
             verified.clear()
-        verified[digest] = (claims, float(claims["exp"]) + _LEEWAY_S)
+        verified[digest] = (claims, end_s)
         return claims
 
-    def _verify(self, token: str, audience: str, *, is_key_named: bool) -> dict[str, Any]:
+    def _verify(
+        self, token: str, audience: str, *, is_key_named: bool
+    ) -> tuple[dict[str, Any], float]:
+        """Return the claims of a token, and until when it counts; raises as `claims`."""
         try:
             header = jwt.get_unverified_header(token)
             key_id, algorithm = header.get("kid"), header.get("alg")
@@ -163,7 +166,7 @@ class Provider:
                 raise BadToken(
                     f"expected a token signed by one of {', '.join(ALGORITHMS)}, got {algorithm!r:.40}"
                 )
-            return jwt.decode(
+            claims = jwt.decode(
                 token,
                 self._key(key_id),
                 algorithms=list(ALGORITHMS),
@@ -172,6 +175,7 @@ class Provider:
                 leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
+            return claims, float(claims["exp"]) + _LEEWAY_S
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError) as error:
             raise BadToken(_reason(error)) from error
 

@@ -40,6 +40,7 @@ from quadriga.store.query.moments import parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 from quadriga.store.scope import Scope
+from quadriga.tasks.quoting import quoted
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
@@ -136,7 +137,7 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
     request = decode_body(body, BaselineRequest)
     if _NAME_PATTERN.fullmatch(request.name) is None:
         raise QueryError(
-            f"expected name to be up to 64 of letters, digits, _, - and ., got {request.name!r:.80}"
+            f"expected name to be up to 64 of letters, digits, _, - and ., got {quoted(request.name, 80)}"
         )
     parse(request.where, 0)
     window = fixed_window(model, request.window, now_us)
@@ -177,7 +178,7 @@ class BaselineStore:
         )
         if baseline is None:
             raise NotFoundError(
-                f"baseline not found: {name!r:.80} of {model!r:.80}; create it with `quadriga baseline`, or PUT it"
+                f"baseline not found: {quoted(name, 80)} of {quoted(model, 80)}; create it with `quadriga baseline`, or PUT it"
                 " on the model's /baseline"
             )
         return baseline

@@ -17,6 +17,7 @@ from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.job_runner import JobRun
 from quadriga.store.query.moments import parse_moment_us
+from quadriga.tasks.quoting import quoted
 
 BASELINE_FILE = "baseline.json"
 
@@ -76,7 +77,7 @@ def run_baseline(run: JobRun) -> str:
     window = read_window(run.inferences, query, run.report_progress, LocalExecutor(run.inferences))
     n = window.info.window.n
     if not n:
-        raise QueryError(f"the model {job.model!r:.80} has no inferences in the baseline")
+        raise QueryError(f"the model {quoted(job.model, 80)} has no inferences in the baseline")
     run.report_progress(n, n)
     pending = Baseline(
         name=request.name,

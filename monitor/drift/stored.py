@@ -35,6 +35,7 @@ from quadriga.monitor.report.schema import (
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
+from quadriga.tasks.quoting import quoted
 
 BASELINE_ROWS = 10_000
 """Maximum number of rows of a baseline that are compared."""
@@ -88,7 +89,7 @@ def compare_stored(
         )
         if not baseline.info.window.n:
             model = parameters.model
-            raise DriftError(f"the model {model!r:.80} has no inferences in the baseline")
+            raise DriftError(f"the model {quoted(model, 80)} has no inferences in the baseline")
     else:
         current = summarise_window(_comparable_query(query, baseline.info))
         _check_model_answered(reader, query, current)
@@ -149,7 +150,7 @@ def _check_model_answered(
     if not current.info.window.n:
         any_of_model = {"model": {"eq": query.model}}
         if not any(ids for ids in reader.matching_ids(any_of_model, query.now_us)):
-            raise DriftError(f"the model {query.model!r:.80} has no inferences")
+            raise DriftError(f"the model {quoted(query.model, 80)} has no inferences")
 
 
 def _comparable_query(query: WindowQuery, compared: WindowInfo) -> WindowQuery:
@@ -162,7 +163,9 @@ def _baseline_query(parameters: DriftParameters, current: WindowQuery) -> Window
     """Return the query of the window that is the baseline."""
     window = parameters.baseline
     if not isinstance(window, StoredWindow):
-        raise DriftError(f"expected the summary of the baseline {window!r:.80}, got its name alone")
+        raise DriftError(
+            f"expected the summary of the baseline {quoted(window, 80)}, got its name alone"
+        )
     return replace(current, window=window, max_rows=BASELINE_ROWS)
 
 
@@ -176,7 +179,7 @@ def _comparable_signals(
     for name in (*parameters.signals, *parameters.ignore):
         if name.removesuffix(PRESENCE_SUFFIX) not in names | left_out.keys():
             listed = ", ".join(sorted(names)[:20]) or "none"
-            raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
+            raise DriftError(f"expected a signal among {listed}, got {quoted(name, 80)}")
     for column in sides[0].sample.columns:
         current_column = sides[1].sample.column(column.name)
         if current_column is not None and (kinds := kind_conflict(column, current_column)):

@@ -30,6 +30,7 @@ from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.store.errors import JSON_ERRORS
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
+from quadriga.tasks.quoting import quoted
 from quadriga.tasks.references import load
 
 EVALUATORS = {
@@ -166,7 +167,7 @@ def load_evaluator(task: str, settings: MetricSettings = DEFAULT_SETTINGS) -> Ev
     if location is None:
         short_names = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
         raise EvaluationError(
-            f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {task!r:.80}"
+            f"expected one of {', '.join([*EVALUATORS, *short_names])} as task, got {quoted(task, 80)}"
         )
     evaluator: Evaluator = load(location)()
     check_applicable(settings, full_name(task), evaluator.settings)

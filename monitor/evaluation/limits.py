@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric, Report
+from quadriga.tasks.quoting import quoted
 
 _NAME = re.compile(
     r"([^\s\[\]=](?:[^\[\]=]*[^\s\[\]=])?)\s*(?:\[([^\]]*)\])?", re.ASCII
@@ -58,7 +59,7 @@ def parse_limit(text: str) -> MetricLimit:
     metric = _parse_name(written) if math.isfinite(value) else None
     if metric is None:
         raise EvaluationError(
-            f"expected METRIC=NUMBER, such as mAP=0.5 or AP[iou=0.5,label=star]=0.7, got {text!r:.80}"
+            f"expected METRIC=NUMBER, such as mAP=0.5 or AP[iou=0.5,label=star]=0.7, got {quoted(text, 80)}"
         )
     return MetricLimit(metric, value)
 
@@ -72,7 +73,7 @@ def parse_metric(text: str) -> MetricName:
     metric = _parse_name(text)
     if metric is None:
         raise EvaluationError(
-            f"expected a metric such as mAP or AP[iou=0.5,label=star], got {text!r:.80}"
+            f"expected a metric such as mAP or AP[iou=0.5,label=star], got {quoted(text, 80)}"
         )
     return metric
 
@@ -86,7 +87,7 @@ def _parse_name(text: str) -> MetricName | None:
         key, separator, wanted = pair.partition("=")
         if not separator or not key.strip():
             raise EvaluationError(
-                f"expected NAME=VALUE in the brackets of {text!r:.80}, got {pair!r}"
+                f"expected NAME=VALUE in the brackets of {quoted(text, 80)}, got {pair!r}"
             )
         parameters[key.strip()] = wanted.strip()
     type_, aliased = _ALIASES.get(match[1].lower(), (match[1].lower(), {}))

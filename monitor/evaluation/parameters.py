@@ -20,6 +20,7 @@ from quadriga.store.errors import QueryError
 from quadriga.store.model_names import ModelNames
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
+from quadriga.tasks.quoting import quoted
 
 MAX_RESAMPLES = 1000
 MAX_SLICE_KEYS = 20
@@ -142,4 +143,6 @@ def check_parameters(parameters: EvaluationParameters) -> None:
     except EvaluationError as error:
         raise QueryError(str(error)) from error
     if repeated := set(parameters.by) & parameters.slices.keys():
-        raise QueryError(f"expected each slice once, got {min(repeated)!r:.80} in by and in slices")
+        raise QueryError(
+            f"expected each slice once, got {quoted(min(repeated), 80)} in by and in slices"
+        )

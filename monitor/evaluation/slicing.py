@@ -8,6 +8,7 @@ from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import flatten
+from quadriga.tasks.quoting import quoted
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
@@ -26,7 +27,7 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
     path = by.removeprefix("meta.")
     if path == by or not path:
         raise EvaluationError(
-            f"expected meta.<path>, {', '.join(TIME_SLICES)} to slice by, got {by!r:.80}"
+            f"expected meta.<path>, {', '.join(TIME_SLICES)} to slice by, got {quoted(by, 80)}"
         )
     return [_value(image, path) for image in images]
 

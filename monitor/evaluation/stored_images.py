@@ -27,6 +27,7 @@ from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import REJECTED, ModelReference, StoredInference
+from quadriga.tasks.quoting import quoted
 
 SHARD_SIZE = 1000
 """Number of images that are read at once; a query names no more."""
@@ -88,9 +89,11 @@ def select_inferences(reader: InferenceReader, parameters: EvaluationParameters)
     )
     ids = [id_ for page in reader.matching_ids(where, now_us) for id_ in page]
     if not ids:
-        version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
+        version = (
+            "" if parameters.version is None else f", version {quoted(parameters.version, 80)},"
+        )
         raise NoInferencesError(
-            f"no inferences of {parameters.model!r:.80}{version} match the filter"
+            f"no inferences of {quoted(parameters.model, 80)}{version} match the filter"
         )
     slices = {
         name: {id_ for page in reader.matching_ids(_all(where, filter_), now_us) for id_ in page}

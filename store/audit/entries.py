@@ -17,7 +17,7 @@ MAX_LINE_BYTES = 4096
 SUFFIX = ".jsonl"
 
 _FILE = re.compile(r"(\d{4}-\d\d-\d\d)-[a-z0-9-]{1,64}\.jsonl")
-_LIMITS = {"action": 1000, "name": 800, "target": 500, "address": 100, "request_id": 200}
+_LIMITS = {"action": 400, "name": 400, "target": 500, "address": 100, "request_id": 200}
 """Maximum bytes of a text, as it stands in the line; all together stay below `MAX_LINE_BYTES`."""
 
 
@@ -43,9 +43,9 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str = ""
     """Id of the request, as its answer has it."""
     times: int = 1
-    """Refusals that this line stands for."""
+    """Refusals or mistakes that this line stands for."""
     since: str = ""
-    """Time of the first of several refusals."""
+    """Time of the first of several."""
 
 
 def timestamp(seconds: float) -> str:

@@ -38,6 +38,9 @@ SEVERAL = "(several)"
 _UNCHANGED = (401, 403, 503, "UNAUTHENTICATED", "PERMISSION_DENIED", "UNAVAILABLE")
 """Statuses of requests that have changed nothing."""
 
+_MISTAKES = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")
+"""gRPC codes of mistakes, which are 400, 404 and so on over HTTP."""
+
 _INTERVAL_S = 1.0
 _IPV6_SITE = 64
 _log = logging.getLogger(__name__)
@@ -72,25 +75,21 @@ class AuditLog:
         self._thread: threading.Thread | None = None
 
     def write(self, entry: AuditEntry) -> None:
-        """Write a line with the time of now; raises nothing, as what the line is about has happened."""
+        """Write a line with the time of now; raises nothing, as what the line is about has happened.
+
+        A request that was a mistake (400 to 499) has changed nothing, and is summed as a refusal is.
+        """
         with self._lock:
-            self._append(entry)
+            if _is_mistake(entry.status) and not entry.number:
+                self._add(entry)
+            else:
+                self._append(entry)
 
     def refuse(self, entry: AuditEntry) -> None:
         """Write a line about a refusal, or sum it with equal ones: of the same address, key and status."""
-        site = _site(entry.address)
         with self._lock:
             self._refused += entry.times
-            group = site, entry.key_id, str(entry.status)
-            full = len(self._sums) >= MAX_SOURCES or self._refusal_bytes > MAX_REFUSAL_BYTES
-            if group not in self._sums and full:
-                group = OTHERS, "", str(entry.status)
-                entry = msgspec.structs.replace(entry, address=OTHERS, key_id="", name="")
-            if group in self._sums:
-                self._sums[group].add(entry, self._clock())
-            else:
-                self._sums[group] = _Sum(self._clock())
-                self._refusal_bytes += self._append(entry)
+            self._add(entry)
 
     def check(self) -> None:
         """Check that lines can be written; costs nothing unless the last could not.
@@ -146,6 +145,20 @@ class AuditLog:
                     continue
                 self._refusal_bytes += self._append(total.entry)
                 self._sums[group] = _Sum(now_s)
+
+    def _add(self, entry: AuditEntry) -> None:
+        """Append the first of equal entries, and sum the others."""
+        group = _site(entry.address), entry.key_id, str(entry.status)
+        full = len(self._sums) >= MAX_SOURCES or self._refusal_bytes > MAX_REFUSAL_BYTES
+        if group not in self._sums and full:  # keys are few, whatever strangers do
+            group = OTHERS, entry.key_id, str(entry.status)
+            name = entry.name if entry.key_id else ""
+            entry = msgspec.structs.replace(entry, address=OTHERS, name=name)
+        if group in self._sums:
+            self._sums[group].add(entry, self._clock())
+        else:
+            self._sums[group] = _Sum(self._clock())
+            self._refusal_bytes += self._append(entry)
 
     def _append(self, entry: AuditEntry) -> int:
         """Append an entry with the time of now; return its bytes, 0 if it was lost."""
@@ -226,6 +239,10 @@ class _Sum:
 
 def _entry(action: str, status: str, *, number: int) -> AuditEntry:
     return AuditEntry(time="", action=action, status=status, number=number)
+
+
+def _is_mistake(status: int | str) -> bool:
+    return 400 <= status < 500 if isinstance(status, int) else status in _MISTAKES
 
 
 def _site(address: str) -> str:

@@ -24,6 +24,7 @@ from quadriga.store.audit.entries import (
     timestamp,
 )
 from quadriga.store.errors import QueryError
+from quadriga.tasks.quoting import quoted
 
 MAX_LIMIT = 1000
 """Maximum lines of a page."""
@@ -122,7 +123,7 @@ def parse_since(text: str, now_s: float) -> str:
         return timestamp(max(0.0, seconds))
     except (ValueError, OverflowError) as error:
         raise QueryError(
-            f"expected since to be a time such as 24h, 7d or 2027-03-01T12:00:00Z, got {text!r:.60}"
+            f"expected since to be a time such as 24h, 7d or 2027-03-01T12:00:00Z, got {quoted(text, 60)}"
         ) from error
 
 
@@ -185,5 +186,5 @@ def _decode_cursor(text: str) -> _Cursor:
         return msgspec.json.decode(data, type=_Cursor)
     except (ValueError, msgspec.MsgspecError) as error:
         raise QueryError(
-            f"expected the cursor of a page of the audit log, got {text!r:.60}"
+            f"expected the cursor of a page of the audit log, got {quoted(text, 60)}"
         ) from error

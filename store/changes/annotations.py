@@ -10,6 +10,7 @@ from typing import Any
 from quadriga.store import metadata
 from quadriga.store.errors import ChangeError, MetadataError
 from quadriga.store.rows import is_number
+from quadriga.tasks.quoting import quoted
 
 MAX_ANNOTATIONS = 10_000  # of one image
 _BOX = ("xmin", "ymin", "xmax", "ymax")
@@ -98,7 +99,7 @@ class _Annotation:
     def _take(self, name: str, value: Any, place: str) -> None:
         if name not in _ALLOWED:
             raise ChangeError(
-                f"{self._where}: expected keys of an annotation, got {place[len(self._where) + 1 :]!r:.80}; "
+                f"{self._where}: expected keys of an annotation, got {quoted(place[len(self._where) + 1 :], 80)}; "
                 f"known are {', '.join(sorted(_ALLOWED))}"
             )
         if name in self._values:
@@ -200,5 +201,5 @@ def _number(value: Any, location: str) -> float:
 
 
 def _unexpected(location: str, expected: str, value: Any) -> ChangeError:
-    got = "none" if value is None else f"{value!r:.60}"
+    got = "none" if value is None else f"{quoted(value, 60)}"
     return ChangeError(f"{location}: expected {expected}, got {got}")

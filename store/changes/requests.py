@@ -9,6 +9,7 @@ import msgspec
 from quadriga.store.errors import JSON_ERRORS, ChangeError
 from quadriga.store.query.request import decode_filtered
 from quadriga.store.records import Feedback, MetadataChange, RetentionRule
+from quadriga.tasks.quoting import quoted
 
 MAX_DAYS = 1_000_000
 MAX_MODEL_BYTES = 2000
@@ -66,14 +67,14 @@ def parse_metadata_change(
     else:
         updates, remove = read_metadata(change, "body"), []
     if not isinstance(updates, dict):
-        raise ChangeError(f"expected set to be an object, got {updates!r:.60}")
+        raise ChangeError(f"expected set to be an object, got {quoted(updates, 60)}")
     if not isinstance(remove, list) or not all(isinstance(key, str) for key in remove):
-        raise ChangeError(f"expected remove to be a list of keys, got {remove!r:.60}")
+        raise ChangeError(f"expected remove to be a list of keys, got {quoted(remove, 60)}")
     if not updates and not remove:
         raise ChangeError("set or remove is required, with at least one key")
     if conflicts := updates.keys() & set(remove):
         raise ChangeError(
-            f"expected each key to be set or removed, got {min(conflicts)!r:.80} in both"
+            f"expected each key to be set or removed, got {quoted(min(conflicts), 80)} in both"
         )
     return MetadataChange(target, updates, remove)
 
@@ -117,7 +118,7 @@ def parse_retention_rule(model: str, body: bytes) -> RetentionRule:
 def short_text(name: str, value: Any, max_characters: int) -> str:
     """Return a value that has to be a text of limited length; raise a `ChangeError` that names it."""
     if not isinstance(value, str) or len(value) > max_characters:
-        got = f"{len(value)}" if isinstance(value, str) else f"{value!r:.60}"
+        got = f"{len(value)}" if isinstance(value, str) else f"{quoted(value, 60)}"
         raise ChangeError(
             f"expected {name} to be a text of at most {max_characters} characters, got {got}"
         )

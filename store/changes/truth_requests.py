@@ -24,6 +24,7 @@ from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import REVIEWS, TruthStatement
 from quadriga.store.rows import storable_text
 from quadriga.store.truth_scope import DEFAULT_OWNER
+from quadriga.tasks.quoting import quoted
 
 MAX_STATEMENTS = 10_000  # per request
 MAX_JOIN_BYTES = 2000  # of a join with its value and model in UTF-8, limited by PostgreSQL's index
@@ -139,7 +140,9 @@ def parse_review(value: Any, where: str = "review") -> str:
     if value is None:
         return ""
     if value not in REVIEWS:
-        raise ChangeError(f"expected {where} to be one of {', '.join(REVIEWS)}, got {value!r:.80}")
+        raise ChangeError(
+            f"expected {where} to be one of {', '.join(REVIEWS)}, got {quoted(value, 80)}"
+        )
     return str(value)
 
 
@@ -190,7 +193,7 @@ class _Reading:
             DEFAULT_OWNER,
             self._owner,
         ):  # the first is what clients leave as it is
-            raise ChangeError(f"expected owner to be {self._owner!r}, got {body.owner!r:.80}")
+            raise ChangeError(f"expected owner to be {self._owner!r}, got {quoted(body.owner, 80)}")
         _check_number(len(body.items))
         for index, item in enumerate(body.items):
             place = f"items[{index}]"
@@ -201,7 +204,7 @@ class _Reading:
             try:
                 if not isinstance(item, dict) or item.keys() != _ITEM_KEYS:
                     raise ChangeError(
-                        f"{place}: expected an object with value and annotations, got {item!r:.80}"
+                        f"{place}: expected an object with value and annotations, got {quoted(item, 80)}"
                     )
                 statement = _statement(body.join, item["value"], item["annotations"], place=place)
                 scoped = msgspec.structs.replace(
@@ -232,7 +235,7 @@ class _Reading:
         if len(keys) != 1 or node.keys() - keys - _LINE_VALUES:
             raise ChangeError(
                 f"{place}: expected an object with annotations, source, task, model, review and one of "
-                f"{', '.join(_LINE_KEYS)}, got {msgspec.json.encode(node)!r:.80}"
+                f"{', '.join(_LINE_KEYS)}, got {quoted(msgspec.json.encode(node), 80)}"
             )
         (key,) = keys
         source = short_text(f"{place}: source", node.get("source", ""), MAX_SOURCE_CHARACTERS)
@@ -255,7 +258,7 @@ class _Reading:
         if value is None:
             return ""
         if not isinstance(value, str) or not value:
-            raise ChangeError(f"expected {name} to be the name of a model, got {value!r:.80}")
+            raise ChangeError(f"expected {name} to be the name of a model, got {quoted(value, 80)}")
         if value not in self._models:
             if len(self._models) >= MAX_MODELS:
                 raise ChangeError(f"expected {name} to be one of at most {MAX_MODELS} in a request")
@@ -284,7 +287,7 @@ def parse_task(value: Any, stored_tasks: Collection[str], where: str = "task") -
         if value in stored_tasks or name in stored_tasks:
             return value if value in stored_tasks else name
     known = ", ".join(sorted({*SHORT_NAMES.values(), *stored_tasks}))
-    raise ChangeError(f"expected {where} to be one of {known}, got {value!r:.80}")
+    raise ChangeError(f"expected {where} to be one of {known}, got {quoted(value, 80)}")
 
 
 def _objects(body: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -298,7 +301,7 @@ def _objects(body: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(node, dict):
                 raise ChangeError(
                     f"line {number}: expected an object with annotations, source and one of "
-                    f"{', '.join(_LINE_KEYS)}, got {line!r:.80}"
+                    f"{', '.join(_LINE_KEYS)}, got {quoted(line, 80)}"
                 )
             yield number, node
 
@@ -312,7 +315,7 @@ def _check_join(join: str) -> None:
     is_metadata = join.startswith("meta.") and len(join) > 5 and "\0" not in join
     if not is_metadata and join not in ("id", "request_id", "input.hash"):
         raise ChangeError(
-            f"expected join to be id, request_id, input.hash or meta.<path>, got {join!r:.80}"
+            f"expected join to be id, request_id, input.hash or meta.<path>, got {quoted(join, 80)}"
         )
 
 
@@ -345,5 +348,5 @@ def _join_value(join: str, value: Any, place: str) -> str:
     else:
         is_valid, expected = is_text, "a request id"
     if not is_valid:
-        raise ChangeError(f"{place}: expected {expected}, got {value!r:.80}")
+        raise ChangeError(f"{place}: expected {expected}, got {quoted(value, 80)}")
     return str(min(int(value), LARGEST_ID)) if join == "id" else storable_text(join_text(value))

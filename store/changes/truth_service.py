@@ -40,6 +40,7 @@ from quadriga.store.records import (
     timestamp_text,
 )
 from quadriga.store.truth_scope import check_fit
+from quadriga.tasks.quoting import quoted
 
 MAX_HISTORY = 100
 """Maximum number of statements in a history."""
@@ -250,7 +251,9 @@ def parse_condition(if_match: str | None, if_none_match: str | None) -> Conditio
     """
     if if_none_match is not None:
         if if_match is not None or if_none_match.strip() != "*":
-            raise ChangeError(f"expected If-None-Match to be * alone, got {if_none_match!r:.80}")
+            raise ChangeError(
+                f"expected If-None-Match to be * alone, got {quoted(if_none_match, 80)}"
+            )
         return Condition(is_none=True)
     if if_match is None:
         return None
@@ -258,7 +261,9 @@ def parse_condition(if_match: str | None, if_none_match: str | None) -> Conditio
         return Condition(is_any=True)
     tags = [_TAG.fullmatch(tag.strip()) for tag in if_match.split(",")]
     if not all(tags):
-        raise ChangeError(f"expected If-Match to be a revision in quotes, got {if_match!r:.80}")
+        raise ChangeError(
+            f"expected If-Match to be a revision in quotes, got {quoted(if_match, 80)}"
+        )
     # A weak tag never matches, nor does one that no revision has.
     return Condition({int(tag[2]) for tag in tags if tag and not tag[1] and _ID.fullmatch(tag[2])})
 

@@ -20,6 +20,7 @@ from quadriga.store.query.catalog import Catalog
 from quadriga.store.records import TruthStatement, json_text
 from quadriga.store.scope import Scope
 from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
+from quadriga.tasks.quoting import quoted
 
 MAX_MATCHED = 20_000
 """Maximum number of stored inferences that the statements of one request may match."""
@@ -181,7 +182,7 @@ def _pinned_task(line: Line, subject: Subject) -> str:
         )
     if statement.model not in ("", subject.model):
         raise ChangeError(
-            f"{line.place}: expected the model of the inference, {subject.model!r:.80}, got {statement.model!r:.80}"
+            f"{line.place}: expected the model of the inference, {quoted(subject.model, 80)}, got {quoted(statement.model, 80)}"
         )
     check_fit(subject.task, statement.annotations or (), f"{line.place}.annotations")
     return subject.task

@@ -270,6 +270,25 @@ def test_whoever_says_insecure_needs_no_key(tmp_path):
         assert not (tmp_path / "data" / "admin.key").exists()
 
 
+@pytest.mark.parametrize("other", ["wrong", ""])
+@pytest.mark.parametrize("name", ["x-api-key", "authorization"])
+def test_two_keys_are_none(server, admin, name, other):
+    scheme = "Bearer " if name == "authorization" else ""
+    values = [scheme + (other or admin), scheme + admin]
+    connection = server.connect()
+    with closing(connection):
+        connection.putrequest("GET", "/v2")
+        for value in values:
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 401
+    with Client(server.grpc) as client:
+        rpc = client.channel.unary_unary(f"/{SERVICE}/ServerMetadata")
+        with pytest.raises(grpc.RpcError) as refusal:
+            rpc(b"", timeout=60, metadata=tuple((name, value) for value in values))
+        assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
     operator = new_key(server, "--role", "operate", "--name", "oncall")
     infer = new_key(server, "--role", "infer", "--models", "shapes-c*", "--name", "robot")

@@ -147,6 +147,7 @@ BAD_TOKENS = {
     "no issuer": lambda p: p.token(iss=None),
     "expired": lambda p: p.token(exp=now(-60)),
     "no end": lambda p: p.token(exp=None),
+    "an end beyond all numbers": lambda p: p.token(exp=10**400),
     "not yet valid": lambda p: p.token(nbf=now(120)),
     "issued in the future": lambda p: p.token(iat=now(120)),
     "another key": lambda p: signed_by_another(p, rsa.generate_private_key(65537, 2048), "RS256"),

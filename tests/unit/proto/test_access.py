@@ -13,6 +13,7 @@ from quadriga.proto.access import (
     Role,
     admit,
     admit_model,
+    headers_by_name,
     presented_key,
 )
 from quadriga.proto.errors import Forbidden, Unauthenticated
@@ -109,3 +110,20 @@ def test_a_key_is_for_the_models_of_its_patterns(patterns, name, folder_name, ad
 )
 def test_keys_are_read_from_both_headers(headers, key):
     assert presented_key(headers.get) == key
+
+
+@pytest.mark.parametrize(
+    ("headers", "by_name"),
+    [
+        ([], {}),
+        ([(b"a", b"1"), (b"a", b"2"), (b"x-api-key", b"k")], {b"a": b"2", b"x-api-key": b"k"}),
+        ([(b"x-api-key", b"k"), (b"x-api-key", b"m")], {b"x-api-key": b"k, m"}),
+        ([(b"x-api-key", b"k"), (b"x-api-key", b"k")], {b"x-api-key": b"k, k"}),
+        (
+            [(b"authorization", b"Bearer k"), (b"a", b"1"), (b"authorization", b"Bearer m")],
+            {b"authorization": b"Bearer k, Bearer m", b"a": b"1"},
+        ),
+    ],
+)
+def test_a_repeated_header_of_a_key_is_no_key(headers, by_name):
+    assert headers_by_name(headers) == by_name

@@ -289,6 +289,37 @@ def test_refusals_of_others_stand_apart(log, tmp_path):
     assert sorted(entry.times for entry in read_all(tmp_path / "audit")[0]) == [1] * 8
 
 
+@pytest.mark.parametrize("status", [400, 404, 412, "NOT_FOUND", "INVALID_ARGUMENT"])
+def test_a_flood_of_mistakes_is_a_line_a_minute(log, tmp_path, clock, status):
+    for n in range(1_000):
+        log.write(
+            entry(f"POST /models/{'x' * 3000}-{n}", status, key_id="abc", name="ci", target="m")
+        )
+        if n % 100 == 0:
+            log.write(entry("POST /done", 200, key_id="abc", name="ci"))
+    log.write(entry("POST /partial", status, key_id="abc", name="ci", number=7))
+    clock.now_s += SUM_S + 1
+    log.write_sums()
+    entries = read_all(tmp_path / "audit")[0]
+    assert [entry.action for entry in entries].count("POST /done") == 10
+    assert [entry.times for entry in entries if entry.status == status] == [999, 1, 1]
+    assert entries[0].key_id == "abc"
+    assert entries[1].number == 7
+    size = sum(path.stat().st_size for path in (tmp_path / "audit").iterdir())
+    assert size < 5_000
+    assert log.counters()["audit_refusals_total"] == 0
+
+
+def test_strangers_do_not_hide_the_mistakes_of_a_key(log, tmp_path):
+    for n in range(10 * MAX_SOURCES):
+        log.refuse(refusal(f"10.0.{n // 256}.{n % 256}"))
+    log.write(entry("POST /1", 404, key_id="abc", name="ci", address="10.1.0.1"))
+    log.refuse(refusal("10.1.0.2"))
+    assert [(e.action, e.key_id, e.name) for e in read_all(tmp_path / "audit", key="ci")[0]] == [
+        ("POST /1", "abc", "ci")
+    ]
+
+
 def test_a_flood_from_many_addresses_is_bounded(log, tmp_path, clock):
     for minute in range(10):
         for n in range(5_000):

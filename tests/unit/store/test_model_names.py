@@ -1,5 +1,6 @@
 """Every spelling of a model's name finds the model, and an unknown name is an error that helps."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_an_unknown_name_is_answered_with_those_that_are_near():
         names.resolve("x")
     with pytest.raises(NotFoundError, match="there is none"):
         ModelNames(tuple, tuple).resolve("x")
+
+
+def test_a_long_text_is_no_model_at_no_cost():
+    names = ModelNames(lambda: {"stored"}, lambda: {"served"})
+    begun_s = time.process_time()
+    with pytest.raises(NotFoundError, match=r"there are served, stored$"):
+        names.resolve("\x01" * 20_000_000)
+    assert time.process_time() - begun_s < 0.2
 
 
 def test_a_job_which_does_not_know_what_is_served_takes_any_name():

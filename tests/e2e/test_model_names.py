@@ -213,7 +213,7 @@ COMMANDS = {
         "drift", "--model", name, "--data", data, "--baseline-from", "-1d", "--baseline-to", "now",
     ),
 }  # fmt: skip
-SERVER_COMMANDS = {"baseline", "conformance"}
+SERVER_COMMANDS = {"baseline", "conformance", "erase"}
 """Commands that ask a server: what they are answered stands in the rows of its paths."""
 
 

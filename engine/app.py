@@ -307,6 +307,7 @@ class Application:
             intake=self.intake,
             stream_form=self._settings.grpc_stream,
             max_connection_age_s=self._settings.grpc_connection_age_s,
+            allows_compression=self._settings.grpc_compression,
             request_timeout_s=self._settings.request_timeout_s,
             handshake_timeout_s=self._settings.header_timeout_s,
             gate=self._gate,

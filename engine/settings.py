@@ -365,6 +365,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Messages that ModelStreamInfer answers with: triton (an error is an answer and the stream goes on) or mlserver (an error ends the stream)."
         ),
     ] = "triton"
+    grpc_compression: Annotated[
+        bool,
+        Meta(
+            description="Take compressed messages over gRPC. They are decompressed before anybody knows whose they are: say false where strangers reach the port."
+        ),
+    ] = True
     grpc_connection_age_s: Annotated[
         float,
         Meta(

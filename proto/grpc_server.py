@@ -36,6 +36,9 @@ MAX_STREAMS = 100
 """Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client. Answers
 that a client does not read stay in memory, refusals of strangers among them."""
 
+_IDENTITY_ALONE = 1
+"""Bits of the encodings of messages that are taken: none but the plain one."""
+
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 """Seconds between two signs of life that a client with calls is asked for, and that each may take."""
 
@@ -44,8 +47,8 @@ class GrpcServer:
     """Accepts connections on a port shared with the other workers.
 
     Requests larger than `max_message_bytes` and more than `max_connections` calls at once of callers with a key are refused
-    with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections are closed that do not begin to speak in
-    `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client is gone without a word. grpc offers no limit
+    with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections
+    are closed that do not begin to speak in `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client is gone without a word. grpc offers no limit
     of the bytes of messages that are still arriving: what arrived is counted by the intake, which has their time, too.
     """
 
@@ -60,6 +63,7 @@ class GrpcServer:
         stream_form: StreamForm = "triton",
         request_timeout_s: float = math.inf,
         max_connection_age_s: float = 0.0,
+        allows_compression: bool = True,
         handshake_timeout_s: float = 15.0,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         gate: Gate | None = None,
@@ -86,6 +90,10 @@ class GrpcServer:
             "grpc.keepalive_time_ms": KEEPALIVE_S * 1000,
             "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_S * 1000,
         }
+        if (
+            not allows_compression
+        ):  # such calls end with UNIMPLEMENTED, before a message is decompressed
+            options["grpc.compression_enabled_algorithms_bitset"] = _IDENTITY_ALONE
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
         self._server: Any = grpc.aio.server(

@@ -79,6 +79,24 @@ def test_a_client_whose_connection_was_closed_opens_another():
     assert asyncio.run(ask_twice()) == (True, True)
 
 
+@pytest.mark.parametrize(("allowed", "code"), [(True, "NOT_FOUND"), (False, "UNIMPLEMENTED")])
+def test_compressed_messages_may_be_refused_unread(allowed, code):
+    request = health_pb2.HealthCheckRequest(service="of nobody " * 40)
+
+    def ask(port):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            with pytest.raises(grpc.RpcError) as refusal:
+                check(request, timeout=10, compression=grpc.Compression.Gzip)
+            return refusal.value.code().name
+
+    async def ask_server():
+        async with serving(allows_compression=allowed) as port:
+            return await asyncio.to_thread(ask, port)
+
+    assert asyncio.run(ask_server()) == code
+
+
 @pytest.mark.parametrize(
     ("characters", "code"), [(400, "NOT_FOUND"), (MAX_PROBE_BYTES, "RESOURCE_EXHAUSTED")]
 )

@@ -13,10 +13,10 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store import metadata
 from quadriga.store.errors import QueryError
 from quadriga.store.query.request import decode_body
-from quadriga.tasks.quoting import quoted
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 MAX_IMAGES = 1_000_000

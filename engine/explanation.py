@@ -9,13 +9,13 @@ from quadriga.engine.image_inference import ImageModel, decode_images
 from quadriga.engine.image_text.generation import TextPackage
 from quadriga.proto.errors import InvalidRequest, Unsupported
 from quadriga.proto.messages import InferRequest
+from quadriga.quoting import quoted
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks import parameters as read
 from quadriga.tasks.image import Image
 from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Classification, Detection, Prediction
-from quadriga.tasks.quoting import quoted
 
 EXPLAINABLE_TASKS = (SHORT_NAMES["classification"], SHORT_NAMES["detection"])
 

@@ -24,7 +24,7 @@ from typing import IO, NamedTuple, cast
 from blake3 import blake3
 
 from quadriga.engine.session import LoadError
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")
 """Ends of the names of archives, in any letter case."""

@@ -16,7 +16,7 @@ from quadriga.engine.model import PLATFORM
 from quadriga.engine.model_archives import archive_name, read_archive
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 MAX_PATH_NAMES = 8
 """Maximum number of names in the path of a file."""

@@ -27,9 +27,9 @@ from quadriga.engine.providers import CPU
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
+from quadriga.quoting import quoted
 from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.store.redaction import without_folders
-from quadriga.tasks.quoting import quoted
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk or a share of it that is full, which may have room again."""

@@ -8,10 +8,10 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import QueryError
 from quadriga.store.model_names import find_model_name
-from quadriga.tasks.quoting import quoted
 
 MAX_NAME_BYTES = 200
 """Maximum length of a quoted model name; file systems allow 255 bytes, suffixes included."""

@@ -13,7 +13,7 @@ import msgspec
 
 from quadriga.proto.errors import Forbidden, KeysNotRead, Unauthenticated
 from quadriga.proto.quota import Quota
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 Role = Literal["infer", "read", "annotate", "monitor", "operate", "admin"]
 """What a key is for; `ROLES` has what each may do."""

@@ -16,9 +16,9 @@ import pybase64
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
+from quadriga.quoting import quoted
 from quadriga.tasks.image_text import PROMPTS
 from quadriga.tasks.parameters import TextNumbers
-from quadriga.tasks.quoting import quoted
 
 PROTOCOL = "chariot-v2-kserve"
 

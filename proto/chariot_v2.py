@@ -26,7 +26,7 @@ from quadriga.proto.operations import (
     store_headers,
 )
 from quadriga.proto.v2_rest import answer_infer
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Serving, Tensor
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 MAX_ELEMENTS = 1_000_000
 """Maximum number of elements of a classified output."""

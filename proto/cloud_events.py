@@ -19,7 +19,7 @@ import pybase64
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_json
 from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 STRUCTURED = b"application/cloudevents+json"
 VERSIONS = ("0.3", "1.0")

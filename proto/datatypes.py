@@ -20,7 +20,7 @@ import numpy.typing as npt
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import base64_bytes, is_base64
 from quadriga.proto.messages import Tensor
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 SERVER_LIMIT = "the setting request_timeout_s; send less in a request, or raise the setting"
 HEADER = b"request-timeout"

@@ -25,7 +25,7 @@ from quadriga.proto.operations import (
     request_id,
     store_headers,
 )
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 

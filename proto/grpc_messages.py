@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 
 def _make_pool(*, of_responses: bool) -> Any:

@@ -24,7 +24,7 @@ from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
-from quadriga.tasks.quoting import MAX_MODEL_NAME, quoted
+from quadriga.quoting import MAX_MODEL_NAME, quoted
 
 WATCH_INTERVAL_S = 0.1
 """Seconds between two checks of a watched state."""

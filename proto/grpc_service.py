@@ -60,7 +60,7 @@ from quadriga.proto.v2_extensions import (
 )
 from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
 from quadriga.proto.v2_rest import EXTENSIONS, model_metadata
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 StreamForm = Literal["triton", "mlserver"]
 """Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""

@@ -21,7 +21,7 @@ from quadriga.proto.errors import (
     TooLarge,
     translate_recursion_error,
 )
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")
 

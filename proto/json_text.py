@@ -7,7 +7,7 @@ import msgspec
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 Read = TypeVar("Read")
 

@@ -25,8 +25,8 @@ from quadriga.proto.messages import (
     check_input_count,
 )
 from quadriga.proto.tf_json import shorten_value
+from quadriga.quoting import quoted
 from quadriga.tasks import SHORT_NAMES
-from quadriga.tasks.quoting import quoted
 
 Method = Literal["predict", "classify", "regress"]
 

@@ -29,7 +29,7 @@ from quadriga.proto.messages import (
     check_name,
     first_request_id,
 )
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 
 class InputTensor(msgspec.Struct):

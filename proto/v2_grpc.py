@@ -25,7 +25,7 @@ from quadriga.proto.messages import (
     check_name,
     first_request_id,
 )
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 CONTENTS: dict[str, str] = {
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),

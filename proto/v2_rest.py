@@ -29,7 +29,7 @@ from quadriga.proto.operations import (
     store_headers,
 )
 from quadriga.proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 

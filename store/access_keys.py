@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import sqlalchemy as sa
 
+from quadriga.quoting import quoted
 from quadriga.store.database import clock_ms, execute, fetch_all, insert
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.key_texts import SESSION, AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
 from quadriga.store.scope import check_team
-from quadriga.tasks.quoting import quoted
 
 _MAX_NAME = 200
 _SELECT = f"SELECT {', '.join(COLUMNS['access_key'])} FROM access_key"

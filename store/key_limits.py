@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 LimitName = Literal["requests", "concurrency", "bytes", "jobs", "export-bytes", "stored-bytes"]
 """What is limited: `concurrency` and `jobs` at a time, the others in a period."""

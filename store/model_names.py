@@ -7,11 +7,11 @@ import difflib
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from quadriga.quoting import MAX_MODEL_NAME, quoted
 from quadriga.store.errors import NotFoundError
 from quadriga.store.query.catalog import model_spellings
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.syntax import Compare, Filter, leaves
-from quadriga.tasks.quoting import MAX_MODEL_NAME, quoted
 
 _MAX_LISTED = 5
 

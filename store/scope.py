@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store.errors import StoreError
 from quadriga.store.truth_scope import DEFAULT_OWNER
-from quadriga.tasks.quoting import quoted
 
 MAX_TEAM = 64
 _TEAM = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_TEAM - 1}}}", re.ASCII)

@@ -8,7 +8,7 @@ from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
 from quadriga.proto.http import LEFT_EXTENSION, error_body, error_request_id, error_response
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 
 def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -14,8 +14,8 @@ import pybase64
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.quoting import quoted
 from quadriga.tasks.image_text import FLAGS, PROMPTS
-from quadriga.tasks.quoting import quoted
 
 QUESTIONS = (*PROMPTS, "question", "text", "args")
 """Names of inputs that may be questions; of several in a request, the first name here."""

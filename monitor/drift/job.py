@@ -14,10 +14,10 @@ from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
+from quadriga.quoting import quoted
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.job_runner import JobRun
 from quadriga.store.query.moments import parse_moment_us
-from quadriga.tasks.quoting import quoted
 
 BASELINE_FILE = "baseline.json"
 

@@ -32,10 +32,10 @@ from quadriga.monitor.report.schema import (
     provenance,
     sorted_by_effect,
 )
+from quadriga.quoting import quoted
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
-from quadriga.tasks.quoting import quoted
 
 BASELINE_ROWS = 10_000
 """Maximum number of rows of a baseline that are compared."""

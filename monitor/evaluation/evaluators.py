@@ -27,10 +27,10 @@ from quadriga.monitor.evaluation.state import (
     nonzero_counts,
 )
 from quadriga.monitor.report.schema import Confusion, Metric
+from quadriga.quoting import quoted
 from quadriga.store.errors import JSON_ERRORS
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
-from quadriga.tasks.quoting import quoted
 from quadriga.tasks.references import load
 
 EVALUATORS = {

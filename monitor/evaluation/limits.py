@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric, Report
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 _NAME = re.compile(
     r"([^\s\[\]=](?:[^\[\]=]*[^\s\[\]=])?)\s*(?:\[([^\]]*)\])?", re.ASCII

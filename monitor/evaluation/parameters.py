@@ -16,11 +16,11 @@ from quadriga.monitor.evaluation.metric_settings import (
 from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric
+from quadriga.quoting import quoted
 from quadriga.store.errors import QueryError
 from quadriga.store.model_names import ModelNames
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
-from quadriga.tasks.quoting import quoted
 
 MAX_RESAMPLES = 1000
 MAX_SLICE_KEYS = 20

@@ -6,9 +6,9 @@ import msgspec
 
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.monitor.report.schema import TIME_SLICES
+from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import flatten
-from quadriga.tasks.quoting import quoted
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:

@@ -22,12 +22,12 @@ from quadriga.monitor.evaluation.state import (
     encode_state,
     nonzero_counts,
 )
+from quadriga.quoting import quoted
 from quadriga.store.columns import ground_truths, other_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import REJECTED, ModelReference, StoredInference
-from quadriga.tasks.quoting import quoted
 
 SHARD_SIZE = 1000
 """Number of images that are read at once; a query names no more."""

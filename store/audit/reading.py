@@ -16,6 +16,7 @@ from typing import Annotated
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store.audit.entries import (
     MAX_LINE_BYTES,
     AuditEntry,
@@ -24,7 +25,6 @@ from quadriga.store.audit.entries import (
     timestamp,
 )
 from quadriga.store.errors import QueryError
-from quadriga.tasks.quoting import quoted
 
 MAX_LIMIT = 1000
 """Maximum lines of a page."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.changes.requests import (
@@ -24,7 +25,6 @@ from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import REVIEWS, TruthStatement
 from quadriga.store.rows import storable_text
 from quadriga.store.truth_scope import DEFAULT_OWNER
-from quadriga.tasks.quoting import quoted
 
 MAX_STATEMENTS = 10_000  # per request
 MAX_JOIN_BYTES = 2000  # of a join with its value and model in UTF-8, limited by PostgreSQL's index

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store.changes.ground_truth import (
     REFUSED,
     StoredStatement,
@@ -40,7 +41,6 @@ from quadriga.store.records import (
     timestamp_text,
 )
 from quadriga.store.truth_scope import check_fit
-from quadriga.tasks.quoting import quoted
 
 MAX_HISTORY = 100
 """Maximum number of statements in a history."""

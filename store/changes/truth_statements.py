@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from quadriga.quoting import quoted
 from quadriga.store.changes.ground_truth import (
     Subject,
     candidate_ids,
@@ -20,7 +21,6 @@ from quadriga.store.query.catalog import Catalog
 from quadriga.store.records import TruthStatement, json_text
 from quadriga.store.scope import Scope
 from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
-from quadriga.tasks.quoting import quoted
 
 MAX_MATCHED = 20_000
 """Maximum number of stored inferences that the statements of one request may match."""

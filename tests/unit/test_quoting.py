@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from quadriga.tasks.quoting import quoted
+from quadriga.quoting import quoted
 
 
 class Unread:

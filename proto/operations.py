@@ -238,15 +238,20 @@ class Dispatcher:
                 response = await asyncio.to_thread(task)
             elif operation.in_thread or b"content-encoding" in headers:
                 model = parameters.get("name") if operation.in_thread else None
-                answering = self._serving.run(
-                    task, model=model, deadline=deadline, connection=scope.get("client")
+                client = scope.get("client")
+                response = await _while_connected(
+                    self._serving.run(task, model=model, deadline=deadline, connection=client),
+                    deadline,
+                    scope,
+                    receive,
                 )
-                response = await _while_connected(answering, deadline, scope, receive)
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
             request_id = error_request_id(dict(scope["headers"]).get(b"x-request-id"))
             status, body, error_headers = error_response(error, request_id)
+            # Its frames hold the request, and what waited for the error: a cycle, in which the body would stay.
+            error.__traceback__ = None
             await send_body(send, status, body, error_headers)
             return
         if isinstance(response.body, bytes):

@@ -1,6 +1,7 @@
 """Endpoints: paths found, verbs told apart, bodies compressed, answers streamed."""
 
 import asyncio
+import gc
 import gzip
 import zlib
 
@@ -8,7 +9,7 @@ import pytest
 
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest, TooLarge
-from quadriga.proto.http import MAX_CODINGS
+from quadriga.proto.http import DISCONNECT_EXTENSION, MAX_CODINGS
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferRequest, InferResponse
 from quadriga.proto.openapi import add_operations
@@ -114,9 +115,10 @@ class Inline:
         return job()
 
 
-def ask(operation, method="POST", body=b"", headers=(), **limits):
+def ask(operation, method="POST", body=b"", headers=(), serving=None, **limits):
     """Give status, headers and body of the answer to one request."""
-    operations = Dispatcher(Inline(), [operation], limits.pop("limit_bytes", 10_000), **limits)
+    max_bytes = limits.pop("limit_bytes", 10_000)
+    operations = Dispatcher(serving or Inline(), [operation], max_bytes, **limits)
     messages = [{"type": "http.request", "body": body, "more_body": False}]
     sent = []
 
@@ -128,7 +130,8 @@ def ask(operation, method="POST", body=b"", headers=(), **limits):
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "headers": list(headers)}
+    extensions = {DISCONNECT_EXTENSION: lambda _: None}
+    scope = {"type": "http", "method": method, "headers": list(headers), "extensions": extensions}
     asyncio.run(operations.respond(operations.match("/x"), scope, receive, send, caller=ANYBODY))
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m["body"] for m in sent[1:])
 
@@ -260,6 +263,36 @@ def test_unexpected_error_is_500_without_details():
     status, _, body = ask(Operation("POST", "/x", fail, "Fail", need="key"))
     assert status == 500
     assert b"secret" not in body
+
+
+class InAFuture:
+    """Runs a job as the pool of threads does: its error stays in a future, with the frames that it came through."""
+
+    def run(self, job, **_):
+        future = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(job())
+        except InvalidRequest as error:
+            future.set_exception(error)
+        return future
+
+
+def test_a_refused_request_does_not_keep_its_body():
+    class Body(bytearray):
+        """Bytes that can be counted."""
+
+    def refuse(request):
+        held = Body(request.body)
+        raise InvalidRequest(f"expected another body, got {len(held)} bytes")
+
+    operation = Operation("POST", "/x", refuse, "Refuse", need="key")
+    gc.collect()
+    gc.disable()
+    try:
+        assert ask(operation, body=b"1234", serving=InAFuture())[0] == 400
+        assert not [held for held in gc.get_objects() if type(held) is Body]
+    finally:
+        gc.enable()
 
 
 def row(method, path, summary="A line", **more):

@@ -107,10 +107,14 @@ async def connect(app, surroundings, intake):
         *server.sockets[0].getsockname(), ssl=surroundings.client, limit=2**20
     )
     await until(lambda: transports)
-    yield Connection(reader, writer, transports[0].sizes)
-    writer.close()
-    server.close()
+    try:
+        yield Connection(reader, writer, transports[0].sizes)
+    finally:
+        writer.close()
+        server.close()
     await until(lambda: not state.connections and not state.tasks)  # all ends before its loop
+    writer.transport.abort()  # where the client reads nothing, `close` would wait for it
+    await asyncio.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ class KeyQuota:
 
     def take_bytes(self, count: int) -> None:
         """Count the bytes of a message; see `Quota`."""
-        self._take("bytes", count)
+        self._add("bytes", count, needs_room=True)
 
     def add_bytes(self, count: int) -> None:
         """Count bytes of a body; see `Quota`."""
@@ -164,7 +164,7 @@ class KeyQuota:
 
     def take_export(self, count: int) -> None:
         """Count the bytes of an export; see `Quota`."""
-        self._take("export-bytes", count)
+        self._add("export-bytes", count, needs_room=True)
 
     def check_jobs(self, unfinished: int) -> None:
         """Check whether a job may be submitted; see `Quota`."""
@@ -189,25 +189,16 @@ class KeyQuota:
     def _period(self, limit: Limit) -> int:
         return int(self._clock() // limit.period_s)
 
-    def _add(self, rate: Rate, count: int) -> None:
+    def _add(self, rate: Rate, count: int, *, needs_room: bool = False) -> None:
+        """Count an amount; with `needs_room` only if its limit has room for it."""
         row = self._numbers()
         if row is None:
             return
         with row.lock:
             limit = self.limits.get(rate)
             if limit is not None:
-                row.use(rate, self._period(limit), count)
-            row.add(rate, count)
-
-    def _take(self, rate: Rate, count: int) -> None:
-        """Count an amount for which there is room."""
-        row = self._numbers()
-        if row is None:
-            return
-        with row.lock:
-            limit = self.limits.get(rate)
-            if limit is not None:
-                self._room(row, rate, limit, count)
+                if needs_room:
+                    self._room(row, rate, limit, count)
                 row.use(rate, self._period(limit), count)
             row.add(rate, count)
 

@@ -29,13 +29,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an installed copy: what the wheel holds, without links."""
     folder = tmp_path_factory.mktemp("site")
     package = ROOT / "src" / "quadriga"
-    for name in NAMES:
-        for path in (package / name).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                target = folder / "quadriga" / path.relative_to(package)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
-    (folder / "quadriga" / "__init__.py").write_bytes((package / "__init__.py").read_bytes())
+    inside = (path for name in NAMES for path in (package / name).rglob("*"))
+    for path in (*package.glob("*.py"), *inside):
+        if path.is_file() and "__pycache__" not in path.parts:
+            target = folder / "quadriga" / path.relative_to(package)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
     return folder
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from quadriga.engine.health import ServerHealth
 from quadriga.engine.image_inference import stream_image
 from quadriga.engine.journal_capacity import ADMITTED, Admission
+from quadriga.engine.loop_runs import leave_loop, note_light
 from quadriga.engine.model import Model
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.output_decoration import (
@@ -87,8 +88,9 @@ class Pipeline:
         deadline: Deadline | None = None,
         connection: Hashable = None,
         is_begun: bool = False,
+        body_bytes: int | None = None,
     ) -> Awaitable[Result]:
-        """Run a task in the pool of threads, called on the event loop; see `quadriga.proto.messages.Serving.run`."""
+        """Run a task in the pool of threads or, if it is cheap, at once; called on the event loop; see `quadriga.proto.messages.Serving.run`."""
         names = self._repository.names()
         if model not in names:  # the search of other forms sorts all names
             model = None if model is None else find_model_name(model, names)
@@ -98,6 +100,7 @@ class Pipeline:
             deadline=deadline,
             connection=connection,
             is_begun=is_begun,
+            body_bytes=body_bytes,
         )
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
@@ -169,6 +172,10 @@ class Pipeline:
         model = self._admitted_model(request.model, request.version)
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         kind = self._kind(model, request)
+        if kind.is_light and self._stores_at_once(model):
+            note_light()
+        else:
+            leave_loop()
         with self._trace(model, kind, request) as trace:
             admission = self._admit(model, request)
             outputs, results = kind.infer()
@@ -277,7 +284,14 @@ class Pipeline:
         quota = current_caller().quota
         if quota is not None:
             quota.check_storing()
+        if recorder.capacity.is_behind():
+            leave_loop()  # it may wait for room
         return recorder.capacity.admit(model.recognition.written.store.journal_full)
+
+    def _stores_at_once(self, model: Model) -> bool:
+        """Check whether storing an inference of a model takes no longer than to append it to a file."""
+        recorder = self._recorder_of(model)
+        return recorder is None or recorder.stores_at_once(model)
 
     def _score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
         return (

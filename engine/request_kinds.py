@@ -40,6 +40,7 @@ class ImageRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
     has_output_per_image = True
+    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -73,6 +74,7 @@ class RowRequest(msgspec.Struct, frozen=True):
     max_rows: int
 
     has_output_per_image = True
+    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -106,6 +108,11 @@ class TensorRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
     has_output_per_image = False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether its work follows from its size, so that the event loop may do it where the model is cheap."""
+        return self.model.is_light
 
     @property
     def protocol(self) -> str:

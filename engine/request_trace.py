@@ -14,6 +14,7 @@ from quadriga.proto.deadline import current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     InternalError,
+    LeavesLoop,
     Overloaded,
     ProtocolError,
     translate_recursion_error,
@@ -36,7 +37,8 @@ class RequestTrace:
     """Times a request, counts it, and records it if the model fails; for use in a `with` statement.
 
     An exception of the block is counted as a failure and leaves it as an error of the protocols. A request
-    whose client left, as a stream that is closed before its end, is neither counted nor recorded.
+    whose client left, as a stream that is closed before its end, or which a thread answers anew, is neither counted nor
+    recorded.
 
     Args:
         model: The model that answers.
@@ -78,7 +80,7 @@ class RequestTrace:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
         self.stop()
-        if not isinstance(error, Exception) or isinstance(error, ClientLeft):
+        if not isinstance(error, Exception) or isinstance(error, ClientLeft | LeavesLoop):
             return
         self._model.counters.count_failure(self._queue_ns, self._events)
         self._record_failure(error)

@@ -86,6 +86,10 @@ class Deadline:
             if callback is not None:
                 callback()
 
+    def resume(self) -> None:
+        """Go on with the work for a request that was stopped: something else does it anew."""
+        self.error = self._interrupt = None
+
     def check(self) -> None:
         """Raise the error with which the request was stopped, or `DeadlineExceeded` if its time is over."""
         if self.error is None and time.monotonic() >= self.expires_s:

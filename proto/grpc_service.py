@@ -144,7 +144,11 @@ class GrpcService:
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
         return self._serving.run(
-            task, model=read_model_name(body), deadline=deadline, connection=context.peer()
+            task,
+            model=read_model_name(body),
+            deadline=deadline,
+            connection=context.peer(),
+            body_bytes=len(body),
         )
 
     def _answer(self, method: Any, body: bytes, caller: Caller) -> tuple[bytes, _Trailer]:

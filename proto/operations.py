@@ -237,14 +237,14 @@ class Dispatcher:
             if operation.own_thread:
                 response = await asyncio.to_thread(task)
             elif operation.in_thread or b"content-encoding" in headers:
-                model = parameters.get("name") if operation.in_thread else None
-                client = scope.get("client")
-                response = await _while_connected(
-                    self._serving.run(task, model=model, deadline=deadline, connection=client),
-                    deadline,
-                    scope,
-                    receive,
+                answering = self._serving.run(
+                    task,
+                    model=parameters.get("name") if operation.in_thread else None,
+                    deadline=deadline,
+                    connection=scope.get("client"),
+                    body_bytes=None if b"content-encoding" in headers else len(body),
                 )
+                response = await _while_connected(answering, deadline, scope, receive)
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response

@@ -15,12 +15,11 @@ from functools import partial
 import pytest
 
 from quadriga.engine import request_queue
-from quadriga.engine.model_lane import ModelLane, Ticket
+from quadriga.engine.model_lane import ModelLane, Ticket, merge_queue_statistics
 from quadriga.engine.request_queue import (
     LONG_RUN_NICE,
     SPARE_THREADS,
     RequestQueue,
-    merge_queue_statistics,
 )
 from quadriga.engine.thread_place import without_place
 from quadriga.proto.deadline import Deadline, check_deadline, current_deadline

@@ -21,11 +21,18 @@ leaves it. A thread for a request costs 0.18 ms, of which two changes of the thr
 
 SAMPLES = 15
 
-LONG_S = 0.05
-"""Time of one request after which its model leaves the loop."""
+SLOW_S = 0.02
+"""Mean time above which a model leaves the loop, though it uses little of it, as where the disk does not keep up; one
+request that waited for the processor does not count for much."""
 
 MAX_RUN_S = 0.05
-"""Time after which a request itself leaves the loop, between two operators of its graph."""
+"""Time after which a request itself leaves the loop, between two operators of its graph, once it is seen to compute."""
+
+MIN_WATCH_S = 0.005
+"""Processor time that a request takes between two looks, if it computes and does not wait for the processor."""
+
+MAX_COUNTED_S = 0.003
+"""Time of one request that counts for the mean: one search for garbage, or a wait for the processor, says little."""
 
 MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 300.0
 """Time for which a model that left the loop stays away from it: twice as long each time, unless it had stayed for long."""
@@ -37,31 +44,48 @@ MEAN_WEIGHT = 0.1
 class LoopCost:
     """What the requests to one model cost, and whether the loop answers them; used with the lock of the queue held."""
 
-    __slots__ = ("_back_s", "_mean_s", "_pause_s", "_samples_s", "_since_s", "is_cheap")
+    __slots__ = (
+        "_back_s",
+        "_mean_elapsed_s",
+        "_mean_s",
+        "_pause_s",
+        "_samples_s",
+        "_since_s",
+        "is_cheap",
+    )
 
     def __init__(self) -> None:
         self.is_cheap = False
         """Whether the loop answers what may be answered there."""
         self._samples_s: list[float] = []
-        self._mean_s = 0.0
+        self._mean_s = self._mean_elapsed_s = 0.0
         self._pause_s = MIN_PAUSE_S
         self._back_s = self._since_s = 0.0
 
-    def note_thread(self, cpu_s: float, *, is_light: bool) -> None:
-        """Note a request that a thread answered; `is_light` says whether it is one that the loop may answer."""
+    def wants_sample(self) -> bool:
+        """Check whether the processor time of a request in a thread is to be taken, which takes 1 us."""
+        return not self.is_cheap and time.monotonic() >= self._back_s
+
+    def note_thread(self, cpu_s: float) -> None:
+        """Note a request that a thread answered."""
         samples_s = self._samples_s
-        samples_s.append(cpu_s if is_light else DEAR_S)
+        samples_s.append(cpu_s)
         if len(samples_s) < SAMPLES:
             return
         now_s = time.monotonic()
-        if now_s >= self._back_s and statistics.median(samples_s) < CHEAP_S:
-            self.is_cheap, self._mean_s, self._since_s = True, CHEAP_S, now_s
+        if statistics.median(samples_s) < CHEAP_S:
+            self.is_cheap, self._since_s = True, now_s
+            self._mean_s = self._mean_elapsed_s = CHEAP_S
+        else:
+            self._back_s = now_s + MIN_PAUSE_S
         samples_s.clear()
 
-    def note_loop(self, cpu_s: float, elapsed_s: float) -> None:
-        """Note a request that the loop answered: its processor time, and its time, in which others may have run."""
-        self._mean_s += MEAN_WEIGHT * (cpu_s - self._mean_s)
-        if self._mean_s > DEAR_S or elapsed_s > LONG_S:
+    def note_loop(self, elapsed_s: float) -> None:
+        """Note a request that the loop answered."""
+        self._mean_elapsed_s += MEAN_WEIGHT * (elapsed_s - self._mean_elapsed_s)
+        elapsed_s = min(elapsed_s, MAX_COUNTED_S)
+        self._mean_s += MEAN_WEIGHT * (elapsed_s - self._mean_s)
+        if self._mean_s > DEAR_S or self._mean_elapsed_s > SLOW_S:
             self.leave()
 
     def leave(self) -> None:
@@ -78,26 +102,34 @@ class LoopCost:
 class LoopRun:
     """One request that the loop answers now."""
 
-    __slots__ = ("_late_s", "deadline", "may_leave")
+    __slots__ = ("_first_cpu_s", "_late_s", "_thread", "begun_s", "deadline", "may_leave")
 
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = deadline
+        self.begun_s = time.monotonic()
         self.may_leave = True
         """Whether it can still be answered by a thread: nothing of it is stored."""
-        self._late_s = time.monotonic() + MAX_RUN_S
+        self._thread = threading.get_ident()
+        self._first_cpu_s = -1.0
+        self._late_s = self.begun_s + MAX_RUN_S
 
     @property
     def ends_s(self) -> float:
-        """Moment of `time.monotonic` at which it is to be stopped."""
+        """Moment of `time.monotonic` at which it is to be stopped, or looked at."""
         expires_s = self.deadline.expires_s
         return min(expires_s, self._late_s) if self.may_leave else expires_s
 
     def stop(self, now_s: float) -> None:
-        """Stop it if its time is over; in any thread."""
+        """Stop it if its time is over, or if it is late and has the processor; in any thread."""
         if now_s >= self.deadline.expires_s:
             self.deadline.stop(self.deadline.exceeded())
         elif self.may_leave and now_s >= self._late_s:
-            self.deadline.stop(LeavesLoop("the request takes long"))
+            cpu_s = time.clock_gettime(time.pthread_getcpuclockid(self._thread))
+            if self._first_cpu_s < 0:
+                self._first_cpu_s = cpu_s
+            elif cpu_s - self._first_cpu_s >= MIN_WATCH_S:
+                self.deadline.stop(LeavesLoop("the request takes long"))
+            self._late_s = now_s + 2 * MIN_WATCH_S
 
 
 class _Current(threading.local):

@@ -26,7 +26,7 @@ from quadriga.engine.output_decoration import (
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.request_kinds import ImageRequest, RequestKind, request_kind
-from quadriga.engine.request_queue import RequestQueue
+from quadriga.engine.request_queue import NOT_RUN, RequestQueue
 from quadriga.engine.request_trace import RequestTrace, to_protocol_error
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
@@ -91,17 +91,33 @@ class Pipeline:
         body_bytes: int | None = None,
     ) -> Awaitable[Result]:
         """Run a task in the pool of threads or, if it is cheap, at once; called on the event loop; see `quadriga.proto.messages.Serving.run`."""
-        names = self._repository.names()
-        if model not in names:  # the search of other forms sorts all names
-            model = None if model is None else find_model_name(model, names)
         return self._queue.run(
             task,
-            model=model or "",
+            model="" if model is None else self._folder_name(model),
             deadline=deadline,
             connection=connection,
             is_begun=is_begun,
             body_bytes=body_bytes,
         )
+
+    def run_at_once(
+        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
+    ) -> Result | None:
+        """Run a task on the event loop if it is cheap; see `quadriga.proto.messages.Serving.run_at_once`."""
+        result: Result = self._queue.run_on_loop(
+            task, model=self._folder_name(model), deadline=deadline, body_bytes=body_bytes
+        )
+        return None if result is NOT_RUN else result
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Refuse a request that would wait too long; see `quadriga.proto.messages.Serving.refuse_early`."""
+        self._queue.refuse_early(self._folder_name(model), deadline, connection)
+
+    def _folder_name(self, model: str) -> str:
+        """Return the name of a model as its folder has it; empty for an unknown one."""
+        if self._repository.is_folder(model):  # the search of other forms sorts all names
+            return model
+        return find_model_name(model, self._repository.names()) or ""
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready; this and what follows as `quadriga.proto.messages.Serving` has it."""

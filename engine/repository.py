@@ -388,6 +388,10 @@ class ModelRepository:
         """Return the description of a model; raises as `get` does."""
         return self.get(name, version).info(list(self._versions(name)))
 
+    def is_folder(self, name: str) -> bool:
+        """Check whether a model has this name, in this form."""
+        return name in self._entries
+
     def names(self) -> list[str]:
         """Return the names of all models, whatever their state."""
         return list(self._entries)

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from quadriga.engine.loop_runs import MAX_BODY_BYTES, LoopRun, begin_loop_run, take_light
-from quadriga.engine.model_lane import ModelLane, Ticket
+from quadriga.engine.loop_runs import DEAR_S, MAX_BODY_BYTES, LoopRun, begin_loop_run, take_light
+from quadriga.engine.model_lane import ModelLane, Ticket, WaitedTime
 from quadriga.engine.thread_place import set_current_place
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (
@@ -65,17 +65,6 @@ DEADLINE, CLIENT_LEFT = "deadline", "client_left"
 _log = logging.getLogger("quadriga.requests")
 
 
-class _Waited(threading.local):
-    """Nanoseconds that this thread's task waited in the queue."""
-
-    ns = 0
-
-    def take(self) -> int:
-        """Return the time, and forget it: a task that makes two requests waited once."""
-        waited_ns, self.ns = self.ns, 0
-        return waited_ns
-
-
 class RequestQueue:
     """Runs tasks in threads, in the order above; `run` is called on an event loop, the rest in any thread.
 
@@ -89,7 +78,7 @@ class RequestQueue:
         self._threads_limit = threads
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self.waited = _Waited()
+        self.waited = WaitedTime()
         """How long the request of a thread waited."""
         self._lock = threading.Lock()
         """Lock of everything below."""
@@ -176,17 +165,15 @@ class RequestQueue:
     def run_on_loop(
         self, task: Callable[[], Any], *, model: str, deadline: Deadline, body_bytes: int
     ) -> Any:
-        """Run a task at once, if its model is cheap and nothing waits for it; return its result, or `NOT_RUN`.
+        """Run a task at once, if its model is cheap; return its result, or `NOT_RUN`.
+
+        Requests that threads have or will have may end after it: they were there before the model was known to be cheap.
 
         Raises:
             Exception: What the task raised.
         """
         lane = self._lanes.get(model)
-        if lane is None or not lane.cost.is_cheap or body_bytes > MAX_BODY_BYTES:
-            return NOT_RUN
-        if (
-            lane.waiting or lane.running or self._is_closed
-        ):  # for Python they would wait for each other
+        if lane is None or not lane.cost.is_cheap or body_bytes > MAX_BODY_BYTES or self._is_closed:
             return NOT_RUN
         deadline.check()
         run = self._loop_run = LoopRun(deadline)
@@ -196,7 +183,6 @@ class RequestQueue:
         is_left = False
         set_current_deadline(deadline)
         begin_loop_run(run)
-        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         try:
             return task()
         except LeavesLoop:
@@ -205,16 +191,29 @@ class RequestQueue:
         finally:
             begin_loop_run(None)
             set_current_deadline(None)
-            now_s, cpu_s = time.monotonic(), time.thread_time() - begun_cpu_s
+            now_s = time.monotonic()
             with self._lock:
                 self._loop_run = None
                 if is_left:
                     lane.cost.leave()
                 else:
-                    lane.note(now_s, now_s - begun_s)
-                    lane.cost.note_loop(cpu_s, now_s - begun_s)
+                    lane.note(now_s, now_s - run.begun_s)
+                    lane.cost.note_loop(now_s - run.begun_s)
             if is_left:
                 deadline.resume()
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Raise `WaitTooLong` if `run` would do so for a request to a known model, and count it."""
+        lane = self._lanes.get(model)
+        if not model or lane is None or not lane.waiting:
+            return
+        with self._lock:
+            if self._may_begin(lane):
+                return
+            self._check_wait(lane, connection, deadline)
+            if lane.waiting >= self._max_waiting and lane.newest_of_longest(connection) is None:
+                self._count(lane, QUEUE_FULL, lane.refused)
+                raise self._too_many(lane)
 
     def watch(self, deadline: Deadline) -> None:
         """Take note that the deadline of a running request was shortened."""
@@ -276,6 +275,18 @@ class RequestQueue:
         Raises:
             WaitTooLong: It may not.
         """
+        self._check_wait(lane, connection, deadline)
+        if lane.waiting < self._max_waiting:
+            return None
+        ticket = lane.newest_of_longest(connection)
+        self._count(lane, QUEUE_FULL, lane.refused)
+        if ticket is None:
+            raise self._too_many(lane)
+        self._remove_waiting(ticket)
+        return ticket
+
+    def _check_wait(self, lane: ModelLane, connection: Hashable, deadline: Deadline) -> None:
+        """Raise `WaitTooLong` if a further request of a lane would wait for longer than it may."""
         now_s = time.monotonic()
         wait_s = lane.expected_wait_s(connection, now_s)
         if wait_s > min(self._max_wait_s, deadline.expires_s - now_s):
@@ -287,14 +298,6 @@ class RequestQueue:
                 f"expected a thread in time, got a queue of about {wait_s:.3g} s, and {limit}: try again later",
                 _retry_after_s(wait_s),
             )
-        if lane.waiting < self._max_waiting:
-            return None
-        ticket = lane.newest_of_longest(connection)
-        self._count(lane, QUEUE_FULL, lane.refused)
-        if ticket is None:
-            raise self._too_many(lane)
-        self._remove_waiting(ticket)
-        return ticket
 
     def _too_many(self, lane: ModelLane) -> WaitTooLong:
         wait_s = lane.expected_wait_s(None, time.monotonic())
@@ -349,7 +352,8 @@ class RequestQueue:
         ticket.thread_id = threading.get_native_id()
         self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
         result, error = None, None
-        begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
+        begun_s = time.monotonic()
+        begun_cpu_s = time.thread_time() if ticket.lane.cost.wants_sample() else None
         set_current_deadline(ticket.deadline)
         set_current_place(partial(self._park, ticket))
         try:
@@ -360,11 +364,13 @@ class RequestQueue:
             error = raised
         set_current_deadline(None)
         set_current_place(None)
-        now_s, cpu_s = time.monotonic(), time.thread_time() - begun_cpu_s
-        is_light = take_light() and error is None
+        now_s, cost_s = time.monotonic(), DEAR_S
+        if take_light() and error is None and begun_cpu_s is not None:
+            cost_s = time.thread_time() - begun_cpu_s
         with self._lock:
             self._tickets.pop(ticket, None)
-            ticket.lane.cost.note_thread(cpu_s, is_light=is_light)
+            if begun_cpu_s is not None:
+                ticket.lane.cost.note_thread(cost_s)
             self._busy -= 1
             self._running -= ticket.holds_place
             ticket.lane.end(now_s, now_s - begun_s)

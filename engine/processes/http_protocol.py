@@ -11,22 +11,26 @@ read behind them; a client has to read its answers.
 """
 
 import asyncio
+import contextvars
 import re
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from quadriga.engine.processes.answers import closes, encode_head
+from quadriga.engine.processes.framing import FramingError, check_headers
 from quadriga.engine.processes.idle_connections import IdleConnections
 from quadriga.proto.http import (
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
+    WholeAnswer,
     error_body,
 )
 from quadriga.proto.intake import Intake
@@ -41,12 +45,10 @@ MAX_AHEAD = 64
 FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
 
-_HOST = re.compile(
-    rb"(?:\[[0-9A-Fa-fvV.:]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?", re.ASCII
-)
-"""Source: RFC 3986, section 3.2.2: an address in brackets, or a name, which may be empty; and a port."""
-
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+AnswerAtOnce = Callable[[Any, bytes | None], WholeAnswer | None]
+"""Answers a request by its scope and its body, or None while it is not all there; None if it takes longer."""
+
 _HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 _ACKED_AT = 120
@@ -101,29 +103,6 @@ def _arrived_bytes(transport: asyncio.Transport) -> int:
     return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
 
 
-class FramingError(ValueError):
-    """Headers that two servers might read differently."""
-
-
-def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> None:
-    """Check that the headers of a request name its host, and frame its body, in one way.
-
-    Health checkers that speak HTTP/1.0 send no Host.
-
-    Source: RFC 9112, sections 3.2 and 6.1.
-
-    Raises:
-        FramingError: They do not.
-    """
-    hosts = [value for name, value in headers if name == b"host"]
-    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
-        raise FramingError(f"expected one header Host, got {len(hosts)}")
-    if hosts and not _HOST.fullmatch(hosts[0]):
-        raise FramingError(f"expected Host to be a name or an address, got {hosts[0]!r:.80}")
-    if http_version != "1.1" and any(name == b"transfer-encoding" for name, _ in headers):
-        raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
-
-
 class RequestsAheadError(ValueError):
     """More requests than may wait for the answers before theirs."""
 
@@ -149,6 +128,10 @@ class HttpProtocol(HttpToolsProtocol):
     """Bytes since the last ones that belong to the body."""
     _framing_problem = ""
     _on_disconnect: Callable[[], object] | None = None
+    answer_at_once: ClassVar[Any] = None
+    """An `AnswerAtOnce`; None if each request has a task."""
+    _to_begin: RequestResponseCycle | None = None
+    """Request whose headers are in what is being read: it gets a task afterwards, unless it is answered at once."""
     _reading_check: asyncio.TimerHandle | None = None
     """When the client must have read enough; None while nothing of it is awaited."""
 
@@ -255,6 +238,8 @@ class HttpProtocol(HttpToolsProtocol):
             if data.find(b"h2c", 0, end) >= 0:
                 data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
         super().data_received(data)
+        if self._to_begin is not None:
+            self._begin(self._to_begin)
         if self._body_open:
             self._check_framing()
         elif not self._in_request():  # most headers come whole, and need no timer
@@ -288,6 +273,43 @@ class HttpProtocol(HttpToolsProtocol):
             BODY_EXTENSION: partial(self._take_body, self.cycle),
         }
         self.cycle.scope["extensions"] = extensions
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start the task of a request, but of one that has just been read once it is known that it needs one."""
+        if (
+            self.answer_at_once is not None
+            and cycle is self.cycle
+            and cycle.more_body
+            and cycle.scope["method"] == "POST"
+        ):
+            self._to_begin = cycle
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _begin(self, cycle: RequestResponseCycle) -> None:
+        """Answer a request at once, or start its task."""
+        self._to_begin = None
+        may_be_at_once = not (
+            cycle.disconnected or cycle.response_complete or self.flow.write_paused
+        )
+        if not (may_be_at_once and self._answer_at_once(cycle)):
+            super()._start_asgi_task(cycle, self.app)
+
+    def _answer_at_once(self, cycle: RequestResponseCycle) -> bool:
+        """Answer a request without a task, if that is cheap; its body may still be arriving if it is refused."""
+        body = None if cycle.more_body else bytes(cycle.body)
+        context = contextvars.copy_context()  # as a task has
+        answer: WholeAnswer | None = context.run(self.answer_at_once, cycle.scope, body)
+        if answer is None:
+            return False
+        cycle.keep_alive = cycle.keep_alive and not closes(answer.headers)
+        head = encode_head(answer.status, answer.headers, keep_alive=cycle.keep_alive)
+        self.write_soon(head + answer.body)
+        cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        self.on_response_complete()
+        return True
 
     def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
         """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
@@ -444,13 +466,17 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def with_limits(
-    header_timeout_s: float, max_connections: int, intake: Intake
+    header_timeout_s: float,
+    max_connections: int,
+    intake: Intake,
+    answer_at_once: AnswerAtOnce | None = None,
 ) -> type[HttpProtocol]:
-    """Return the protocol class with a time limit for headers, and a maximum number of connections."""
+    """Return the protocol class with a time limit for headers, a maximum of connections, and what needs no task."""
     attributes: dict[str, Any] = {
         "header_timeout_s": header_timeout_s,
         "max_connections": max_connections,
         "intake": intake,
         "idle": IdleConnections(intake),
+        "answer_at_once": None if answer_at_once is None else staticmethod(answer_at_once),
     }
     return type("HttpProtocol", (HttpProtocol,), attributes)

@@ -23,7 +23,7 @@ from quadriga.engine.output_decoration import (
     select_outputs,
     truncation_headers,
 )
-from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StoreResult
+from quadriga.engine.recording import ImageResult, Recorder, StoreResult
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.request_kinds import ImageRequest, RequestKind, request_kind
 from quadriga.engine.request_queue import NOT_RUN, RequestQueue
@@ -169,9 +169,12 @@ class Pipeline:
 
     def _check_known_model(self, name: str) -> None:
         """Raise as `_check_model`, and `NotFound`, which names no other models, if the caller's key is for none such."""
+        caller = current_caller()
+        if not caller.models:
+            return
         self._check_model(name)
-        caller, names = current_caller(), self._repository.names()
-        if caller.models and find_model_name(name, names) is None:
+        names = self._repository.names()
+        if find_model_name(name, names) is None:
             raise NotFound(unknown_model_text(name, [*filter(caller.may_use, names)]))
 
     def _admitted_model(self, name: str, version: str | None) -> Model:
@@ -198,7 +201,7 @@ class Pipeline:
             trace.stop()
             results = self._score(model, results)
             check_deadline()  # what nobody waits for is not stored
-            stored = self._record(trace.summary(), results, admission)
+            stored = self._record(trace, results, admission)
             trace.count_success(kind.count(results))
         decorated = decorate_outputs(
             outputs,
@@ -244,7 +247,7 @@ class Pipeline:
                 if result is not None:  # the last piece, after which a client may not ask again
                     results = self._score(model, [result])
                     check_deadline()
-                    stored = self._record(trace.summary(), results, admission)
+                    stored = self._record(trace, results, admission)
                     trace.count_success(1)
                 ids = [inference_id for inference_id in stored.ids if inference_id]
                 yield InferChunk(
@@ -317,12 +320,11 @@ class Pipeline:
         )
 
     def _record(
-        self, summary: RequestSummary, results: list[ImageResult], admission: Admission
+        self, trace: RequestTrace, results: list[ImageResult], admission: Admission
     ) -> StoreResult:
-        recorder = self._recorder_of(summary.model)
-        if recorder is None:
+        if trace.recorder is None:
             return _NOT_STORED
-        return recorder.record(summary, results, shed=admission.shed)
+        return trace.recorder.record(trace.summary(), results, shed=admission.shed)
 
     def close(self) -> None:
         """Stop what still runs, then close the journal."""

@@ -178,8 +178,9 @@ def request_kind(
 
 def _is_raw(request: InferRequest) -> bool:
     """Check whether a request asks for the outputs of the graph."""
-    parameters = [request.parameters, *(tensor.parameters for tensor in request.inputs)]
-    return "raw" in [mapping.get("content_type") for mapping in parameters]
+    if request.parameters.get("content_type") == "raw":
+        return True
+    return any(tensor.parameters.get("content_type") == "raw" for tensor in request.inputs)
 
 
 def _has_bytes(request: InferRequest) -> bool:

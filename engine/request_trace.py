@@ -65,7 +65,7 @@ class RequestTrace:
         self._request_id = request.id
         self._protocol = protocol
         self._queue_ns = queue_ns
-        self._recorder = recorder
+        self.recorder = recorder
         self._failed_results = failed_results
         self._team = team
         self._events: list[Event] = []
@@ -150,12 +150,12 @@ class RequestTrace:
         """Record a request that the model failed to answer; a client's mistakes are not recorded."""
         fault = to_protocol_error(self._model.name, error)
         is_known = isinstance(fault, ProtocolError)
-        if self._recorder is None or (is_known and not isinstance(fault, InternalError)):
+        if self.recorder is None or (is_known and not isinstance(fault, InternalError)):
             return
         text = without_folders(str(fault) if is_known else f"{type(fault).__name__}: {fault}")
         text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
         with suppress(ProtocolError, JournalError):
-            self._recorder.record(self.summary(text), self._failed_results())
+            self.recorder.record(self.summary(text), self._failed_results())
 
 
 def to_protocol_error(model_name: str, error: Exception) -> Exception:

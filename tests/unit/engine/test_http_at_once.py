@@ -4,6 +4,7 @@ Each case runs over a real connection.
 """
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,12 +12,14 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
+from quadriga.engine.processes import http_protocol
 from quadriga.engine.processes.answers import encode_head
 from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.proto.http import BODY_EXTENSION, read_body, send_body, whole_answer
 from quadriga.proto.intake import Intake
 
 TIMEOUT_S = 30
+KEEP_ALIVE_S = 1
 PLAIN = "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
 
 
@@ -46,7 +49,9 @@ async def in_a_task(scope, receive, send):
 
 @asynccontextmanager
 async def connection_to(application):
-    config = uvicorn.Config(application, lifespan="off", log_config=None)
+    config = uvicorn.Config(
+        application, lifespan="off", log_config=None, timeout_keep_alive=KEEP_ALIVE_S
+    )
     config.load()
     protocol, state = with_limits(5, 10, Intake(), at_once), ServerState()
     server = await asyncio.get_running_loop().create_server(
@@ -170,3 +175,35 @@ def test_the_connection_ends_with_an_answer_that_says_so(text):
 def test_a_header_is_one_line(value):
     with pytest.raises(ValueError, match="in one line"):
         encode_head(200, [(b"x-request-id", value)], keep_alive=True)
+
+
+@pytest.mark.parametrize("path", ["/once", "/other"])
+def test_a_connection_without_requests_is_closed_after_a_while(path, monkeypatch):
+    monkeypatch.setattr(http_protocol, "MIN_LOOK_S", 0.01)
+
+    async def case(reader, writer):
+        begun_s = time.monotonic()
+        while time.monotonic() - begun_s < 3 * KEEP_ALIVE_S:  # requests keep it open
+            writer.write(request(path, b"x"))
+            await read_answer(reader)
+            await asyncio.sleep(KEEP_ALIVE_S / 20)
+        answered_s = time.monotonic()
+        assert await reader.read() == b""
+        return time.monotonic() - answered_s
+
+    assert KEEP_ALIVE_S * 0.9 < run(case) < TIMEOUT_S / 2
+
+
+def test_a_connection_whose_next_headers_have_begun_is_not_closed_as_idle(monkeypatch):
+    monkeypatch.setattr(http_protocol, "MIN_LOOK_S", 0.01)
+
+    async def case(reader, writer):
+        writer.write(request("/once", b"x"))
+        await read_answer(reader)
+        text = request("/once", b"y")
+        writer.write(text[:20])
+        await asyncio.sleep(2 * KEEP_ALIVE_S)
+        writer.write(text[20:])
+        return await read_answer(reader)
+
+    assert run(case) == (200, b"at once y")

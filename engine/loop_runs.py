@@ -15,7 +15,7 @@ from quadriga.proto.errors import LeavesLoop
 MAX_BODY_BYTES = 64 * 1024
 """Largest body of a request that the loop answers."""
 
-CHEAP_S, DEAR_S = 0.0004, 0.001
+CHEAP_S, DEAR_S = 0.0006, 0.0012
 """Processor time below which the median of `SAMPLES` requests brings a model to the loop, and mean time above which it
 leaves it. A thread for a request costs 0.18 ms, of which two changes of the thread that runs Python are the most."""
 

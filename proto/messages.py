@@ -1,6 +1,6 @@
 """Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
-import os
+import random
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ MAX_NAME_BYTES = 2048
 """Maximum length of the same names in UTF-8: PostgreSQL indexes at most 2,704 bytes."""
 
 
+_random = random.Random()  # noqa: S311 - ids are no secrets, and a call of the system takes longer
 _VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
 
@@ -59,8 +60,8 @@ def first_request_id(*ids: str | None) -> str:
 
 
 def new_request_id() -> str:
-    """Return a random id in the form of a UUID (RFC 9562, version 4), in a tenth of the time that `uuid.uuid4` takes."""
-    digits = os.urandom(16).hex()
+    """Return a random id in the form of a UUID (RFC 9562, version 4), in a third of the time that `uuid.uuid4` takes."""
+    digits = f"{_random.getrandbits(128):032x}"
     variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 

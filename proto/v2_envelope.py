@@ -8,6 +8,7 @@ Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor dat
 
 import json
 import math
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -237,7 +238,8 @@ def _decode_floats(text: bytes) -> FloatBody | None:
             continue
         if tensor.datatype not in FLOAT_DATATYPES:
             return None
-        array = np.fromiter(tensor.data, np.float64, len(tensor.data))
+        packed = struct.pack(f"{len(tensor.data)}d", *tensor.data)  # numpy itself takes twice the time
+        array = np.frombuffer(packed, np.float64)
         if array.size and not np.abs(array).max() < EXACT_INTEGERS:
             return None
         tensor.data = array  # type: ignore[assignment]  # as `_tensor` takes it

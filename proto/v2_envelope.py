@@ -238,7 +238,9 @@ def _decode_floats(text: bytes) -> FloatBody | None:
             continue
         if tensor.datatype not in FLOAT_DATATYPES:
             return None
-        packed = struct.pack(f"{len(tensor.data)}d", *tensor.data)  # numpy itself takes twice the time
+        packed = struct.pack(
+            f"{len(tensor.data)}d", *tensor.data
+        )  # numpy itself takes twice the time
         array = np.frombuffer(packed, np.float64)
         if array.size and not np.abs(array).max() < EXACT_INTEGERS:
             return None

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from quadriga.engine.processes.answers import encode_head
@@ -97,6 +98,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = OrderedFlow(transport, self.pipeline)
         self._unsent: list[bytes] = []
+        self._pieces: list[bytes] = []
+        """Parts of the body of the request that is to begin."""
         if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
@@ -279,12 +282,19 @@ class HttpProtocol(HttpToolsProtocol):
         may_be_at_once = not (
             cycle.disconnected or cycle.response_complete or self.flow.write_paused
         )
-        if not (may_be_at_once and self._answer_at_once(cycle)):
-            self._start_asgi_task(cycle, self.app)
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        if may_be_at_once and self._answer_at_once(cycle, None if cycle.more_body else body):
+            return
+        self._start_asgi_task(cycle, self.app)
+        if body:
+            cycle.body += body
+            cycle.message_event.set()
+        if len(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
 
-    def _answer_at_once(self, cycle: RequestResponseCycle) -> bool:
+    def _answer_at_once(self, cycle: RequestResponseCycle, body: bytes | None) -> bool:
         """Answer a request without a task, if that is cheap; its body may still be arriving if it is refused."""
-        body = None if cycle.more_body else bytes(cycle.body)
         context = contextvars.copy_context()  # as a task has
         answer: WholeAnswer | None = context.run(self.answer_at_once, cycle.scope, body)
         if answer is None:
@@ -316,7 +326,10 @@ class HttpProtocol(HttpToolsProtocol):
         """Take a part of the body."""
         self._body_bytes += len(body)
         self._quiet_bytes = 0
-        super().on_body(body)
+        if self.cycle is self._to_begin:
+            self._pieces.append(body)
+        else:
+            super().on_body(body)
 
     def on_response_complete(self) -> None:
         """End the response; the rest of the body has some time to arrive, and is discarded."""

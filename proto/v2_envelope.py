@@ -18,6 +18,7 @@ import numpy.typing as npt
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -111,6 +112,7 @@ def parse_infer(
         json_bytes: Length of the JSON; None for the whole body.
     """
     text = body if json_bytes is None else body[:json_bytes]
+    check_amount(text)
     decoded = _decode_floats(text) or _decode(text)
     if not decoded.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")

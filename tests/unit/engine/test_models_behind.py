@@ -1,0 +1,532 @@
+"""Models behind models: whose answer belongs to which detection, what is stored of it, and when there is none.
+
+The detector answers the same boxes for every image; the model behind it reads a number from the first pixel of its crop.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from onnx import helper
+
+from quadriga.engine.crop_run import CropRun
+from quadriga.engine.pipeline import Pipeline
+from quadriga.engine.recording import Recorder
+from quadriga.engine.repository import ModelRepository
+from quadriga.proto.access import ANYBODY, Caller, set_current_caller
+from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.proto.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    InternalError,
+    InvalidRequest,
+    ModelNotReady,
+    NotFound,
+    Overloaded,
+)
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import InferenceRecord, JournaledChange, is_change
+from quadriga.tasks.image import decode
+from tests.band_images import png
+from tests.onnx_models import COLOURS_TOML, classifier, detector, doubling, marking, save, value
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.harness import journal_payloads, load_pipeline, small_settings
+
+SIDE = 32
+BOXES = ((0, 0), (8, 0), (16, 8), (24, 24))
+"""Left and top of the boxes of 8 x 8 pixels that the detector answers, by descending score."""
+
+LABELS = ("car", "van", "car", "bus")
+MAX_NUMBER = 400
+
+DETECTOR_TOML = """task = "detection"
+labels = ["car", "van", "bus"]
+[input]
+resize = "stretch"
+[output]
+decoder = "ultralytics"
+[then]
+"""
+
+
+def head() -> np.ndarray:
+    """Return the head of Ultralytics for `BOXES` of `LABELS`."""
+    rows = np.zeros((7, len(BOXES)), np.float32)
+    for column, ((left, top), label) in enumerate(zip(BOXES, LABELS, strict=True)):
+        rows[:4, column] = left + 4, top + 4, 8, 8
+        rows[4 + ("car", "van", "bus").index(label), column] = 0.9 - column / 10
+    return rows
+
+
+def scene(*numbers: int) -> bytes:
+    """Make an image that has a number in the first pixel of each box."""
+    pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
+    for (left, top), number in zip(BOXES, numbers, strict=False):
+        pixels[top, left] = (number % 256, number // 256, 0)
+    return png(pixels)
+
+
+def failing(folder: Path) -> None:
+    """Write a classifier that fails on crops with a white first pixel: it looks up a row that is not there."""
+    save(
+        folder / "model.onnx",
+        [
+            helper.make_node("ReduceMax", ["image"], ["most"], axes=[1, 2, 3], keepdims=0),
+            helper.make_node("Floor", ["most"], ["whole"]),
+            helper.make_node("Cast", ["whole"], ["row"], to=7),
+            helper.make_node("Gather", ["rows", "row"], ["logits"]),
+        ],
+        [value("image", ["batch", 3, 8, 8])],
+        outputs=[value("logits", ["batch", 3])],
+        initializers={"rows": np.eye(1, 3, dtype=np.float32)},
+    )
+    (folder / "model.toml").write_text(COLOURS_TOML)
+
+
+class Chain:
+    """A detector with models behind it, their pipeline, and the content of its data folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.models = root / "models"
+        self.directory = root / "data" / "journal"
+        self.blobs = FileBlobs(root / "data" / "blobs")
+        self.opened: list[Pipeline] = []
+        self.repository: ModelRepository | None = None
+        self.detector("cars", 'model = "marks"')
+        marking(self.models / "marks", MAX_NUMBER, "")
+
+    def detector(self, name: str, then: str) -> None:
+        detector(self.models / name / "model.onnx", head(), SIDE)
+        (self.models / name / "model.toml").write_text(DETECTOR_TOML + then)
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        settings = small_settings(**{"max_pixels": 10_000} | options)
+        recorder = Recorder(
+            IdSource(0),
+            Journal(self.directory, 0),
+            self.blobs,
+            settings=settings,
+            engine_version="1",
+        )
+        pipeline = load_pipeline(self.models, recorder, settings)
+        self.opened.append(pipeline)
+        return pipeline
+
+    def image(self, record: InferenceRecord) -> bytes:
+        assert record.input.hash is not None
+        data = self.blobs.get(record.input.hash)
+        assert data is not None
+        return data
+
+    def records(self) -> list[InferenceRecord]:
+        return [
+            msgspec.json.decode(payload, type=InferenceRecord)
+            for payload in journal_payloads(self.directory)
+            if not is_change(payload)
+        ]
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Chain]:
+    chain = Chain(tmp_path)
+    yield chain
+    for pipeline in chain.opened:
+        pipeline.close()
+    set_current_caller(ANYBODY)
+    set_current_deadline(None)
+
+
+def ask(model: str, *images: bytes, shared: Any = None, **parameters: Any) -> InferRequest:
+    data = list(images)
+    tensor = Tensor("photo", "BYTES", (len(data),), data=data, parameters=parameters)
+    return InferRequest(model, None, "r", [tensor], parameters=shared or {})
+
+
+def answers(response: Any, output: int = 0) -> list[list[str | None]]:
+    """Return the label that the model behind gives to each detection of each image; None without a crop."""
+    wire = msgspec.json.decode(msgspec.json.encode(response.outputs[output].data))
+    return [
+        [
+            prediction["then"]["predictions"][0]["label"] if "then" in prediction else None
+            for prediction in predictions
+        ]
+        for predictions in wire
+    ]
+
+
+def marks(*numbers: int | None) -> list[str | None]:
+    return [None if number is None else f"number {number}" for number in numbers]
+
+
+def test_each_detection_has_the_answer_about_its_own_crop(chain):
+    images = [scene(*range(start, start + 4)) for start in (10, 20, 300)]
+    response = chain.pipeline().infer(ask("cars", *images))
+    assert answers(response) == [marks(*range(start, start + 4)) for start in (10, 20, 300)]
+
+
+def test_both_are_stored_and_linked(chain):
+    image = scene(1, 2, 3, 4)
+    response = chain.pipeline().infer(ask("cars", image, image, metadata={"camera": "north"}))
+    first, second, *crops = chain.records()
+    assert [str(first.seq), str(second.seq)] == list(response.inference_ids)
+    assert response.outputs[0].parameters["inference_id"] == f"{first.seq},{second.seq}"
+    assert [record.model.name for record in (first, second)] == ["cars"] * 2
+    assert "crop" not in first.standard
+    assert "then" not in first.predictions[0]
+    assert len(crops) == 8
+    for number, (record, parent) in enumerate(zip(crops, [first] * 4 + [second] * 4, strict=True)):
+        box = number % 4
+        assert (record.model.name, record.task) == ("marks", "IMAGE_CLASSIFICATION")
+        assert (record.request_id, record.image_no) == (str(parent.seq), box)
+        assert record.predictions[0]["label"] == f"number {box + 1}"
+        assert record.metadata == {"camera": "north"}
+        assert record.standard["crop"] == {
+            "inference_id": str(parent.seq),
+            "request_id": "r",
+            "image": first.input.hash,
+            "model": "cars",
+            "version": "1",
+            "prediction": box,
+            "label": LABELS[box],
+            "score": pytest.approx(0.9 - box / 10),
+            "xmin": BOXES[box][0],
+            "ymin": BOXES[box][1],
+            "xmax": BOXES[box][0] + 8,
+            "ymax": BOXES[box][1] + 8,
+        }
+        data = chain.image(record)
+        left, top = BOXES[box]
+        np.testing.assert_array_equal(
+            decode(data).pixels, decode(image).pixels[top : top + 8, left : left + 8]
+        )
+        assert (record.input.width, record.input.height, record.input.mime) == (8, 8, "image/png")
+    wire = msgspec.json.decode(msgspec.json.encode(response.outputs[0].data))
+    ids = [prediction["then"]["inference_id"] for image in wire for prediction in image]
+    assert ids == [str(record.seq) for record in crops]
+
+
+def test_a_stored_crop_has_the_answer_of_its_own_image(chain):
+    pipeline = chain.pipeline()
+    pipeline.infer(ask("cars", scene(5, 6, 7, 8)))
+    _, *crops = chain.records()
+    for record in crops:
+        again = pipeline.infer(ask("marks", chain.image(record), store=False))
+        assert again.outputs[0].data[0][0].label == record.predictions[0]["label"]
+
+
+@pytest.mark.parametrize(
+    ("then", "expected", "left_out"),
+    [
+        ('labels = ["car"]', (1, None, 3, None), None),
+        ("min_score = 0.75", (1, 2, None, None), None),
+        ("max_crops = 1", (1, None, None, None), 3),
+        ('max_crops = 1\nlabels = ["car"]', (1, None, None, None), 1),
+        ('labels = ["bus"]\nmin_score = 0.8', (None,) * 4, None),
+        ("version = 1", (1, 2, 3, 4), None),
+    ],
+)
+def test_which_detections_have_a_crop(chain, then, expected, left_out):
+    chain.detector("cars", f'model = "marks"\n{then}')
+    response = chain.pipeline().infer(ask("cars", scene(1, 2, 3, 4)))
+    assert answers(response) == [marks(*expected)]
+    assert response.outputs[0].parameters.get("crops_left_out") == left_out
+    assert len(chain.records()) == 1 + sum(number is not None for number in expected)
+
+
+def test_what_is_left_out_is_said_for_each_image(chain):
+    chain.detector("cars", 'model = "marks"\nmax_crops = 3')
+    response = chain.pipeline().infer(ask("cars", scene(), scene()))
+    assert response.outputs[0].parameters["crops_left_out"] == "1,1"
+
+
+def test_crops_beyond_the_pixels_of_a_request_are_left_out(chain):
+    chain.detector("cars", 'model = "marks"\nmargin = 10')  # each crop is the whole image
+    pipeline = chain.pipeline(max_request_pixels=SIDE * SIDE + 10)
+    response = pipeline.infer(ask("cars", scene()))
+    assert answers(response) == [marks(0, None, None, None)]
+    assert response.outputs[0].parameters["crops_left_out"] == 3
+
+
+def test_without_detections_the_model_behind_does_not_run(chain):
+    pipeline = chain.pipeline()
+    response = pipeline.infer(ask("cars", scene(1), score_threshold=0.99))
+    assert response.outputs[0].data == [[]]
+    assert len(chain.records()) == 1
+    (statistics,) = pipeline.statistics("marks", None)
+    assert (statistics.success.count, statistics.execution_count) == (0, 0)
+
+
+def test_crops_of_all_images_run_together(chain):
+    pipeline = chain.pipeline()
+    pipeline.infer(ask("cars", scene(1, 2, 3, 4), scene(5, 6, 7, 8)))
+    (statistics,) = pipeline.statistics("marks", None)
+    assert (statistics.inference_count, statistics.execution_count) == (8, 1)
+    assert [batch.batch_size for batch in statistics.batches] == [8]
+
+
+def test_a_graph_of_one_image_runs_crop_by_crop(chain):
+    folder = chain.models / "colours"
+    classifier(folder / "model.onnx", batch=1)
+    (folder / "model.toml").write_text(COLOURS_TOML)
+    chain.detector("cars", 'model = "colours"')
+    pipeline = chain.pipeline()
+    pipeline.infer(ask("cars", scene(1)))
+    (statistics,) = pipeline.statistics("colours", None)
+    assert (statistics.inference_count, statistics.execution_count) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "store", "crops"),
+    [
+        ({"store": False}, "", 0),
+        ({}, "enabled = false", 0),
+        ({}, "share = 0", 0),
+        ({}, "", 4),
+    ],
+)
+def test_what_is_not_to_be_stored_is_answered_all_the_same(chain, parameters, store, crops):
+    marking(chain.models / "marks", MAX_NUMBER, f"[store]\n{store}")
+    response = chain.pipeline().infer(ask("cars", scene(1, 2, 3, 4), **parameters))
+    assert answers(response) == [marks(1, 2, 3, 4)]
+    assert sum(record.model.name == "marks" for record in chain.records()) == crops
+    text = msgspec.json.encode(response.outputs[0].data).decode()
+    assert text.count("inference_id") == crops
+
+
+@pytest.mark.parametrize(
+    ("parameters", "inputs"), [({"store_input": False}, ""), ({}, 'inputs = "none"')]
+)
+def test_images_of_crops_are_not_kept_where_none_are_to_be(chain, parameters, inputs):
+    marking(chain.models / "marks", MAX_NUMBER, f"[store]\n{inputs}")
+    chain.pipeline().infer(ask("cars", scene(1, 2, 3, 4), **parameters))
+    _, *crops = chain.records()
+    assert [(record.input.hash, record.input.kept) for record in crops] == [(None, False)] * 4
+    assert {record.input.width for record in crops} == {8}
+
+
+def test_crops_of_an_inference_that_is_not_stored_stay_apart_from_the_request(chain):
+    chain.detector("cars", 'model = "marks"\n[store]\nenabled = false')
+    response = chain.pipeline().infer(ask("cars", scene(1, 2), scene(3, 4)))
+    assert not response.inference_ids
+    records = chain.records()
+    assert {record.request_id for record in records} == {"r/0", "r/1"}
+    assert all("inference_id" not in record.standard["crop"] for record in records)
+
+
+def test_a_chain_of_three_answers_crops_of_crops(chain):
+    chain.detector("cars", 'model = "inner"\nmax_crops = 2')
+    chain.detector("inner", 'model = "marks"\nmax_crops = 1')
+    response = chain.pipeline().infer(ask("cars", scene(9, 7)))
+    wire = msgspec.json.decode(msgspec.json.encode(response.outputs[0].data))
+    then = [prediction.get("then") for prediction in wire[0]]
+    assert then[2:] == [None, None]
+    for outer, number in zip(then, (9, 7), strict=False):
+        assert (outer["model"], outer["crops_left_out"]) == ("inner", 3)
+        inner = [prediction.get("then") for prediction in outer["predictions"]]
+        # The crop of 8 x 8 is stretched to the inner detector's 32 x 32: its first box is 2 x 2 of those.
+        assert inner[0]["crop"] == {"xmin": 0, "ymin": 0, "xmax": 2, "ymax": 2}
+        assert inner[0]["predictions"][0]["label"] == f"number {number}"
+        assert inner[1:] == [None] * 3
+    first, *others = chain.records()
+    middle, last = others[:2], others[2:]
+    assert [record.model.name for record in others] == ["inner"] * 2 + ["marks"] * 2
+    assert [record.request_id for record in middle] == [str(first.seq)] * 2
+    assert [record.request_id for record in last] == [str(record.seq) for record in middle]
+    crops = [record.standard["crop"] for record in others]
+    assert {crop["image"] for crop in crops} == {first.input.hash}
+    assert {crop["request_id"] for crop in crops} == {"r"}
+
+
+def test_old_shapes_have_the_answers_beside_the_scores(chain):
+    chain.detector("cars", 'model = "marks"\nmax_crops = 2')
+    response = chain.pipeline().infer(ask("cars", scene(1, 2), output_format="legacy"))
+    (element,) = response.outputs[0].data
+    assert element["num_detections"] == 4
+    assert [then and then.predictions[0].label for then in element["then"]] == marks(
+        1, 2, None, None
+    )
+
+
+def test_tensors_for_the_graph_have_no_crops(chain):
+    tensor = Tensor("images", "FP32", (1, 3, SIDE, SIDE), np.zeros((1, 3, SIDE, SIDE), np.float32))
+    tensor = msgspec.structs.replace(tensor, parameters={"content_type": "raw"})
+    response = chain.pipeline().infer(InferRequest("cars", None, "r", [tensor]))
+    assert response.outputs[0].shape == (1, 7, 4)
+    assert [record.model.name for record in chain.records()] == ["cars"]
+
+
+def test_a_failure_behind_fails_the_request_and_is_stored_of_both(chain):
+    failing(chain.models / "fragile")
+    chain.detector("cars", 'model = "fragile"')
+    pipeline = chain.pipeline()
+    assert len(pipeline.infer(ask("cars", scene(1))).outputs[0].data[0]) == 4
+    pixels = np.full((SIDE, SIDE, 3), 255, np.uint8)
+    with pytest.raises(InternalError, match="model 'fragile' failed"):
+        pipeline.infer(ask("cars", png(pixels)))
+    *crops, detected = chain.records()[5:]
+    assert {record.model.name for record in crops} == {"fragile"}
+    assert {record.status for record in (*crops, detected)} == {500}
+    assert [record.image_no for record in crops] == [0, 1, 2, 3]
+    assert {record.request_id for record in crops} == {"r/0"}
+    assert all(record.input.kept for record in crops)
+    assert (detected.model.name, detected.request_id) == ("cars", "r")
+    for name in ("cars", "fragile"):
+        (statistics,) = pipeline.statistics(name, None)
+        assert (statistics.success.count, statistics.fail.count) == (1, 1)
+
+
+def test_an_unloaded_model_behind_refuses_requests_until_it_is_back(chain):
+    pipeline = chain.pipeline()
+    pipeline.unload_model("marks")
+    text = "model 'cars' needs the model behind it: model 'marks' version 1 is unloaded"
+    assert pipeline.model_unready_reason("cars", None) == text
+    with pytest.raises(ModelNotReady, match=text):
+        pipeline.infer(ask("cars", scene(1)))
+    assert chain.records() == []
+    pipeline.load_model("marks", {}, {})
+    assert pipeline.model_unready_reason("cars", None) is None
+    assert answers(pipeline.infer(ask("cars", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
+
+
+def test_a_version_that_is_not_there_is_named_without_the_others(chain):
+    chain.detector("cars", 'model = "marks"\nversion = "7"')
+    pipeline = chain.pipeline()
+    with pytest.raises(ModelNotReady, match=r"which is not found: marks version 7$"):
+        pipeline.infer(ask("cars", scene(1)))
+
+
+@pytest.mark.parametrize("behind", ["double", "talk"])
+def test_a_model_of_another_kind_behind_is_refused(chain, behind):
+    doubling(chain.models / "double" / "model.onnx")
+    (chain.models / "talk").symlink_to(SAMPLE_MODELS / "shapes-image-text")
+    chain.detector("cars", f'model = "{behind}"')
+    pipeline = chain.pipeline()
+    with pytest.raises(ModelNotReady, match="needs a model behind it that takes images, and no"):
+        pipeline.infer(ask("cars", scene(1)))
+    assert "of the task" in str(pipeline.model_unready_reason("cars", None))
+
+
+def test_a_deadline_ends_the_crops_too(chain, monkeypatch):
+    pipeline = chain.pipeline()
+    deadline = Deadline(3600)
+    infer = CropRun.infer
+
+    def infer_late(crop_run, parents):
+        deadline.stop(deadline.exceeded())
+        return infer(crop_run, parents)
+
+    monkeypatch.setattr(CropRun, "infer", infer_late)
+    set_current_deadline(deadline)
+    with pytest.raises(DeadlineExceeded):
+        pipeline.infer(ask("cars", scene(1)))
+    (statistics,) = pipeline.statistics("marks", None)
+    assert (statistics.execution_count, statistics.fail.count) == (0, 1)
+    assert chain.records() == []
+
+
+@pytest.mark.parametrize("policy", ["fail", "shed"])
+def test_a_full_journal_is_answered_as_the_model_behind_says(chain, policy):
+    chain.pipeline().infer(ask("cars", scene(1)))
+    count = len(chain.records())
+    chain.detector("cars", 'model = "marks"\n[store]\nenabled = false')
+    marking(chain.models / "marks", MAX_NUMBER, f'[store]\njournal_full = "{policy}"\n')
+    pipeline = chain.pipeline(journal_soft_bytes=1, journal_hard_bytes=1)
+    if policy == "fail":
+        with pytest.raises(Overloaded, match="bytes of the journal to wait"):
+            pipeline.infer(ask("cars", scene(1)))
+        (statistics,) = pipeline.statistics("marks", None)
+        assert statistics.execution_count == 0
+        assert "cannot store inferences" in str(pipeline.model_unready_reason("cars", None))
+    else:
+        response = pipeline.infer(ask("cars", scene(1, 2, 3, 4)))
+        assert answers(response) == [marks(1, 2, 3, 4)]
+        assert not response.stored
+        assert response.outputs[0].parameters["stored"] is False
+    assert len(chain.records()) == count
+
+
+def test_a_key_for_the_detector_alone_gets_the_answer_and_not_the_model(chain):
+    pipeline = chain.pipeline()
+    set_current_caller(Caller(name="line", rights=frozenset({"infer"}), models=("cars",)))
+    assert answers(pipeline.infer(ask("cars", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
+    with pytest.raises(Forbidden):
+        pipeline.infer(ask("marks", scene(1)))
+
+
+@pytest.mark.parametrize("name", ["marks", "MARKS", "m-marks"])
+def test_a_key_loads_no_model_in_front_of_one_that_it_is_not_for(chain, name):
+    chain.detector("own", 'model = "marks"')
+    (chain.models / "own" / "model.toml").write_text(DETECTOR_TOML.replace("[then]\n", ""))
+    pipeline = chain.pipeline()
+    set_current_caller(Caller(name="op", rights=frozenset({"operate", "infer"}), models=("own",)))
+    with pytest.raises(Forbidden):
+        pipeline.load_model("own", {"then": {"model": name}}, {})
+    with pytest.raises((Forbidden, NotFound)):
+        pipeline.load_model("own", {"then": {"model": "nothing"}}, {})
+    pipeline.infer(ask("own", scene(1)))
+    assert [record.model.name for record in chain.records()] == ["own"]
+    set_current_caller(ANYBODY)
+    pipeline.load_model("own", {"then": {"model": name}}, {})
+    assert answers(pipeline.infer(ask("own", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
+
+
+def test_records_of_crops_belong_to_the_team_of_the_request(chain):
+    pipeline = chain.pipeline()
+    set_current_caller(Caller(name="line", rights=frozenset({"infer"}), team="quality"))
+    pipeline.infer(ask("cars", scene(1)))
+    assert {record.team for record in chain.records()} == {"quality"}
+
+
+def test_crops_have_signals_of_their_own(chain):
+    pipeline = chain.pipeline(signals_per_s=1000)
+    response = pipeline.infer(ask("cars", scene(1, 2, 3, 4)))
+    chain.opened.remove(pipeline)
+    pipeline.close()
+    changes = [
+        msgspec.json.decode(payload, type=JournaledChange).change
+        for payload in journal_payloads(chain.directory)
+        if is_change(payload)
+    ]
+    signalled = {signals.seq for change in changes for signals in change.of}
+    assert signalled == {record.seq for record in chain.records()}
+    assert len(signalled) == 5
+    assert int(response.inference_ids[0]) in signalled
+
+
+def test_an_image_that_the_model_behind_cannot_take_is_a_mistake_of_the_request(chain):
+    folder = chain.models / "bands"
+    save_bands(folder)
+    chain.detector("cars", 'model = "bands"')
+    with pytest.raises(InvalidRequest, match=r"model 'bands' behind 'cars': expected .* 4 bands"):
+        chain.pipeline().infer(ask("cars", scene(1)))
+
+
+def save_bands(folder: Path) -> None:
+    """Write a classifier of four bands of 16 bits."""
+    save(
+        folder / "model.onnx",
+        [helper.make_node("ReduceMean", ["image"], ["logits"], axes=[2, 3], keepdims=0)],
+        [value("image", ["batch", 4, 8, 8])],
+        [value("logits", ["batch", 4])],
+    )
+    toml = COLOURS_TOML.replace('"blue"', '"blue", "near infrared"')
+    (folder / "model.toml").write_text(toml.replace("[input]", "[input]\nbit_depth = 16"))
+
+
+def test_a_model_of_other_bands_gets_those_of_the_file(chain):
+    save_bands(chain.models / "bands")
+    chain.detector("cars", 'model = "bands"\nmax_crops = 1')
+    pixels = np.zeros((SIDE, SIDE, 4), np.uint8)
+    pixels[..., 3] = 255  # alpha, which the detector drops
+    response = chain.pipeline().infer(ask("cars", png(pixels)))
+    assert answers(response) == [["near infrared", None, None, None]]
+    *_, record = chain.records()
+    stored = decode(chain.image(record), channels=4, bit_depth=16)
+    assert stored.pixels.shape == (8, 8, 4)
+    assert stored.pixels[..., 3].min() == 65535

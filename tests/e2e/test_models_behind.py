@@ -107,24 +107,35 @@ def test_every_protocol_has_the_answer_of_the_model_behind(server, way, model):
     assert found == expected
 
 
-def test_ground_truth_of_the_request_stays_with_the_whole_image(server, photo, photo_truth):
-    output, answered = detections(server, photo)
+@pytest.mark.parametrize("join", ["request_id", "request_id of the image", "meta.path"])
+@pytest.mark.parametrize(
+    "annotations", [[], [{"label": "star", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}]]
+)
+def test_ground_truth_of_the_whole_image_stays_with_it(server, photo, join, annotations):
+    path = f"{join} {len(annotations)}.jpg"
+    output, answered = detections(server, photo, metadata=json.dumps({"path": path}))
     (whole,) = server.query({"id": output["parameters"]["inference_id"]})
-    for value, annotations in (
-        (whole["request_id"], []),
-        (
-            f"{whole['request_id']}#0",
-            [{"label": "star", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}],
-        ),
-    ):
-        body = {"join": "request_id", "items": [{"value": value, "annotations": annotations}]}
-        status, answer = server.call("POST", "/api/ground-truth", body)
-        assert (status, answer["matched"]) == (200, 1), answer
-    crop = answered["star"]["then"]["inference_id"]
-    body = {"annotations": [{"label": "star"}]}
-    assert server.call("PUT", f"/api/inferences/{crop}/ground-truth", body)[0] == 200
+    values = {"request_id": whole["request_id"], "meta.path": path}
+    value = values.get(join, f"{whole['request_id']}#0")
+    items = [{"value": value, "annotations": annotations}]
+    body = {"join": join.split()[0], "items": items}
+    status, answer = server.call("POST", "/api/ground-truth", body)
+    assert (status, answer["matched"]) == (200, 1), answer
     crops = server.query({"request_id": whole["id"]})
-    assert [row["id"] for row in crops if row["ground_truth"] is not None] == [crop]
+    assert len(crops) == len(answered) == 2
+    assert [row["ground_truth"] for row in crops] == [None, None]
+
+
+def test_ground_truth_of_a_crop_is_stated_by_its_number(server, photo):
+    output, answered = detections(server, photo)
+    whole = output["parameters"]["inference_id"]
+    items = [{"value": f"{whole}#1", "annotations": [{"label": "star"}]}]
+    status, answer = server.call(
+        "POST", "/api/ground-truth", {"join": "request_id", "items": items}
+    )
+    assert (status, answer["matched"]) == (200, 1), answer
+    with_truth = [row["id"] for row in server.query({"request_id": whole}) if row["ground_truth"]]
+    assert with_truth == [answered["star"]["then"]["inference_id"]]
 
 
 def test_crops_are_evaluated_as_the_second_model_s_own(server, photo):

@@ -16,7 +16,11 @@ from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
 from quadriga.tasks.sampling import PixelRect
 
 _PNG_CHANNELS = (1, 3, 4)
-_FAST = (cv2.IMWRITE_PNG_COMPRESSION, 1)
+_FAST = (
+    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
+    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP),
+)
+"""Options of OpenCV: one filter for all rows takes half the time of choosing one for each, for 4 % more bytes."""
 
 AnyDetection = Detection | OrientedDetection
 

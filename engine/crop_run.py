@@ -78,6 +78,8 @@ class CropRun:
         )
         self._crops: list[tuple[int, Crop]] = []
         """Crops with the number of the result that each was cut from."""
+        self._left_out: list[int] = []
+        """Number of crops of each result that a limit left out."""
         self._results: list[ImageResult] = []
         self._summary: RequestSummary | None = None
         self._ids: Sequence[str] = ()
@@ -104,32 +106,34 @@ class CropRun:
             crops.append(Crop(position, rect, cut(source, rect)))
         return CutCrops(crops, len(positions) - len(crops))
 
-    def infer(self, parents: Sequence[ImageResult]) -> None:
+    def infer(self, parents: Sequence[ImageResult]) -> list[ImageResult]:
         """Answer the crops of some results; a failure of the model behind is recorded as one of its own.
+
+        Returns:
+            The same results without their crops, which nobody else is to hold in memory.
 
         Raises:
             quadriga.proto.errors.ProtocolError: It failed, or the request was stopped.
         """
-        self._crops = [
-            (number, crop)
-            for number, parent in enumerate(parents)
-            if parent.cut_crops is not None
-            for crop in parent.cut_crops.crops
-        ]
+        cut_crops = [parent.cut_crops or CutCrops() for parent in parents]
+        parents = [msgspec.structs.replace(parent, cut_crops=None) for parent in parents]
+        self._left_out = [cut.left_out for cut in cut_crops]
+        self._crops = [(number, crop) for number, cut in enumerate(cut_crops) for crop in cut.crops]
         if not self._crops:
-            return
+            return parents
         started_s = time.perf_counter()
         self._admission = self._keeping.admit(self._model, self._request)
         described = describe_crops(
             self._images, [(parents[number], crop) for number, crop in self._crops]
         )
+        described = self._with_origins(described, parents, ())  # those of failures have no ids
         with RequestTrace(
             self._model,
             self._request,
             protocol=protocol_of_images(self._request.protocol),
             queue_ns=0,
             recorder=self._keeping.recorder_of(self._model),
-            failed_results=lambda: self._to_store(described, parents, ()),
+            failed_results=lambda: self._with_images(described),
             team=current_caller().team,
         ) as trace:
             results = infer_crops(self._images, [crop for _, crop in self._crops], described)
@@ -138,8 +142,13 @@ class CropRun:
             self._summary = trace.summary()
             trace.count_success(len(results))
         if self._below is not None:
-            self._below.infer(self._results)
+            self._results = self._below.infer(self._results)
         self.elapsed_ms = (time.perf_counter() - started_s) * 1000
+        return parents
+
+    def left_out(self, number: int) -> int:
+        """Return how many crops of a result a limit kept from the model behind."""
+        return self._left_out[number]
 
     def join(
         self, outputs: Sequence[Tensor], parents: Sequence[ImageResult], stored: StoreResult
@@ -157,21 +166,21 @@ class CropRun:
         Raises:
             quadriga.store.errors.JournalError: An inference of a crop cannot be stored.
         """
-        if all(parent.cut_crops is None for parent in parents):  # tensors for the graph have none
+        if not (self._crops or any(self._left_out)):  # as with tensors for the graph
             return list(outputs), stored
         if not self.record(parents, stored.ids):
             stored = msgspec.structs.replace(stored, stored=False)
-        answered = zip(parents, self.join_predictions(parents), strict=True)
+        answered = zip(self._left_out, self.join_predictions(parents), strict=True)
         joined = []
         for tensor in outputs:
             data, left_out = [], []
             for element in tensor.data:
-                parent, predictions = next(answered)
+                count, predictions = next(answered)
+                left_out.append(count)
                 is_legacy = isinstance(element, dict)
                 data.append(
                     {**element, "then": _answers(predictions)} if is_legacy else predictions
                 )
-                left_out.append(0 if parent.cut_crops is None else parent.cut_crops.left_out)
             parameters = dict(tensor.parameters)
             if any(left_out):
                 several = len(left_out) > 1
@@ -208,31 +217,46 @@ class CropRun:
         """Store the inferences of the crops, given the ids of the results they were cut from; return if it had room."""
         if self._summary is None:
             return True
-        self._results = self._to_store(self._results, parents, ids)
-        stored = self._keeping.record(self._summary, self._results, self._admission)
+        self._results = self._with_origins(self._results, parents, ids)
+        to_store = self._with_images(self._results)
+        stored = self._keeping.record(self._summary, to_store, self._admission)
         self._ids = stored.ids
-        below = self._below
-        return stored.stored and (below is None or below.record(self._results, stored.ids))
+        below_is_stored = self._below is None or self._below.record(self._results, stored.ids)
+        return stored.stored and below_is_stored
 
-    def _to_store(
-        self, results: Sequence[ImageResult], parents: Sequence[ImageResult], ids: Sequence[str]
-    ) -> list[ImageResult]:
-        """Return the results of crops with their origins, and with the images that are stored."""
-        to_store = []
-        counts = [0] * len(parents)
-        for (number, crop), result in zip(self._crops, results, strict=True):
-            origin = self._origin(parents[number], number, ids[number] if ids else "", crop)
-            origin = msgspec.structs.replace(origin, image_no=counts[number])
-            counts[number] += 1
+    def _with_images(self, results: Sequence[ImageResult]) -> list[ImageResult]:
+        """Return the results of crops with the files of those whose images are stored."""
+        with_images = []
+        for (_, crop), result in zip(self._crops, results, strict=True):
             image = mime = None
             if self._keeping.keeps_image(self._model, result):
                 image, mime = encode_losslessly(crop.image)
-            to_store.append(msgspec.structs.replace(result, origin=origin, image=image, mime=mime))
-        return to_store
+            with_images.append(msgspec.structs.replace(result, image=image, mime=mime))
+        return with_images
 
-    def _origin(
-        self, parent: ImageResult, number: int, inference_id: str, crop: Crop
-    ) -> CropOrigin:
+    def _with_origins(
+        self, results: Sequence[ImageResult], parents: Sequence[ImageResult], ids: Sequence[str]
+    ) -> list[ImageResult]:
+        """Return the results of crops with their origins, given the ids of what they were cut from, if it is stored."""
+        with_origins = []
+        counts = [0] * len(parents)
+        for (number, crop), result in zip(self._crops, results, strict=True):
+            inference_id = ids[number] if ids else ""
+            description = self._description(parents[number], crop)
+            request_id = inference_id
+            if inference_id:
+                description["inference_id"] = inference_id
+            elif (above := parents[number].origin) is not None:
+                request_id = f"{above.request_id}/{above.image_no}"
+            else:
+                request_id = f"{self._request.id}/{number}"
+            origin = CropOrigin(request_id, counts[number], description)
+            counts[number] += 1
+            with_origins.append(msgspec.structs.replace(result, origin=origin))
+        return with_origins
+
+    def _description(self, parent: ImageResult, crop: Crop) -> dict[str, Any]:
+        """Return what standard metadata say of a crop that was cut out of the image of a result."""
         detection: Any = parent.predictions[crop.position]
         above = parent.origin
         if above is not None:
@@ -241,7 +265,7 @@ class CropRun:
             image = None if parent.image is None else blob_key(parent.image)
             request_id = self._request.id
         rect = crop.rect
-        description = {
+        return {
             "request_id": request_id,
             "image": image,
             "model": self._parent.name,
@@ -254,9 +278,6 @@ class CropRun:
             "xmax": rect.right,
             "ymax": rect.bottom,
         }
-        if inference_id:
-            description["inference_id"] = inference_id
-        return CropOrigin(inference_id or f"{request_id}/{number}", 0, description)
 
     def join_predictions(self, parents: Sequence[ImageResult]) -> list[list[Any]]:
         """Return the predictions of each result, with the answers about those that have a crop."""
@@ -266,14 +287,13 @@ class CropRun:
         if below is not None:
             answers = below.join_predictions(self._results)
         for index, (number, crop) in enumerate(self._crops):
-            cut_crops = self._results[index].cut_crops
             answer = CropAnswer(
                 self._model.name,
                 self._model.version,
                 CropBox(crop.rect.left, crop.rect.top, crop.rect.right, crop.rect.bottom),
                 predictions=answers[index],
                 inference_id=self._ids[index] if self._ids else "",
-                crops_left_out=0 if cut_crops is None else cut_crops.left_out,
+                crops_left_out=0 if below is None else below.left_out(index),
             )
             joined[number][crop.position] = with_answer(joined[number][crop.position], answer)
         return joined

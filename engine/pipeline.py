@@ -179,7 +179,7 @@ class Pipeline:
             results = self._keeping.score(model, results)
             summary = trace.summary()
             if behind is not None:
-                behind.infer(results)
+                results = behind.infer(results)
             check_deadline()  # what nobody waits for is not stored
             stored = self._keeping.record(summary, results, admission)
             if behind is not None:

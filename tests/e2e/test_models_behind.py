@@ -107,6 +107,12 @@ def test_every_protocol_has_the_answer_of_the_model_behind(server, way, model):
     assert found == expected
 
 
+def test_clients_that_know_nothing_of_it_get_what_they_know(server):
+    quadriga(
+        *("conformance", f"http://{server.host}", "--model", f"m-{DETECTOR}", "--task", "detection")
+    )
+
+
 @pytest.mark.parametrize("join", ["request_id", "request_id of the image", "meta.path"])
 @pytest.mark.parametrize(
     "annotations", [[], [{"label": "star", "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}]]

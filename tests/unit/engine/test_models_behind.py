@@ -381,6 +381,45 @@ def test_a_failure_behind_fails_the_request_and_is_stored_of_both(chain):
         assert (statistics.success.count, statistics.fail.count) == (1, 1)
 
 
+def test_a_failure_at_the_end_of_a_chain_says_which_image_it_was(chain):
+    failing(chain.models / "fragile")
+    chain.detector("cars", 'model = "inner"\nmax_crops = 2')
+    chain.detector("inner", 'model = "fragile"\nmax_crops = 1')
+    image = png(np.full((SIDE, SIDE, 3), 255, np.uint8))
+    with pytest.raises(InternalError, match="model 'fragile' failed"):
+        chain.pipeline().infer(ask("cars", image))
+    *crops, detected = chain.records()
+    assert [record.model.name for record in (*crops, detected)] == ["fragile"] * 2 + ["cars"]
+    assert [record.request_id for record in crops] == ["r/0/0", "r/0/1"]
+    descriptions = [record.standard["crop"] for record in crops]
+    assert {crop["image"] for crop in descriptions} == {detected.input.hash}
+    assert {(crop["request_id"], crop["model"]) for crop in descriptions} == {("r", "inner")}
+
+
+def test_a_chain_whose_middle_is_not_stored_keeps_its_ends(chain):
+    chain.detector("cars", 'model = "inner"\nmax_crops = 2')
+    chain.detector("inner", 'model = "marks"\nmax_crops = 1\n[store]\nenabled = false')
+    chain.pipeline().infer(ask("cars", scene(9, 7)))
+    first, *crops = chain.records()
+    assert [record.model.name for record in crops] == ["marks"] * 2
+    assert [record.request_id for record in crops] == [f"{first.seq}/0", f"{first.seq}/1"]
+    assert {record.standard["crop"]["image"] for record in crops} == {first.input.hash}
+
+
+def test_nothing_that_waits_to_be_stored_holds_the_pixels_of_crops(chain, monkeypatch):
+    seen = []
+    record = Recorder.record
+
+    def note(recorder, summary, results, **options):
+        seen.extend(results)
+        return record(recorder, summary, results, **options)
+
+    monkeypatch.setattr(Recorder, "record", note)
+    chain.pipeline().infer(ask("cars", scene(1, 2, 3, 4)))
+    assert len(seen) == 5
+    assert {(result.cut_crops, result.decoded_image) for result in seen} == {(None, None)}
+
+
 def test_an_unloaded_model_behind_refuses_requests_until_it_is_back(chain):
     pipeline = chain.pipeline()
     pipeline.unload_model("marks")

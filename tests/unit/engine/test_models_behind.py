@@ -1,135 +1,35 @@
-"""Models behind models: whose answer belongs to which detection, what is stored of it, and when there is none.
+"""Models behind models: whose answer belongs to which detection, and what is stored of it."""
 
-The detector answers the same boxes for every image; the model behind it reads a number from the first pixel of its crop.
-"""
-
+from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from onnx import helper
 
-from quadriga.engine.crop_run import CropRun
-from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.recording import Recorder
-from quadriga.engine.repository import ModelRepository
 from quadriga.proto.access import ANYBODY, Caller, set_current_caller
-from quadriga.proto.deadline import Deadline, set_current_deadline
-from quadriga.proto.errors import (
-    DeadlineExceeded,
-    Forbidden,
-    InternalError,
-    InvalidRequest,
-    ModelNotReady,
-    NotFound,
-    Overloaded,
-)
+from quadriga.proto.deadline import set_current_deadline
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import InferenceRecord, JournaledChange, is_change
+from quadriga.store.records import JournaledChange, is_change
 from quadriga.tasks.image import decode
 from tests.band_images import png
-from tests.onnx_models import COLOURS_TOML, classifier, detector, doubling, marking, save, value
-from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.harness import journal_payloads, load_pipeline, small_settings
-
-SIDE = 32
-BOXES = ((0, 0), (8, 0), (16, 8), (24, 24))
-"""Left and top of the boxes of 8 x 8 pixels that the detector answers, by descending score."""
-
-LABELS = ("car", "van", "car", "bus")
-MAX_NUMBER = 400
-
-DETECTOR_TOML = """task = "detection"
-labels = ["car", "van", "bus"]
-[input]
-resize = "stretch"
-[output]
-decoder = "ultralytics"
-[then]
-"""
-
-
-def head() -> np.ndarray:
-    """Return the head of Ultralytics for `BOXES` of `LABELS`."""
-    rows = np.zeros((7, len(BOXES)), np.float32)
-    for column, ((left, top), label) in enumerate(zip(BOXES, LABELS, strict=True)):
-        rows[:4, column] = left + 4, top + 4, 8, 8
-        rows[4 + ("car", "van", "bus").index(label), column] = 0.9 - column / 10
-    return rows
-
-
-def scene(*numbers: int) -> bytes:
-    """Make an image that has a number in the first pixel of each box."""
-    pixels = np.zeros((SIDE, SIDE, 3), np.uint8)
-    for (left, top), number in zip(BOXES, numbers, strict=False):
-        pixels[top, left] = (number % 256, number // 256, 0)
-    return png(pixels)
-
-
-def failing(folder: Path) -> None:
-    """Write a classifier that fails on crops with a white first pixel: it looks up a row that is not there."""
-    save(
-        folder / "model.onnx",
-        [
-            helper.make_node("ReduceMax", ["image"], ["most"], axes=[1, 2, 3], keepdims=0),
-            helper.make_node("Floor", ["most"], ["whole"]),
-            helper.make_node("Cast", ["whole"], ["row"], to=7),
-            helper.make_node("Gather", ["rows", "row"], ["logits"]),
-        ],
-        [value("image", ["batch", 3, 8, 8])],
-        outputs=[value("logits", ["batch", 3])],
-        initializers={"rows": np.eye(1, 3, dtype=np.float32)},
-    )
-    (folder / "model.toml").write_text(COLOURS_TOML)
-
-
-class Chain:
-    """A detector with models behind it, their pipeline, and the content of its data folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.models = root / "models"
-        self.directory = root / "data" / "journal"
-        self.blobs = FileBlobs(root / "data" / "blobs")
-        self.opened: list[Pipeline] = []
-        self.repository: ModelRepository | None = None
-        self.detector("cars", 'model = "marks"')
-        marking(self.models / "marks", MAX_NUMBER, "")
-
-    def detector(self, name: str, then: str) -> None:
-        detector(self.models / name / "model.onnx", head(), SIDE)
-        (self.models / name / "model.toml").write_text(DETECTOR_TOML + then)
-
-    def pipeline(self, **options: Any) -> Pipeline:
-        settings = small_settings(**{"max_pixels": 10_000} | options)
-        recorder = Recorder(
-            IdSource(0),
-            Journal(self.directory, 0),
-            self.blobs,
-            settings=settings,
-            engine_version="1",
-        )
-        pipeline = load_pipeline(self.models, recorder, settings)
-        self.opened.append(pipeline)
-        return pipeline
-
-    def image(self, record: InferenceRecord) -> bytes:
-        assert record.input.hash is not None
-        data = self.blobs.get(record.input.hash)
-        assert data is not None
-        return data
-
-    def records(self) -> list[InferenceRecord]:
-        return [
-            msgspec.json.decode(payload, type=InferenceRecord)
-            for payload in journal_payloads(self.directory)
-            if not is_change(payload)
-        ]
+from tests.onnx_models import COLOURS_TOML, classifier, marking
+from tests.unit.engine.crop_chain import (
+    BOXES,
+    LABELS,
+    MAX_NUMBER,
+    SIDE,
+    Chain,
+    answers,
+    ask,
+    marks,
+    save_bands,
+    scene,
+)
+from tests.unit.engine.harness import journal_payloads
 
 
 @pytest.fixture
@@ -140,28 +40,6 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
         pipeline.close()
     set_current_caller(ANYBODY)
     set_current_deadline(None)
-
-
-def ask(model: str, *images: bytes, shared: Any = None, **parameters: Any) -> InferRequest:
-    data = list(images)
-    tensor = Tensor("photo", "BYTES", (len(data),), data=data, parameters=parameters)
-    return InferRequest(model, None, "r", [tensor], parameters=shared or {})
-
-
-def answers(response: Any, output: int = 0) -> list[list[str | None]]:
-    """Return the label that the model behind gives to each detection of each image; None without a crop."""
-    wire = msgspec.json.decode(msgspec.json.encode(response.outputs[output].data))
-    return [
-        [
-            prediction["then"]["predictions"][0]["label"] if "then" in prediction else None
-            for prediction in predictions
-        ]
-        for predictions in wire
-    ]
-
-
-def marks(*numbers: int | None) -> list[str | None]:
-    return [None if number is None else f"number {number}" for number in numbers]
 
 
 def test_each_detection_has_the_answer_about_its_own_crop(chain):
@@ -270,6 +148,29 @@ def test_crops_of_all_images_run_together(chain):
     assert [batch.batch_size for batch in statistics.batches] == [8]
 
 
+def test_requests_at_once_share_runs_and_get_their_own_answers(chain):
+    marking(chain.models / "marks", MAX_NUMBER, "[runtime]\nbatching = {max = 32, delay_ms = 5}\n")
+    pipeline = chain.pipeline()
+    starts = range(0, MAX_NUMBER, 4)
+    with ThreadPoolExecutor(8) as threads:
+        requests = [ask("cars", scene(*range(start, start + 4))) for start in starts]
+        responses = list(threads.map(pipeline.infer, requests))
+    for start, response in zip(starts, responses, strict=True):
+        assert answers(response) == [marks(*range(start, start + 4))]
+    (statistics,) = pipeline.statistics("marks", None)
+    assert statistics.inference_count == MAX_NUMBER
+    assert statistics.execution_count < len(starts)
+    parents = {str(record.seq): record for record in chain.records() if record.model.name == "cars"}
+    crops = [record for record in chain.records() if record.model.name == "marks"]
+    numbers = defaultdict(list)
+    for record in crops:
+        numbers[record.request_id].append(record.predictions[0]["label"])
+    ids = [response.inference_ids[0] for response in responses]
+    assert set(ids) == set(numbers) == set(parents)
+    for start, inference_id in zip(starts, ids, strict=True):
+        assert numbers[inference_id] == marks(*range(start, start + 4))
+
+
 def test_a_graph_of_one_image_runs_crop_by_crop(chain):
     folder = chain.models / "colours"
     classifier(folder / "model.onnx", batch=1)
@@ -361,41 +262,6 @@ def test_tensors_for_the_graph_have_no_crops(chain):
     assert [record.model.name for record in chain.records()] == ["cars"]
 
 
-def test_a_failure_behind_fails_the_request_and_is_stored_of_both(chain):
-    failing(chain.models / "fragile")
-    chain.detector("cars", 'model = "fragile"')
-    pipeline = chain.pipeline()
-    assert len(pipeline.infer(ask("cars", scene(1))).outputs[0].data[0]) == 4
-    pixels = np.full((SIDE, SIDE, 3), 255, np.uint8)
-    with pytest.raises(InternalError, match="model 'fragile' failed"):
-        pipeline.infer(ask("cars", png(pixels)))
-    *crops, detected = chain.records()[5:]
-    assert {record.model.name for record in crops} == {"fragile"}
-    assert {record.status for record in (*crops, detected)} == {500}
-    assert [record.image_no for record in crops] == [0, 1, 2, 3]
-    assert {record.request_id for record in crops} == {"r/0"}
-    assert all(record.input.kept for record in crops)
-    assert (detected.model.name, detected.request_id) == ("cars", "r")
-    for name in ("cars", "fragile"):
-        (statistics,) = pipeline.statistics(name, None)
-        assert (statistics.success.count, statistics.fail.count) == (1, 1)
-
-
-def test_a_failure_at_the_end_of_a_chain_says_which_image_it_was(chain):
-    failing(chain.models / "fragile")
-    chain.detector("cars", 'model = "inner"\nmax_crops = 2')
-    chain.detector("inner", 'model = "fragile"\nmax_crops = 1')
-    image = png(np.full((SIDE, SIDE, 3), 255, np.uint8))
-    with pytest.raises(InternalError, match="model 'fragile' failed"):
-        chain.pipeline().infer(ask("cars", image))
-    *crops, detected = chain.records()
-    assert [record.model.name for record in (*crops, detected)] == ["fragile"] * 2 + ["cars"]
-    assert [record.request_id for record in crops] == ["r/0/0", "r/0/1"]
-    descriptions = [record.standard["crop"] for record in crops]
-    assert {crop["image"] for crop in descriptions} == {detected.input.hash}
-    assert {(crop["request_id"], crop["model"]) for crop in descriptions} == {("r", "inner")}
-
-
 def test_a_chain_whose_middle_is_not_stored_keeps_its_ends(chain):
     chain.detector("cars", 'model = "inner"\nmax_crops = 2')
     chain.detector("inner", 'model = "marks"\nmax_crops = 1\n[store]\nenabled = false')
@@ -420,101 +286,6 @@ def test_nothing_that_waits_to_be_stored_holds_the_pixels_of_crops(chain, monkey
     assert {(result.cut_crops, result.decoded_image) for result in seen} == {(None, None)}
 
 
-def test_an_unloaded_model_behind_refuses_requests_until_it_is_back(chain):
-    pipeline = chain.pipeline()
-    pipeline.unload_model("marks")
-    text = "model 'cars' needs the model behind it: model 'marks' version 1 is unloaded"
-    assert pipeline.model_unready_reason("cars", None) == text
-    with pytest.raises(ModelNotReady, match=text):
-        pipeline.infer(ask("cars", scene(1)))
-    assert chain.records() == []
-    pipeline.load_model("marks", {}, {})
-    assert pipeline.model_unready_reason("cars", None) is None
-    assert answers(pipeline.infer(ask("cars", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
-
-
-def test_a_version_that_is_not_there_is_named_without_the_others(chain):
-    chain.detector("cars", 'model = "marks"\nversion = "7"')
-    pipeline = chain.pipeline()
-    with pytest.raises(ModelNotReady, match=r"which is not found: marks version 7$"):
-        pipeline.infer(ask("cars", scene(1)))
-
-
-@pytest.mark.parametrize("behind", ["double", "talk"])
-def test_a_model_of_another_kind_behind_is_refused(chain, behind):
-    doubling(chain.models / "double" / "model.onnx")
-    (chain.models / "talk").symlink_to(SAMPLE_MODELS / "shapes-image-text")
-    chain.detector("cars", f'model = "{behind}"')
-    pipeline = chain.pipeline()
-    with pytest.raises(ModelNotReady, match="needs a model behind it that takes images, and no"):
-        pipeline.infer(ask("cars", scene(1)))
-    assert "of the task" in str(pipeline.model_unready_reason("cars", None))
-
-
-def test_a_deadline_ends_the_crops_too(chain, monkeypatch):
-    pipeline = chain.pipeline()
-    deadline = Deadline(3600)
-    infer = CropRun.infer
-
-    def infer_late(crop_run, parents):
-        deadline.stop(deadline.exceeded())
-        return infer(crop_run, parents)
-
-    monkeypatch.setattr(CropRun, "infer", infer_late)
-    set_current_deadline(deadline)
-    with pytest.raises(DeadlineExceeded):
-        pipeline.infer(ask("cars", scene(1)))
-    (statistics,) = pipeline.statistics("marks", None)
-    assert (statistics.execution_count, statistics.fail.count) == (0, 1)
-    assert chain.records() == []
-
-
-@pytest.mark.parametrize("policy", ["fail", "shed"])
-def test_a_full_journal_is_answered_as_the_model_behind_says(chain, policy):
-    chain.pipeline().infer(ask("cars", scene(1)))
-    count = len(chain.records())
-    chain.detector("cars", 'model = "marks"\n[store]\nenabled = false')
-    marking(chain.models / "marks", MAX_NUMBER, f'[store]\njournal_full = "{policy}"\n')
-    pipeline = chain.pipeline(journal_soft_bytes=1, journal_hard_bytes=1)
-    if policy == "fail":
-        with pytest.raises(Overloaded, match="bytes of the journal to wait"):
-            pipeline.infer(ask("cars", scene(1)))
-        (statistics,) = pipeline.statistics("marks", None)
-        assert statistics.execution_count == 0
-        assert "cannot store inferences" in str(pipeline.model_unready_reason("cars", None))
-    else:
-        response = pipeline.infer(ask("cars", scene(1, 2, 3, 4)))
-        assert answers(response) == [marks(1, 2, 3, 4)]
-        assert not response.stored
-        assert response.outputs[0].parameters["stored"] is False
-    assert len(chain.records()) == count
-
-
-def test_a_key_for_the_detector_alone_gets_the_answer_and_not_the_model(chain):
-    pipeline = chain.pipeline()
-    set_current_caller(Caller(name="line", rights=frozenset({"infer"}), models=("cars",)))
-    assert answers(pipeline.infer(ask("cars", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
-    with pytest.raises(Forbidden):
-        pipeline.infer(ask("marks", scene(1)))
-
-
-@pytest.mark.parametrize("name", ["marks", "MARKS", "m-marks"])
-def test_a_key_loads_no_model_in_front_of_one_that_it_is_not_for(chain, name):
-    chain.detector("own", 'model = "marks"')
-    (chain.models / "own" / "model.toml").write_text(DETECTOR_TOML.replace("[then]\n", ""))
-    pipeline = chain.pipeline()
-    set_current_caller(Caller(name="op", rights=frozenset({"operate", "infer"}), models=("own",)))
-    with pytest.raises(Forbidden):
-        pipeline.load_model("own", {"then": {"model": name}}, {})
-    with pytest.raises((Forbidden, NotFound)):
-        pipeline.load_model("own", {"then": {"model": "nothing"}}, {})
-    pipeline.infer(ask("own", scene(1)))
-    assert [record.model.name for record in chain.records()] == ["own"]
-    set_current_caller(ANYBODY)
-    pipeline.load_model("own", {"then": {"model": name}}, {})
-    assert answers(pipeline.infer(ask("own", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
-
-
 def test_records_of_crops_belong_to_the_team_of_the_request(chain):
     pipeline = chain.pipeline()
     set_current_caller(Caller(name="line", rights=frozenset({"infer"}), team="quality"))
@@ -536,26 +307,6 @@ def test_crops_have_signals_of_their_own(chain):
     assert signalled == {record.seq for record in chain.records()}
     assert len(signalled) == 5
     assert int(response.inference_ids[0]) in signalled
-
-
-def test_an_image_that_the_model_behind_cannot_take_is_a_mistake_of_the_request(chain):
-    folder = chain.models / "bands"
-    save_bands(folder)
-    chain.detector("cars", 'model = "bands"')
-    with pytest.raises(InvalidRequest, match=r"model 'bands' behind 'cars': expected .* 4 bands"):
-        chain.pipeline().infer(ask("cars", scene(1)))
-
-
-def save_bands(folder: Path) -> None:
-    """Write a classifier of four bands of 16 bits."""
-    save(
-        folder / "model.onnx",
-        [helper.make_node("ReduceMean", ["image"], ["logits"], axes=[2, 3], keepdims=0)],
-        [value("image", ["batch", 4, 8, 8])],
-        [value("logits", ["batch", 4])],
-    )
-    toml = COLOURS_TOML.replace('"blue"', '"blue", "near infrared"')
-    (folder / "model.toml").write_text(toml.replace("[input]", "[input]\nbit_depth = 16"))
 
 
 def test_a_model_of_other_bands_gets_those_of_the_file(chain):

@@ -30,7 +30,7 @@ class HttpLoad:
     def __init__(self, host: str, connections: int = CONNECTIONS) -> None:
         name, _, port = host.partition(":")
         self._address = name, int(port)
-        self._count = connections
+        self.connections = connections
         self.latencies_s: list[float] = []
         """Seconds of each answer of the last load, in the order of the answers."""
         self._sockets: list[socket.socket] = []
@@ -39,7 +39,7 @@ class HttpLoad:
     def connect(self) -> None:
         """Open the connections again: servers close those that send nothing for long."""
         self.close()
-        self._sockets = [socket.create_connection(self._address) for _ in range(self._count)]
+        self._sockets = [socket.create_connection(self._address) for _ in range(self.connections)]
         for connection in self._sockets:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(connection, selectors.EVENT_READ)
@@ -93,8 +93,20 @@ def _complete_answer(received: bytearray) -> Answer | None:
         if not received:
             raise ConnectionError("expected an answer, got the end of the connection")
         return None
-    _, _, rest = head.lower().partition(b"content-length: ")
-    return (bytes(head), bytes(body)) if len(body) >= int(rest.split(b"\r\n")[0]) else None
+    _, _, rest = head.lower().partition(b"\r\ncontent-length: ")
+    if rest:
+        return (bytes(head), bytes(body)) if len(body) >= int(rest.split(b"\r\n")[0]) else None
+    return (bytes(head), _joined_chunks(body)) if body.endswith(b"0\r\n\r\n") else None
+
+
+def _joined_chunks(body: bytearray) -> bytes:
+    """Join the chunks of a body whose length was not known at its beginning."""
+    chunks, rest = [], bytes(body)
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        chunks.append(rest[: int(size, 16)])
+        rest = rest[int(size, 16) + 2 :]
+    return b"".join(chunks)
 
 
 class GrpcLoad:
@@ -106,6 +118,7 @@ class GrpcLoad:
     """
 
     def __init__(self, address: str, connections: int = CONNECTIONS) -> None:
+        self.connections = connections
         options = [("grpc.use_local_subchannel_pool", 1)]
         self._channels = [grpc.insecure_channel(address, options) for _ in range(connections)]
         self._calls: list[Any] = [

@@ -66,17 +66,17 @@ class HttpLoad:
             if not ready:
                 raise TimeoutError(f"expected an answer within {LIMIT_S} s, got none")
             for key, _ in ready:
-                connection: Any = key.fileobj
-                number, received, begun_s = pending[connection]
-                received += connection.recv(1 << 20)
+                source: Any = key.fileobj
+                number, received, begun_s = pending[source]
+                received += source.recv(1 << 20)
                 answer = _complete_answer(received)
                 if answer is None:
                     continue
                 self.latencies_s.append(time.perf_counter() - begun_s)
                 answers.append((number, answer))
-                del pending[connection]
+                del pending[source]
                 if sent < count:
-                    send(connection)
+                    send(source)
         return answers
 
     def close(self) -> None:

@@ -37,6 +37,14 @@ def decode_base64(text: str | bytes) -> bytes:
     return pybase64.b64decode(text, validate=True)
 
 
+def decode_jpeg(jpeg: bytes) -> Array:
+    """Decode a JPEG to uint8 (H, W, 3), RGB."""
+    pixels = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB)
+    if pixels is None:
+        raise ValueError("expected a JPEG")
+    return pixels
+
+
 class Classifier:
     """A classifier: the best label of an image, or the scores of a tensor."""
 
@@ -51,8 +59,9 @@ class Classifier:
 
     def recognise(self, jpeg: bytes) -> dict[str, Any]:
         """Decode an image, run the model, and return the best label with its probability."""
-        pixels = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB)
-        resized = cv2.resize(pixels, (self._side, self._side), interpolation=cv2.INTER_LINEAR)
+        resized = cv2.resize(
+            decode_jpeg(jpeg), (self._side, self._side), interpolation=cv2.INTER_LINEAR
+        )
         row = self.scores(cv2.dnn.blobFromImage(resized, 1 / 255))[0]
         powers = np.exp(row - row.max())
         number = int(powers.argmax())
@@ -105,8 +114,7 @@ class Detector:
 
     def recognise(self, jpeg: bytes) -> dict[str, Any]:
         """Decode an image, run the model, and return what it detects."""
-        pixels = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB)
-        square, scale, left, top = letterbox(pixels, self._side)
+        square, scale, left, top = letterbox(decode_jpeg(jpeg), self._side)
         output = self._session.run(None, {"images": cv2.dnn.blobFromImage(square, 1 / 255)})[0]
         return detections(output, scale, left, top)
 

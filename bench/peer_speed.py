@@ -50,7 +50,7 @@ class Reference:
 
     def cpu_ms(self) -> float:
         """Run the model for a while; return the median CPU milliseconds of a run."""
-        costs = []
+        costs: list[float] = []
         end_s = time.perf_counter() + REFERENCE_S
         while time.perf_counter() < end_s or len(costs) < 3:
             begun_s = time.thread_time()
@@ -121,8 +121,8 @@ class Bench:
             load.connect()
             if key not in self._rates:
                 self._rates[key] = self._first_rate(traffic, load)
-            load(traffic.requests, 2 * load.connections)  # warms up
-            count = max(load.connections, round(self._rates[key] * self._arguments.seconds))
+            load(traffic.requests, load.connections)  # warms up
+            count = max(24, load.connections, round(self._rates[key] * self._arguments.seconds))
             meter, begun_s = CpuMeter(), time.perf_counter()
             answers = load(traffic.requests, count)
             elapsed_s, client_s = time.perf_counter() - begun_s, meter.own_s()

@@ -191,8 +191,10 @@ def markdown_table(results: Results, connections: int) -> str:
         texts = []
         for path in paths:
             numbers = cells.get((server, path))
-            is_quoted = numbers is not None and numbers.is_ok
-            texts.append(f"{numbers.cpu_ms:.3g}, {numbers.rate:.0f}" if is_quoted else "-")
+            if numbers is None or not numbers.is_ok:
+                texts.append("-")
+            else:
+                texts.append(f"{numbers.cpu_ms:.3g}, {numbers.rate:.0f}")
         lines.append(f"| {server} | {' | '.join(texts)} |")
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
-"""LitServe: a worker for each core, one process for HTTP, and its queue over ZeroMQ.
+"""LitServe: a worker for each core, and its queue over ZeroMQ.
 
-Its documents advise several workers a device and `fast_queue` for many small requests. Each worker reads the body, runs the
-model and writes the answer, one request at a time. One process for HTTP: as many as workers, its default, cost more here.
+Its documents advise several workers a device, and `fast_queue` for many small requests. Each worker reads the body, runs the
+model and writes the answer, one request at a time; before them stand as many processes for HTTP, its default.
 """
 
 from typing import Any
@@ -39,7 +39,6 @@ if __name__ == "__main__":
     server.run(
         host="127.0.0.1",
         port=peer_settings()[1],
-        num_api_servers=1,
         generate_client_file=False,
         log_level="warning",
         access_log=False,

@@ -1,7 +1,7 @@
 """Ray Serve: a replica for each core, in the set-up that its documents name for throughput.
 
-`RAY_SERVE_THROUGHPUT_OPTIMIZED` runs the handler on the replica's own event loop and buffers its log, which took 4 to
-22 % off the CPU of a request. The dashboard and usage statistics are off: they would take CPU that no request asked for.
+`RAY_SERVE_THROUGHPUT_OPTIMIZED` runs the handler on the replica's own event loop and buffers its log, which took less CPU a
+request in each of four pairs. The dashboard and usage statistics are off: they would take CPU that no request asked for.
 """
 
 import os

@@ -267,6 +267,8 @@ def main() -> None:
     arguments.picture.parent.mkdir(parents=True, exist_ok=True)
     arguments.picture.write_text(picture(results, 8 if 8 in middle else middle[0]))
     print(f"drawn to {arguments.picture}")
+    if any(sample.is_void for row in results.rows for sample in row.samples):
+        raise SystemExit("expected right answers of every server: see the rows that are void")
 
 
 if __name__ == "__main__":

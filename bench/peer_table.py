@@ -137,7 +137,8 @@ class Results(msgspec.Struct, kw_only=True):
     @property
     def reference_ms(self) -> float:
         """Median of the reference loop over the run, to which CPU times are scaled."""
-        values = [value for row in self.rows for s in row.samples for value in s.reference_ms]
+        samples = [sample for row in self.rows for sample in row.samples if not sample.failure]
+        values = [value for sample in samples for value in sample.reference_ms]
         return statistics.median(values) if values else float("nan")
 
     def figures(self, row: Row) -> Figures:

@@ -144,6 +144,13 @@ def test_flagged_rows_stand_in_the_text_and_neither_in_the_markdown_nor_in_the_p
     assert bars == [125, 250, 250, 175]
 
 
+def test_a_server_that_did_not_start_changes_no_reference(table: ModuleType) -> None:
+    measured = results(table, (table.OWN, 2.0, 100.0, 0.0), ("peer", 4.0, 70.0, 0.0))
+    measured.rows[1].samples[0] = sample(table, failure="it did not start", reference_ms=(1.0, 1.0))
+    assert measured.reference_ms == 30.0
+    assert "void: it did not start" in table.text_table(measured)
+
+
 @pytest.mark.parametrize(
     ("answered", "is_alike"),
     [

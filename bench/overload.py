@@ -124,10 +124,11 @@ def run_load(host: str, requests: list[bytes], load: dict[str, float]) -> Outcom
     """Run a load in a process of its own: `rate` for an open loop, `clients` for a closed one, and `seconds`."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return pool.apply(_run_load, (host, requests, load))
+        return pool.apply(run_load_here, (host, requests, load))
 
 
-def _run_load(host: str, requests: list[bytes], load: dict[str, float]) -> Outcome:
+def run_load_here(host: str, requests: list[bytes], load: dict[str, float]) -> Outcome:
+    """Run a load in this process; see `run_load`."""
     client = Client(host, requests)
     seconds = load["seconds"]
 
@@ -181,7 +182,7 @@ def measure_overload(server: ServerProcess, arguments: argparse.Namespace) -> No
     memories = []
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         load = {"rate": rate, "seconds": arguments.seconds}
-        running = pool.apply_async(_run_load, (server.host, requests, load))
+        running = pool.apply_async(run_load_here, (server.host, requests, load))
         while not running.ready():
             memories.append(private_mib(server))
             running.wait(1)
@@ -233,7 +234,7 @@ def measure_beside_endless(server: ServerProcess, arguments: argparse.Namespace)
         alone = run_load(server.host, detector_requests(), load)
         with context.Pool(1) as pool:
             endless_load = {"clients": ENDLESS_CLIENTS, "seconds": 1.0}
-            holding = pool.apply_async(_run_load, (server.host, [endless], endless_load))
+            holding = pool.apply_async(run_load_here, (server.host, [endless], endless_load))
             time.sleep(2)
             beside = run_load(server.host, detector_requests(), load)
             statuses = holding.get(seconds * 3).statuses

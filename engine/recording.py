@@ -24,6 +24,7 @@ from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
 from quadriga.store.records import InferenceRecord, InputReference
+from quadriga.tasks.crops import Crop
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
 from quadriga.tasks.tensor_file import MEDIA_TYPE
@@ -36,6 +37,24 @@ MAX_BACKLOG_BYTES = 64 << 20
 
 _RECORD_BYTES = 1024
 """Estimated bytes of a record in memory, without its image and its predictions."""
+
+
+class CropOrigin(msgspec.Struct, frozen=True):
+    """What a record says of the crop that it is about."""
+
+    request_id: str
+    """Id of the inference that the crop was cut in, in place of the request's id."""
+    image_no: int
+    """Number of the crop among those of that inference, from 0."""
+    description: Mapping[str, Any]
+    """Key `crop` of the standard metadata."""
+
+
+class CutCrops(msgspec.Struct, frozen=True, eq=False):
+    """The crops of one image, and the number of those that a limit left out."""
+
+    crops: Sequence[Crop] = ()
+    left_out: int = 0
 
 
 class ImageResult(msgspec.Struct, frozen=True):
@@ -58,6 +77,10 @@ class ImageResult(msgspec.Struct, frozen=True):
     """The decoded image, where its signals are wanted."""
     semantic_score: float | None = None
     """Similarity to the model's baseline, in (0, 1]; None where it is not known."""
+    cut_crops: CutCrops | None = None
+    """Crops for the model behind this one; None where there is none."""
+    origin: CropOrigin | None = None
+    """Origin of the image, if it is a crop."""
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
@@ -295,12 +318,17 @@ class Recorder:
         standard = self._standard_metadata(summary, inputs[0][1])
         records = []
         for position, result, reference in inputs:
-            score = result.semantic_score
+            score, origin = result.semantic_score, result.origin
+            own = standard if score is None else {**standard, "semantic_score": score}
+            request_id, image_no = summary.request_id, position
+            if origin is not None:
+                own = {**own, "crop": origin.description}
+                request_id, image_no = origin.request_id, origin.image_no
             records.append(
                 InferenceRecord(
                     seq=seqs.setdefault(position, self._ids.next()),
-                    request_id=summary.request_id,
-                    image_no=position,
+                    request_id=request_id,
+                    image_no=image_no,
                     model=summary.model.reference,
                     task=recognition.task,
                     action=result.action,
@@ -309,7 +337,7 @@ class Recorder:
                     predictions=result.predictions,
                     metadata=result.metadata,
                     status=500 if summary.error else 200,
-                    standard=standard if score is None else {**standard, "semantic_score": score},
+                    standard=own,
                     team=summary.team or msgspec.UNSET,
                 )
             )

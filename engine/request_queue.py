@@ -377,9 +377,11 @@ class RequestQueue:
             if ticket.is_slowed:
                 self._workers.remove(threading.current_thread())
             self._begin_waiting()
+        is_slowed = ticket.is_slowed
         ticket.resolve(result, error)
-        del error  # its traceback holds this frame
-        return ticket.is_slowed
+        # The tracebacks of the error and of its causes hold this frame, which is not to hold what holds the error.
+        del ticket, result, error
+        return is_slowed
 
     @contextmanager
     def _park(self, ticket: Ticket) -> Iterator[None]:

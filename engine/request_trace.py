@@ -121,8 +121,11 @@ class RequestTrace:
             team=self._team,
         )
 
-    def timing_headers(self) -> list[tuple[str, str]]:
+    def timing_headers(self, behind_ms: float = 0.0) -> list[tuple[str, str]]:
         """Return the times of the stages so far as a header, if the request asks for it.
+
+        Args:
+            behind_ms: Milliseconds that models behind this one took; 0 if there is none.
 
         Source: W3C, Server Timing.
         """
@@ -131,6 +134,8 @@ class RequestTrace:
             return []
         stages = stages_ms(self._queue_ns, self._events)
         total_ms = stages["queue"] + (time.perf_counter() - self._started_s) * 1000
+        if behind_ms:
+            stages["behind"] = behind_ms
         stages["store"] = total_ms - sum(stages.values())
         stages["total"] = total_ms
         text = ", ".join(f"{name};dur={value:.3f}" for name, value in stages.items())

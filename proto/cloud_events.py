@@ -17,7 +17,7 @@ import msgspec
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parse_json
+from quadriga.proto.json_text import check_amount, parse_json
 from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
 from quadriga.quoting import quoted
 
@@ -94,6 +94,7 @@ def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None
 
 def _members(body: bytes) -> dict[str, msgspec.Raw]:
     """Return the members of a JSON object, unparsed (re-encoded if one is NaN); empty for other JSON."""
+    check_amount(body)
     with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     with contextlib.suppress(ValueError, RecursionError, AttributeError):

@@ -97,6 +97,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
                 for name, value in handler_call_details.invocation_metadata or ()
             ]
         )
+        # A browser sends it by itself, for a page of anybody; over gRPC nothing says whose page it is.
+        metadata.pop(b"cookie", None)
         identify = partial(self._gate.identify, metadata.get)
         caller = identify()
         method = handler_call_details.method
@@ -186,8 +188,12 @@ class _Call:
                 await self.refuse(error, None, context)
         try:
             response = await self._respond(context)
-        except BaseException:
+        except BaseException as error:
             self._end(context, notes.grpc_code or "no answer", notes, is_audited=self._is_audited)
+            if isinstance(error, grpc.aio.AbortError):  # grpc keeps it with the call
+                # Its frames, and those of what caused it, hold the message: a cycle, in which that would stay.
+                error.__context__ = None
+                raise error.with_traceback(None) from None
             raise
         finally:
             if self.quota is not None:

@@ -178,46 +178,56 @@ class GrpcService:
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests one after the other, until the client or the server closes the stream."""
         closing = asyncio.ensure_future(self._closing.wait())
-        reading: Any = closing
         is_first = True
         try:
-            while True:
-                reading = asyncio.ensure_future(self._arrivals.read(context, is_limited=False))
-                await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    await _abort(context, ModelNotReady(SHUTTING_DOWN))
-                try:
-                    body = reading.result()
-                    if body is grpc.aio.EOF:
-                        return
-                    admit(caller := identify_again(), "infer")
-                except ProtocolError as error:  # the key has ended, or another call needs the place
-                    await _abort(context, error)
-                quota = caller.quota
-                try:
-                    if quota is not None:
-                        if is_first:  # the call counted as a request
-                            quota.add_bytes(len(body))
-                        else:
-                            quota.add_message(len(body))
-                        is_first = False
-                    with self._intake.hold(len(body)):
-                        task = partial(self._stream_answer, body, caller, current_notes())
-                        response = await self._run(task, body, context)
-                except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-                    if self._stream_form == "mlserver":
-                        await _abort(context, error)
-                    if isinstance(error, LimitReached):
-                        notes = current_notes()
-                        notes.refusals, notes.refusal_code = notes.refusals + 1, error.grpc_code
-                    error_message = message_class("ModelStreamInferResponse")(
-                        error_message=_status(error, _request_id(context))[1]
-                    )
-                    response = error_message.SerializeToString()
-                await context.write(response)
+            while await self._answer_next(context, closing, is_first=is_first):
+                is_first = False
+        finally:
+            closing.cancel()
+
+    async def _answer_next(
+        self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
+    ) -> bool:
+        """Answer the next message of a stream; return whether there was one. None is held until the next one comes."""
+        reading = asyncio.ensure_future(self._arrivals.read(context, is_limited=False))
+        try:
+            await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await _abort(context, ModelNotReady(SHUTTING_DOWN))
+            body = reading.result()
+            if body is grpc.aio.EOF:
+                return False
+            admit(caller := identify_again(), "infer")
+        except ProtocolError as error:  # the key has ended, or another call needs the place
+            await _abort(context, error)
         finally:
             reading.cancel()
-            closing.cancel()
+        await context.write(await self._answer_streamed(body, caller, context, is_first=is_first))
+        return True
+
+    async def _answer_streamed(
+        self, body: bytes, caller: Caller, context: Any, *, is_first: bool
+    ) -> bytes:
+        """Answer one message of a stream; in Triton's form its error is the answer."""
+        try:
+            if caller.quota is not None:
+                if is_first:  # the call counted as a request
+                    caller.quota.add_bytes(len(body))
+                else:
+                    caller.quota.add_message(len(body))
+            with self._intake.hold(len(body)):
+                task = partial(self._stream_answer, body, caller, current_notes())
+                return await self._run(task, body, context)
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            if self._stream_form == "mlserver":
+                await _abort(context, error)
+            if isinstance(error, LimitReached):
+                notes = current_notes()
+                notes.refusals, notes.refusal_code = notes.refusals + 1, error.grpc_code
+            error_message = message_class("ModelStreamInferResponse")(
+                error_message=_status(error, _request_id(context))[1]
+            )
+            return bytes(error_message.SerializeToString())
 
     def _stream_answer(self, body: bytes, caller: Caller, notes: Notes) -> bytes:
         """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -119,6 +120,7 @@ def parse_infer(
     if json_bytes is not None and len(text) <= MAX_REMEMBERED_BYTES and b'"data"' not in text:
         decoded: InferBody = _remembered(text)
     else:
+        check_amount(text)
         decoded = _decode_floats(text) or _decode(text)
     if not decoded.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")

@@ -434,6 +434,36 @@ async def test_a_request_is_freed_with_its_answer_without_the_garbage_collector(
             gc.enable()
 
 
+async def test_a_request_is_freed_with_its_error_and_the_cause_of_that_error():
+    class Body:
+        """What a request holds."""
+
+    def refuse(body):
+        try:
+            raise KeyError(type(body).__name__)
+        except KeyError as error:
+            raise ValueError("expected another body") from error
+
+    async def ask(queue, body):
+        try:
+            await queue.run(partial(refuse, body), model="a", deadline=Deadline(LONG_S))
+        except ValueError as error:
+            error.__traceback__ = None  # as the edge does
+
+    async with queue_of(threads=1) as (queue, _):
+        freed = []
+        gc.disable()
+        try:
+            for _ in range(2):
+                body = Body()
+                freed.append(weakref.ref(body))
+                await ask(queue, body)
+                del body
+            await until(lambda: not any(reference() for reference in freed))
+        finally:
+            gc.enable()
+
+
 def test_statistics_of_workers_are_added_up():
     first = [
         QueueStatistics("a", 1, 2, {"queue_full": 1}, {"deadline": 1}),

@@ -220,6 +220,10 @@ class Pipeline:
             per_image=kind.has_output_per_image,
             with_scores=self._settings.semantic_score_in_parameters,
         )
+        headers = trace.timing_headers(0.0 if behind is None else behind.elapsed_ms)
+        if kind.has_output_per_image:
+            scores = score_headers(results, self._settings.semantic_score_header)
+            headers = [*scores, *truncation_headers(results), *headers]
         return InferResponse(
             model=model.name,
             version=model.version,
@@ -228,11 +232,7 @@ class Pipeline:
             inference_ids=[inference_id for inference_id in stored.ids if inference_id],
             stored=stored.stored,
             lag_bytes=admission.lag_bytes,
-            headers=[
-                *score_headers(results, self._settings.semantic_score_header),
-                *truncation_headers(results),
-                *trace.timing_headers(0.0 if behind is None else behind.elapsed_ms),
-            ],
+            headers=headers,
         )
 
     def stream(self, request: InferRequest) -> Iterator[InferChunk]:

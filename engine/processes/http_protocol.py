@@ -149,6 +149,9 @@ class HttpProtocol(HttpToolsProtocol):
             parts, self._unsent = self._unsent, []
             if self.transport.is_closing():
                 return
+            if len(parts) == 1:
+                self.transport.write(parts[0])
+                return
             # Not `writelines`: with that of Python 3.12 and 3.13 asyncio never asks the application to wait.
             if sum(map(len, parts)) <= _COPIED_BYTES:
                 parts = [b"".join(parts)]
@@ -302,7 +305,8 @@ class HttpProtocol(HttpToolsProtocol):
         head, cycle.keep_alive = encode_head(
             answer.status, answer.headers, keep_alive=cycle.keep_alive
         )
-        self.flush()
+        if self._unsent:
+            self.flush()
         self._unsent.append(head + answer.body)  # which is written as the response is complete
         cycle.response_started = cycle.response_complete = True
         if not cycle.keep_alive:
@@ -361,7 +365,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self._closing:
             self.close()
-        self._note_idle()
+        if self.cycle.response_complete:
+            self._note_idle()
 
     def close_when_read(self) -> None:
         """End the response, and close the connection once the request has been read, or after a timeout."""

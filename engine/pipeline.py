@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from quadriga.engine.crop_run import CropRun
 from quadriga.engine.health import ServerHealth
 from quadriga.engine.image_inference import stream_image
+from quadriga.engine.loop_runs import leave_loop, note_light
 from quadriga.engine.model import Model
 from quadriga.engine.model_chains import models_behind
 from quadriga.engine.model_control import ModelControl
@@ -25,7 +26,7 @@ from quadriga.engine.output_decoration import (
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.request_kinds import ImageRequest, RequestKind, request_kind
-from quadriga.engine.request_queue import RequestQueue
+from quadriga.engine.request_queue import NOT_RUN, RequestQueue
 from quadriga.engine.request_trace import RequestTrace, to_protocol_error
 from quadriga.engine.result_keeping import NOT_STORED, ResultKeeping
 from quadriga.engine.semantic_score import SemanticScores
@@ -85,18 +86,36 @@ class Pipeline:
         deadline: Deadline | None = None,
         connection: Hashable = None,
         is_begun: bool = False,
+        body_bytes: int | None = None,
     ) -> Awaitable[Result]:
-        """Run a task in the pool of threads, called on the event loop; see `quadriga.proto.messages.Serving.run`."""
-        names = self._repository.names()
-        if model not in names:  # the search of other forms sorts all names
-            model = None if model is None else find_model_name(model, names)
+        """Run a task in the pool of threads or, if it is cheap, at once; called on the event loop; see `quadriga.proto.messages.Serving.run`."""
         return self._queue.run(
             task,
-            model=model or "",
+            model="" if model is None else self._folder_name(model),
             deadline=deadline,
             connection=connection,
             is_begun=is_begun,
+            body_bytes=body_bytes,
         )
+
+    def run_at_once(
+        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
+    ) -> Result | None:
+        """Run a task on the event loop if it is cheap; see `quadriga.proto.messages.Serving.run_at_once`."""
+        result: Result = self._queue.run_on_loop(
+            task, model=self._folder_name(model), deadline=deadline, body_bytes=body_bytes
+        )
+        return None if result is NOT_RUN else result
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Refuse a request that would wait too long; see `quadriga.proto.messages.Serving.refuse_early`."""
+        self._queue.refuse_early(self._folder_name(model), deadline, connection)
+
+    def _folder_name(self, model: str) -> str:
+        """Return the name of a model as its folder has it; empty for an unknown one."""
+        if self._repository.is_folder(model):  # the search of other forms sorts all names
+            return model
+        return find_model_name(model, self._repository.names()) or ""
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready; this and what follows as `quadriga.proto.messages.Serving` has it."""
@@ -152,9 +171,12 @@ class Pipeline:
 
     def _check_known_model(self, name: str) -> None:
         """Raise as `_check_model`, and `NotFound`, which names no other models, if the caller's key is for none such."""
+        caller = current_caller()
+        if not caller.models:
+            return
         self._check_model(name)
-        caller, names = current_caller(), self._repository.names()
-        if caller.models and find_model_name(name, names) is None:
+        names = self._repository.names()
+        if find_model_name(name, names) is None:
             raise NotFound(unknown_model_text(name, [*filter(caller.may_use, names)]))
 
     def _admitted_model(self, name: str, version: str | None) -> Model:
@@ -172,16 +194,22 @@ class Pipeline:
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         behind = self._crop_run(model, request)
         kind = self._kind(model, request, behind)
+        if kind.is_light and self._keeping.stores_at_once(model):
+            note_light()
+        else:
+            leave_loop()
         with self._trace(model, kind, request) as trace:
             admission = self._keeping.admit(model, request)
             outputs, results = kind.infer()
             trace.stop()
             results = self._keeping.score(model, results)
-            summary = trace.summary()
+            stored = NOT_STORED
+            summary = trace.summary() if trace.recorder is not None else None
             if behind is not None:
                 results = behind.infer(results)
             check_deadline()  # what nobody waits for is not stored
-            stored = self._keeping.record(summary, results, admission)
+            if summary is not None:
+                stored = self._keeping.record(summary, results, admission)
             if behind is not None:
                 outputs, stored = behind.join(outputs, results, stored)
             trace.count_success(kind.count(results))
@@ -192,6 +220,10 @@ class Pipeline:
             per_image=kind.has_output_per_image,
             with_scores=self._settings.semantic_score_in_parameters,
         )
+        headers = trace.timing_headers(0.0 if behind is None else behind.elapsed_ms)
+        if kind.has_output_per_image:
+            scores = score_headers(results, self._settings.semantic_score_header)
+            headers = [*scores, *truncation_headers(results), *headers]
         return InferResponse(
             model=model.name,
             version=model.version,
@@ -200,11 +232,7 @@ class Pipeline:
             inference_ids=[inference_id for inference_id in stored.ids if inference_id],
             stored=stored.stored,
             lag_bytes=admission.lag_bytes,
-            headers=[
-                *score_headers(results, self._settings.semantic_score_header),
-                *truncation_headers(results),
-                *trace.timing_headers(0.0 if behind is None else behind.elapsed_ms),
-            ],
+            headers=headers,
         )
 
     def stream(self, request: InferRequest) -> Iterator[InferChunk]:

@@ -9,6 +9,7 @@ import msgspec
 
 from quadriga.engine.embedding import Vector
 from quadriga.engine.journal_capacity import FailedWrites, JournalCapacity
+from quadriga.engine.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.model import Model
 from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
@@ -166,9 +167,11 @@ class Recorder:
             try:
                 write(summary, results, seqs, durability)
             except JournalError as error:
+                leave_loop()  # a further try may wait; of one inference, which the loop has, nothing is stored
                 self._note_failure(error, summary, results)
                 again = partial(write, summary, results, seqs, durability)
                 shed = not self.capacity.retry_write(error, policy, again)
+            stay_on_loop()
         if shed:
             requested = sum(result.storage.store for result in results)
             self.capacity.counts.add("shed", requested)
@@ -180,6 +183,13 @@ class Recorder:
         if not summary.error and self._has_signals(summary.model):
             self._signal(summary.model, results, seqs)
         return StoreResult(ids)
+
+    def stores_at_once(self, model: Model) -> bool:
+        """Check whether to store an inference with tensors takes no longer than to append it to the journal."""
+        options = model.recognition.written.store
+        durability = options.durability or self._settings.durability
+        keeps_input = options.inputs in ("all", "sampled")
+        return durability == "process" and not keeps_input and self.failed_writes.reason() is None
 
     def counters(self) -> dict[str, float]:
         """Return counters of what became of requests, for metrics; those that end in `_total` only rise."""

@@ -416,6 +416,10 @@ class ModelRepository:
         """Return the description of a model; raises as `get` does."""
         return self.get(name, version).info(list(self._versions(name)))
 
+    def is_folder(self, name: str) -> bool:
+        """Check whether a model has this name, in this form."""
+        return name in self._entries
+
     def names(self) -> list[str]:
         """Return the names of all models, whatever their state."""
         return list(self._entries)
@@ -461,10 +465,13 @@ class ModelRepository:
         return [entry for versions in self._entries.values() for entry in versions.values()]
 
     def _versions(self, name: str) -> Mapping[str, _VersionEntry]:
-        model_name = find_model_name(name, self._entries)
+        entries = self._entries
+        if (versions := entries.get(name)) is not None:  # the search of other forms sorts all names
+            return versions
+        model_name = find_model_name(name, entries)
         if model_name is None:
-            raise NotFound(unknown_model_text(name, self._entries))
-        return self._entries[model_name]
+            raise NotFound(unknown_model_text(name, entries))
+        return entries[model_name]
 
     def _requested_entries(self, name: str, version: str | None) -> list[_VersionEntry]:
         """Return one version of a model, or all of them."""

@@ -41,6 +41,7 @@ class ImageRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
     has_output_per_image = True
+    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -74,6 +75,7 @@ class RowRequest(msgspec.Struct, frozen=True):
     max_rows: int
 
     has_output_per_image = True
+    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -107,6 +109,11 @@ class TensorRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
     has_output_per_image = False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether its work follows from its size, so that the event loop may do it where the model is cheap."""
+        return self.model.is_light
 
     @property
     def protocol(self) -> str:
@@ -185,8 +192,9 @@ def image_model(
 
 def _is_raw(request: InferRequest) -> bool:
     """Check whether a request asks for the outputs of the graph."""
-    parameters = [request.parameters, *(tensor.parameters for tensor in request.inputs)]
-    return "raw" in [mapping.get("content_type") for mapping in parameters]
+    if request.parameters.get("content_type") == "raw":
+        return True
+    return any(tensor.parameters.get("content_type") == "raw" for tensor in request.inputs)
 
 
 def _has_bytes(request: InferRequest) -> bool:

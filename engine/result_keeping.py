@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from quadriga.engine.journal_capacity import ADMITTED, Admission
+from quadriga.engine.loop_runs import leave_loop
 from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.semantic_score import SemanticScores
@@ -37,7 +38,14 @@ class ResultKeeping:
         quota = current_caller().quota
         if quota is not None:
             quota.check_storing()
+        if recorder.capacity.is_behind():
+            leave_loop()  # it may wait for room
         return recorder.capacity.admit(model.recognition.written.store.journal_full)
+
+    def stores_at_once(self, model: Model) -> bool:
+        """Check whether storing an inference of a model takes no longer than to append it to a file."""
+        recorder = self.recorder_of(model)
+        return recorder is None or recorder.stores_at_once(model)
 
     def score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
         """Add to each result its semantic score, where there is one."""

@@ -6,6 +6,7 @@ mlserver, which declare the same names, and none of these could be imported in t
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -45,12 +46,14 @@ REPOSITORY_SERVICE = "inference.model_repository.ModelRepositoryService"
 """Repository service of MLServer; its messages are those of the first service."""
 
 
+@cache
 def message_class(name: Any) -> Any:
     """Return the class of a message, by its name in the package `inference` or by its descriptor."""
     descriptor = POOL.FindMessageTypeByName(f"inference.{name}") if isinstance(name, str) else name
     return message_factory.GetMessageClass(descriptor)
 
 
+@cache
 def response_class(name: str) -> Any:
     """Return the class in which a response with parameters is written, by its name in the package `inference`.
 

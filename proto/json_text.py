@@ -34,10 +34,10 @@ def check_amount(text: bytes | str) -> None:
     Raises:
         TooLarge: It has more than `MAX_AMOUNT`.
     """
-    if (found := amount(text)) > MAX_AMOUNT:
+    if (count := amount(text)) > MAX_AMOUNT:
         raise TooLarge(
             f"expected at most {MAX_AMOUNT} numbers in JSON (a text counts as 3, a list as {_LIST_AMOUNT}), got about "
-            f"{found}: send tensors as binary data"
+            f"{count}: send tensors as binary data"
         )
 
 

@@ -9,8 +9,7 @@ import statistics
 import threading
 import time
 
-from quadriga.proto.deadline import Deadline
-from quadriga.proto.errors import LeavesLoop
+from quadriga.proto.deadline import Deadline, LeavesLoop
 
 MAX_BODY_BYTES = 64 * 1024
 """Largest body of a request that the loop answers."""

@@ -24,11 +24,10 @@ from typing import Any
 from quadriga.engine.loop_runs import DEAR_S, MAX_BODY_BYTES, LoopRun, begin_loop_run, take_light
 from quadriga.engine.model_lane import ModelLane, Ticket, WaitedTime
 from quadriga.engine.thread_place import set_current_place
-from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
-    LeavesLoop,
     ModelNotReady,
     WaitTooLong,
 )
@@ -185,7 +184,9 @@ class RequestQueue:
         begin_loop_run(run)
         try:
             return task()
-        except LeavesLoop:
+        except LeavesLoop as error:
+            if not run.may_leave:  # stopped as something was stored
+                raise ModelNotReady("the request took too long: try again") from error
             is_left = True
             return NOT_RUN
         finally:

@@ -10,11 +10,10 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.session import RunError
 from quadriga.engine.stopwatch import Event, stages_ms
-from quadriga.proto.deadline import current_deadline
+from quadriga.proto.deadline import LeavesLoop, current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     InternalError,
-    LeavesLoop,
     Overloaded,
     ProtocolError,
     translate_recursion_error,

@@ -21,6 +21,11 @@ HEADER_LIMIT = "the request's header Request-Timeout"
 PARAMETER_LIMIT = "the request's parameter timeout, in microseconds"
 CALL_LIMIT = "the deadline of the gRPC call"
 
+
+class LeavesLoop(Exception):
+    """The event loop does not go on with a request: a thread answers it from its beginning, and no client sees this."""
+
+
 _stopping = threading.Lock()
 """Held for a moment by whoever stops a request: its own thread and the watching one find the same end of its time."""
 
@@ -56,7 +61,7 @@ class Deadline:
         self._limit = limit
         self._abandon: Callable[[], object] | None = None
         self._interrupt: Callable[[], object] | None = None
-        self.error: ProtocolError | None = None
+        self.error: ProtocolError | LeavesLoop | None = None
         """Why the request was stopped; None while it goes on."""
 
     def shorten(self, timeout_s: float, limit: str) -> None:
@@ -75,7 +80,7 @@ class Deadline:
             f"expected an answer within {self._timeout_s:g} s, got none: the limit is {self._limit}"
         )
 
-    def stop(self, error: ProtocolError) -> None:
+    def stop(self, error: ProtocolError | LeavesLoop) -> None:
         """End the work for the request: only the first error counts."""
         with _stopping:
             if self.error is not None:

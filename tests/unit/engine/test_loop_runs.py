@@ -20,7 +20,7 @@ from quadriga.engine.loop_runs import (
 )
 from quadriga.engine.request_queue import RequestQueue
 from quadriga.proto.deadline import Deadline, check_deadline
-from quadriga.proto.errors import DeadlineExceeded, InvalidRequest
+from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
 
 LONG_WAIT_S = 30.0
 
@@ -103,6 +103,23 @@ async def test_a_request_that_may_take_long_is_answered_by_a_thread_from_its_beg
         assert await queue.run(task, model="a", body_bytes=1) == 2
         assert threads[0] is threading.current_thread() is not threads[1]
         assert await queue.run(light, model="a", body_bytes=1) is not threading.current_thread()
+
+
+async def test_who_answers_errors_of_a_request_does_not_see_that_it_leaves_the_loop():
+    """As streams over gRPC do."""
+    async with queue_of() as queue:
+
+        def task():
+            try:
+                leave_loop()
+            except ProtocolError:
+                return None
+            return threading.current_thread()
+
+        assert await queue.run(task, model="a", body_bytes=1) not in (
+            None,
+            threading.current_thread(),
+        )
 
 
 async def test_a_request_that_takes_long_leaves_the_loop():

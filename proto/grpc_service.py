@@ -49,7 +49,7 @@ from quadriga.proto.grpc_messages import (
 )
 from quadriga.proto.http import error_request_id, log_fault
 from quadriga.proto.intake import Intake
-from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving
+from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving, check_name
 from quadriga.proto.operations import store_headers
 from quadriga.proto.v2_extensions import (
     config_json,
@@ -220,12 +220,18 @@ class GrpcService:
             return bytes(error_message.SerializeToString())
 
     def _stream_answer(self, body: bytes, caller: Caller, notes: Notes) -> bytes:
-        """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted."""
+        """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted.
+
+        An id that is too long is not repeated: answers that a client does not read stay in memory.
+        """
         set_current_caller(caller)
         request = decode_message(message_class("ModelInferRequest"), body)
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
+        checked_id = ""
         try:
+            check_name("id", request.id)
+            checked_id = request.id
             check_model_name(request, body)
             _infer(self._serving, request, infer_response)
         except ProtocolError as error:
@@ -234,7 +240,7 @@ class GrpcService:
             notes.refusals += isinstance(error, Forbidden)
             stream_response.error_message = _status(error, error_request_id(request.id))[1]
             infer_response.Clear()
-            infer_response.id = request.id
+            infer_response.id = checked_id
         if request.parameters["triton_enable_empty_final_response"].bool_param:
             infer_response.parameters["triton_final_response"].bool_param = True
         response = infer_response if self._stream_form == "mlserver" else stream_response

@@ -73,7 +73,12 @@ NEEDS: dict[str, Need] = {
 
 
 MAX_PROBE_BYTES = 4096
-"""Size of a message of an RPC that needs no key: names of models and services are shorter."""
+"""Size of a message of an RPC that needs no key, of health and of reflection: names of models and services are shorter.
+
+Reflection repeats the message in its answer.
+"""
+
+_PROBES = (f"/{HEALTH_SERVICE}/", f"/{REFLECTION_SERVICE}/")
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -149,7 +154,7 @@ class _Call:
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
         read = handler.request_deserializer
-        if self._need == "nothing":
+        if self._need == "nothing" or self._method.startswith(_PROBES):
             read = partial(_read_probe, read)
         codec = read, handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
@@ -256,7 +261,7 @@ class _Call:
 
 
 def _read_probe(read: Callable[[bytes], Any] | None, message: bytes) -> Any:
-    """Read a message of an RPC that needs no key."""
+    """Read a message of an RPC whose messages are small."""
     if len(message) > MAX_PROBE_BYTES:
         raise TooLarge(f"expected a message of at most {MAX_PROBE_BYTES} bytes, got {len(message)}")
     return message if read is None else read(message)

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.proto.grpc_access import MAX_PROBE_BYTES
@@ -119,6 +120,28 @@ def test_a_long_name_is_no_model_and_no_long_work(characters, code):
             await asyncio.to_thread(ask, port)
 
     asyncio.run(ask_server())
+
+
+@pytest.mark.parametrize("field", ["file_containing_symbol", "host"])
+def test_reflection_repeats_no_long_message(field):
+    def ask(port):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+            requests = [
+                reflection_pb2.ServerReflectionRequest(**{field: "x" * characters})
+                for characters in (MAX_PROBE_BYTES // 2, MAX_PROBE_BYTES)
+            ]
+            answers = reflect(iter(requests), timeout=20)
+            assert next(answers).original_request == requests[0]
+            with pytest.raises(grpc.RpcError, match="expected a message of at most") as refusal:
+                next(answers)
+            return refusal.value.code().name
+
+    async def ask_server():
+        async with serving(max_message_bytes=1 << 20) as port:
+            return await asyncio.to_thread(ask, port)
+
+    assert asyncio.run(ask_server()) == "RESOURCE_EXHAUSTED"
 
 
 class OneKey:

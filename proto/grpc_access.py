@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from inspect import isasyncgenfunction
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 
@@ -34,8 +33,10 @@ from quadriga.proto.errors import (
     TooLarge,
 )
 from quadriga.proto.grpc_arrival import Arrivals
+from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
+from quadriga.proto.sockets import peer_address
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
@@ -87,10 +88,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
     A call counts for its key from then on, whenever its message arrives, which has a limited time.
     """
 
-    def __init__(self, gate: Gate, audit: Audit, arrivals: Arrivals) -> None:
+    def __init__(
+        self, gate: Gate, audit: Audit, arrivals: Arrivals, *, departures: Departures
+    ) -> None:
         self._gate = gate
         self._audit = audit
         self._arrivals = arrivals
+        self._departures = departures
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -109,6 +113,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         call = _Call(
             self._audit,
             self._arrivals,
+            departures=self._departures,
             caller=caller,
             method=method,
             need=need,
@@ -136,6 +141,7 @@ class _Call:
         audit: Audit,
         arrivals: Arrivals,
         *,
+        departures: Departures,
         caller: Caller,
         method: str,
         need: Need,
@@ -143,6 +149,7 @@ class _Call:
     ) -> None:
         self._audit = audit
         self._arrivals = arrivals
+        self._departures = departures
         self._caller = caller
         self._method = method
         self._need = need
@@ -150,6 +157,8 @@ class _Call:
         self._request_id = request_id
         self._respond: Callable[[Any], Awaitable[Any]]
         self.quota = None if need == "nothing" else caller.quota
+        self._is_counted = False
+        """Whether the call holds a place of its key."""
 
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
@@ -177,6 +186,7 @@ class _Call:
         """Answer the call; its line is written before the answer is sent."""
         notes = Notes()
         set_notes(notes)
+        context.add_done_callback(self._finish)
         if self._is_audited:
             notes.request_id = error_request_id(self._request_id)
             context.set_trailing_metadata((("x-request-id", notes.request_id),))
@@ -189,20 +199,33 @@ class _Call:
                 self.quota.begin()
             except ProtocolError as error:
                 await self.refuse(error, None, context)
+            self._is_counted = True
         try:
             response = await self._respond(context)
         except BaseException as error:
+            self._leave_place()
             self._end(context, notes.grpc_code or "no answer", notes, is_audited=self._is_audited)
             if isinstance(error, grpc.aio.AbortError):  # grpc keeps it with the call
                 # Its frames, and those of what caused it, hold the message: a cycle, in which that would stay.
                 error.__context__ = None
                 raise error.with_traceback(None) from None
             raise
-        finally:
-            if self.quota is not None:
-                self.quota.end()
         self._end(context, "OK", notes, is_audited=self._is_audited)
+        size_bytes = len(response) if isinstance(response, bytes) else 0
+        if size_bytes <= UNASKED_BYTES:  # it leaves at once, and its client may ask again at once
+            self._leave_place()
+        self._departures.begin(context, size_bytes)
         return response
+
+    def _finish(self, context: Any) -> None:
+        """Note that the call is over: its answer has left, or never will."""
+        self._departures.end(context)
+        self._leave_place()
+
+    def _leave_place(self) -> None:
+        if self._is_counted and self.quota is not None:
+            self._is_counted = False
+            self.quota.end()
 
     async def _answer_message(
         self, answer: Callable[[Any, Any], Awaitable[Any]], context: Any
@@ -230,7 +253,7 @@ class _Call:
 
         try:
             async for response in answer(messages(), context):
-                await context.write(response)
+                await self._departures.write(context, response, response.ByteSize())
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
 
@@ -274,11 +297,3 @@ def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
     limit = error.headers if isinstance(error, LimitReached) else ()
     headers = [(name.decode(), value.decode()) for name, value in limit]
     return (("retry-after", str(error.retry_after_s)), *headers)
-
-
-def peer_address(peer: str) -> str:
-    """Return the address in the name of a peer, such as `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return scheme
-    return unquote(rest.rpartition(":")[0]).strip("[]")

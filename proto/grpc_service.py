@@ -37,6 +37,7 @@ from quadriga.proto.errors import (
 )
 from quadriga.proto.grpc_access import error_metadata
 from quadriga.proto.grpc_arrival import Arrivals
+from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -92,12 +93,14 @@ class GrpcService:
         *,
         intake: Intake | None = None,
         arrivals: Arrivals | None = None,
+        departures: Departures | None = None,
         request_timeout_s: float = math.inf,
     ) -> None:
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._intake = intake or Intake()
         self._arrivals = arrivals or Arrivals(self._intake, 1000)
+        self._departures = departures or Departures(self._intake)
         self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
@@ -179,6 +182,16 @@ class GrpcService:
         self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
     ) -> bool:
         """Answer the next message of a stream; return whether there was one. None is held until the next one comes."""
+        response = await self._next_response(context, closing, is_first=is_first)
+        if response is None:
+            return False
+        await self._departures.write(context, response, len(response))
+        return True
+
+    async def _next_response(
+        self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
+    ) -> bytes | None:
+        """Return the answer to the next message of a stream, which is held no longer; None if there is none."""
         reading = asyncio.ensure_future(self._arrivals.read(context, is_limited=False))
         try:
             await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -186,14 +199,13 @@ class GrpcService:
                 await _abort(context, ModelNotReady(SHUTTING_DOWN))
             body = reading.result()
             if body is grpc.aio.EOF:
-                return False
+                return None
             admit(caller := identify_again(), "infer")
         except ProtocolError as error:  # the key has ended, or another call needs the place
             await _abort(context, error)
         finally:
             reading.cancel()
-        await context.write(await self._answer_streamed(body, caller, context, is_first=is_first))
-        return True
+        return await self._answer_streamed(body, caller, context, is_first=is_first)
 
     async def _answer_streamed(
         self, body: bytes, caller: Caller, context: Any, *, is_first: bool

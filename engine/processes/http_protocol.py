@@ -12,8 +12,6 @@ read behind them; a client has to read its answers.
 
 import asyncio
 import re
-import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +28,7 @@ from quadriga.proto.http import (
     error_body,
 )
 from quadriga.proto.intake import Intake
+from quadriga.proto.sockets import arrived_bytes
 
 MAX_HEADER_BYTES = 64 * 1024
 LINGER_TIMEOUT_S = 30.0
@@ -48,9 +47,6 @@ _HOST = re.compile(
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-
-_ACKED_AT = 120
-"""Offset of the bytes that were acknowledged in the state of a TCP connection."""
 
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
@@ -89,16 +85,8 @@ class _Lingering(asyncio.Transport):
 
 
 def _arrived_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes the client's system has acknowledged; transports with TLS hide what waits below them.
-
-    Source: Linux, include/uapi/linux/tcp.h, tcpi_bytes_acked of struct tcp_info.
-    """
-    connection = transport.get_extra_info("socket")
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
-    except (OSError, AttributeError):  # closed meanwhile
-        return 0
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
+    """Return how many bytes the client's system has acknowledged; transports with TLS hide what waits below them."""
+    return arrived_bytes(transport.get_extra_info("socket"))
 
 
 class FramingError(ValueError):

@@ -152,6 +152,18 @@ class OneKey:
         return Caller(name="known", rights=frozenset(ROLES["infer"])) if known else STRANGER
 
 
+def header_block(method, metadata):
+    """Return the headers of a call as HTTP/2 has them without any table."""
+    fields = {
+        ":method": "POST", ":scheme": "http", ":path": method, ":authority": "localhost",
+        "content-type": "application/grpc", "te": "trailers", **metadata,
+    }  # fmt: skip
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+
+
 def unread_calls(port, number):
     """Open a connection, and call an RPC that needs a key without one so often, without reading a refusal."""
     connection = socket.socket()
@@ -159,15 +171,7 @@ def unread_calls(port, number):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     connection.settimeout(2)
     connection.connect(("127.0.0.1", port))
-    fields = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/ServerMetadata",
-        ":authority": "localhost", "content-type": "application/grpc", "te": "trailers",
-        "x-request-id": "r" * 100,
-    }  # fmt: skip
-    block = b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
-    )
+    block = header_block(f"/{SERVICE}/ServerMetadata", {"x-request-id": "r" * 100})
     head = len(block).to_bytes(3, "big") + b"\1\5"  # the headers, and the end of the call
     connection.sendall(PREFACE + SETTINGS + ACKNOWLEDGED)
     with contextlib.suppress(OSError):

@@ -97,6 +97,29 @@ def test_damaged_and_large_members_are_not_read(folder: Path) -> None:
     source.close()
 
 
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "LZMA"), (97, "method 97")],
+)
+def test_members_that_cannot_be_read_in_parts_are_not_read(
+    folder: Path, method: int, name: str
+) -> None:
+    path = folder / "packed.zip"
+    with zipfile.ZipFile(path, "w", method % 97) as archive:
+        archive.writestr("bomb.png", bytes(1 << 20))
+        archive.writestr("small.png", b"small")
+    if method == 97:  # WavPack, which the module cannot write
+        content = path.read_bytes()
+        head, _, directory = content.rpartition(b"PK\1\2")
+        path.write_bytes(head + b"PK\1\2" + directory[:6] + bytes([97, 0]) + directory[8:])
+    source = BulkSource(str(folder), "packed.zip", 1000)
+    with pytest.raises(
+        OSError, match=f"expected it to be stored or deflated in the zip, got {name}"
+    ):
+        source.read("small.png")
+    source.close()
+
+
 def zlib_of(path: Path, name: str) -> bytes:
     """Return the first bytes of a compressed member."""
     with zipfile.ZipFile(path) as archive:

@@ -145,7 +145,10 @@ class BulkSource:
             self._archive.zip.close()
 
     def _read_file(self, path: str) -> bytes:
-        file_path = (self._path / path).resolve()
+        try:
+            file_path = (self._path / path).resolve()
+        except RuntimeError as error:  # Python 3.13 finds it as the file is opened
+            raise OSError("it is a loop of symbolic links") from error
         if not file_path.is_relative_to(self._root):
             raise OSError("it leads out of the bulk_folder")
         # A pipe would block, and the file may have become a link since it was resolved.

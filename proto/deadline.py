@@ -42,6 +42,7 @@ class Deadline:
         "_limit",
         "_timeout_s",
         "error",
+        "expires_s",
         "wants_timing",
     )
 
@@ -50,21 +51,19 @@ class Deadline:
         self.wants_timing = False
         """Whether the answer has the times of its stages."""
         self._timeout_s = timeout_s
+        self.expires_s = self._arrived_s + timeout_s
+        """Moment at which the request has no time left, in seconds of `time.monotonic`."""
         self._limit = limit
         self._abandon: Callable[[], object] | None = None
         self._interrupt: Callable[[], object] | None = None
         self.error: ProtocolError | None = None
         """Why the request was stopped; None while it goes on."""
 
-    @property
-    def expires_s(self) -> float:
-        """Moment at which the request has no time left, in seconds of `time.monotonic`."""
-        return self._arrived_s + self._timeout_s
-
     def shorten(self, timeout_s: float, limit: str) -> None:
         """Set a limit that also counts from the arrival, unless the present one is shorter."""
         if timeout_s < self._timeout_s:
             self._timeout_s, self._limit = timeout_s, limit
+            self.expires_s = self._arrived_s + timeout_s
 
     def remaining_s(self) -> float:
         """Return the seconds that are left; negative if there are none."""
@@ -85,6 +84,10 @@ class Deadline:
         for callback in (self._abandon, self._interrupt):
             if callback is not None:
                 callback()
+
+    def resume(self) -> None:
+        """Go on with the work for a request that was stopped: something else does it anew."""
+        self.error = self._interrupt = None
 
     def check(self) -> None:
         """Raise the error with which the request was stopped, or `DeadlineExceeded` if its time is over."""

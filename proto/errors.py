@@ -18,6 +18,7 @@ ProtocolError
 │   └── IntakeFull        503  UNAVAILABLE        the bodies of all requests together are too large
 ├── DeadlineExceeded      503  DEADLINE_EXCEEDED  the time of the request is over
 ├── ClientLeft            503  CANCELLED          the client closed the connection or cancelled; nobody reads it
+├── LeavesLoop            503  UNAVAILABLE        a thread answers the request instead; no client sees it
 └── InternalError         500  INTERNAL           a fault of ours or of the model
 
 Functions that read a part of a request raise `InvalidRequest`, whose text names the location, the expected and the
@@ -172,6 +173,13 @@ class ClientLeft(ProtocolError):
 
     status = 503
     grpc_code = "CANCELLED"
+
+
+class LeavesLoop(ProtocolError):
+    """The event loop does not go on with a request: a thread answers it from its beginning."""
+
+    status = 503
+    grpc_code = "UNAVAILABLE"
 
 
 class IntakeFull(Overloaded):

@@ -41,7 +41,10 @@ def store_routes(
     queries, changing = (BoundedThreads(kind, threads, 64, 30.0) for kind in ("queries", "changes"))
     routes = inference_routes(inferences, StoreQueries(inferences, queries))
     if changes is not None:
-        routes += [*change_routes(changes, changing), *ground_truth_routes(changes, changing)]
+        routes += [
+            *change_routes(changes, changing),
+            *ground_truth_routes(changes, changing, 64 << 20),
+        ]
     return routes
 
 

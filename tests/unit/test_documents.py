@@ -151,7 +151,7 @@ def test_every_endpoint_stands_in_a_table_once():
         for handler in [
             *inference_routes(None, None),
             *change_routes(None, None),
-            *ground_truth_routes(None, None),
+            *ground_truth_routes(None, None, 1 << 20),
             *job_routes(None, None),
             *evaluation_routes(None, None, None),
             *drift_routes(None),

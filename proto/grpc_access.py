@@ -1,5 +1,6 @@
 """What each RPC needs, and the interceptor that admits the callers of all of them, health and reflection included."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from inspect import isasyncgenfunction
@@ -36,6 +37,7 @@ from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
+from quadriga.proto.quota import Quota
 from quadriga.proto.sockets import peer_address
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
@@ -78,6 +80,9 @@ MAX_PROBE_BYTES = 4096
 
 Reflection repeats the message in its answer.
 """
+
+PLACE_AFTER_S = 0.5
+"""Time after which a call whose answer has not left holds a place of its key again."""
 
 _PROBES = (f"/{HEALTH_SERVICE}/", f"/{REFLECTION_SERVICE}/")
 
@@ -161,6 +166,7 @@ class _Call:
         self.quota = None if need == "nothing" else caller.quota
         self._is_counted = False
         """Whether the call holds a place of its key."""
+        self._place_timer: asyncio.TimerHandle | None = None
 
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
@@ -214,15 +220,24 @@ class _Call:
             raise
         self._end(context, "OK", notes, is_audited=self._is_audited)
         size_bytes = len(response) if isinstance(response, bytes) else 0
-        if size_bytes <= UNASKED_BYTES:  # it leaves at once, and its client may ask again at once
-            self._leave_place()
+        # Its client may have the answer, and ask again, before grpc says that it has left.
+        self._leave_place()
+        if self.quota is not None and size_bytes > UNASKED_BYTES:
+            loop = asyncio.get_running_loop()
+            self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
         self._departures.begin(context, size_bytes)
         return response
 
     def _finish(self, context: Any) -> None:
         """Note that the call is over: its answer has left, or never will."""
         self._departures.end(context)
+        if self._place_timer is not None:
+            self._place_timer.cancel()
         self._leave_place()
+
+    def _take_place(self, quota: Quota) -> None:
+        self._is_counted = True
+        quota.resume()
 
     def _leave_place(self) -> None:
         if self._is_counted and self.quota is not None:

@@ -93,10 +93,10 @@ class Departures:
 
     def _close_unread(self, waiting: list[tuple[Any, _Answer]], now_s: float) -> None:
         unread = set()
-        with connections(self.port) as found:
+        with connections(self.port) as sockets:
             for context, answer in waiting:
                 peer = peer_of(context.peer())
-                connection = None if peer is None else found.get(peer)
+                connection = None if peer is None else sockets.get(peer)
                 if connection is not None and self._is_late(answer, connection, now_s):
                     unread.add(connection)
             for connection in unread:

@@ -40,17 +40,17 @@ def listening_sockets(port: int) -> Iterator[socket.socket]:
 @contextmanager
 def connections(port: int) -> Iterator[dict[Peer, socket.socket]]:
     """Return duplicates of the sockets of the clients of a port, up to the end."""
-    found: dict[Peer, socket.socket] = {}
+    sockets: dict[Peer, socket.socket] = {}
     try:
         for candidate in _sockets(port):
             try:
                 host, peer_port = candidate.getpeername()[:2]
-                found[_plain_address(host), peer_port] = candidate
+                sockets[_plain_address(host), peer_port] = candidate
             except OSError:  # closed meanwhile, or a listener
                 candidate.close()
-        yield found
+        yield sockets
     finally:
-        for connection in found.values():
+        for connection in sockets.values():
             connection.close()
 
 

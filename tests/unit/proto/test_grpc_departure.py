@@ -14,6 +14,7 @@ import pytest
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.proto.access import ROLES, Caller, OpenGate
+from quadriga.proto.grpc_access import PLACE_AFTER_S
 from quadriga.proto.grpc_departure import UNASKED_BYTES
 from quadriga.proto.grpc_messages import SERVICE
 from quadriga.proto.grpc_server import GrpcServer
@@ -120,10 +121,10 @@ def test_a_look_at_connections_leaves_none_open():
         port = listener.getsockname()[1]
         with socket.create_connection(("::1", port)) as client, listener.accept()[0] as accepted:
             before = len(list(Path("/proc/self/fd").iterdir()))
-            with connections(port) as found:
-                assert set(found) == {peer_of(f"ipv6:%5B::1%5D:{client.getsockname()[1]}")}
+            with connections(port) as sockets:
+                assert set(sockets) == {peer_of(f"ipv6:%5B::1%5D:{client.getsockname()[1]}")}
                 client.sendall(b"a")
-                found.popitem()[1].close()
+                sockets.popitem()[1].close()
             assert accepted.recv(1) == b"a"
             (duplicate,) = listening_sockets(port)
             duplicate.close()
@@ -210,13 +211,15 @@ def test_an_answer_that_is_not_read_takes_its_place_of_the_key():
             return refusal.code().name
 
     async def ask_beside():
-        intake = Intake(body_timeout_s=1.0)
+        intake = Intake(body_timeout_s=2.0)
         async with serving(intake, OneQuota()) as port:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 rpc = channel.unary_unary(f"/{SERVICE}/ModelInfer")
                 assert [await asyncio.to_thread(outcome, rpc) for _ in range(50)] == [True] * 50
                 call = await asyncio.to_thread(RawCall, port, "ModelInfer", request_for(LARGE))
                 assert await until(lambda: intake.held_bytes >= LARGE)
+                assert await asyncio.to_thread(outcome, rpc)  # it might be about to be read
+                await asyncio.sleep(2 * PLACE_AFTER_S)
                 beside = await asyncio.to_thread(outcome, rpc)
                 await asyncio.to_thread(call.receive, LARGE)
                 assert await until(lambda: intake.held_bytes == 0)

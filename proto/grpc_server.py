@@ -34,7 +34,7 @@ IDLE_TIMEOUT_S = 75.0
 
 MAX_STREAMS = 100
 """Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client. Answers
-that a client does not read stay in memory, refusals of strangers among them."""
+that a client does not read stay in memory for a while, refusals of strangers among them."""
 
 _IDENTITY_ALONE = 1
 """Bits of the encodings of messages that are taken: none but the plain one."""

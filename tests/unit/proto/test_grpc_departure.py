@@ -26,7 +26,7 @@ from tests.unit.proto.test_grpc_server import ACKNOWLEDGED, PREFACE, SETTINGS, h
 from tests.unit.proto.test_v2_grpc import EchoGrpc, asked
 
 LARGE, SMALL = 3_000_000, 1000
-DATA = 0
+DATA, WINDOW_UPDATE = 0, 8
 
 
 class Giving(EchoGrpc):
@@ -67,30 +67,31 @@ class RawCall:
 
     def __init__(self, port, method, message):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
-        block = header_block(f"/{SERVICE}/{method}", {})
-        payload = b"\0" + struct.pack(">I", len(message)) + message
-        self.socket.sendall(PREFACE + SETTINGS + ACKNOWLEDGED)
-        self.socket.sendall(self._head(len(block), 1, 4) + block)
-        end = method == "ModelInfer"  # a stream stays open
-        self.socket.sendall(self._head(len(payload), DATA, int(end)) + payload)
         self.answered_bytes = 0
         self.is_closed = False
         self._read = self.socket.makefile("rb")
+        self.socket.sendall(PREFACE + SETTINGS + ACKNOWLEDGED)
+        self.ask(1, method, message)
 
-    def _head(self, size, kind, flags):
-        return size.to_bytes(3, "big") + bytes([kind, flags]) + (1).to_bytes(4, "big")
+    def ask(self, stream, method, message):
+        """Begin a call, on a stream of its own."""
+        block = header_block(f"/{SERVICE}/{method}", {})
+        payload = b"\0" + struct.pack(">I", len(message)) + message
+        self.socket.sendall(self._head(len(block), 1, 4, stream) + block)
+        end = method == "ModelInfer"  # a stream stays open
+        self.socket.sendall(self._head(len(payload), DATA, int(end), stream) + payload)
+
+    def _head(self, size, kind, flags, stream):
+        return size.to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
 
     def close(self):
         self._read.close()
         self.socket.close()
 
-    def grant(self, size):
-        """Let the server send so many bytes more."""
-        increment = size.to_bytes(4, "big")
-        frame = b"\0\0\4\x08\0"
-        self.socket.sendall(
-            frame + bytes(4) + increment + frame + (1).to_bytes(4, "big") + increment
-        )
+    def grant(self, size, stream=1):
+        """Let the server send so many bytes more, of one call."""
+        for target in (0, stream):  # the connection, and the call
+            self.socket.sendall(self._head(4, WINDOW_UPDATE, 0, target) + size.to_bytes(4, "big"))
 
     def receive(self, until_bytes):
         """Read frames until so many bytes of the answer have come, or the connection is closed."""
@@ -189,6 +190,32 @@ def test_a_client_that_reads_slowly_gets_its_answer():
     is_whole, took_s = asyncio.run(serve())
     assert is_whole
     assert took_s > 2
+
+
+def test_an_answer_that_is_not_read_has_no_time_by_others_of_its_connection():
+    step = 100_000
+
+    def read_another(port):
+        call = RawCall(port, "ModelInfer", request_for(2 * UNASKED_BYTES))
+        began_s = time.monotonic()
+        call.receive(UNASKED_BYTES)
+        call.ask(3, "ModelInfer", request_for(10 * LARGE))
+        while not call.is_closed and time.monotonic() < began_s + 10:
+            try:
+                call.grant(step, stream=3)
+            except OSError:
+                break
+            call.receive(call.answered_bytes + step // 2)
+            time.sleep(0.02)
+        call.close()
+        return time.monotonic() < began_s + 10, step < call.answered_bytes < 10 * LARGE
+
+    async def serve():
+        intake = Intake(body_timeout_s=0.8, bytes_per_s=500_000)
+        async with serving(intake) as port:
+            return await asyncio.to_thread(read_another, port)
+
+    assert asyncio.run(serve()) == (True, True)
 
 
 class OneQuota:

@@ -39,6 +39,7 @@ from quadriga.engine.api.models import model_routes
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.embedding import Vector
@@ -405,7 +406,10 @@ def _open_store(
         ids,
         [
             *inference_routes(
-                inferences, StoreQueries(inferences, query_threads), settings.public_url
+                inferences,
+                StoreQueries(inferences, query_threads),
+                Thumbnails(inferences, settings.max_pixels),
+                public_url=settings.public_url,
             ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads),

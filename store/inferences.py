@@ -1,7 +1,7 @@
 """Reading stored inferences: pages of query results, single inferences, and their inputs."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import partial
@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import journal
-from quadriga.store.blobs.interface import Blobs
+from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
 from quadriga.store.cancellation import Cancellation
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
@@ -309,14 +309,33 @@ class InferenceReader:
             raise NotFoundError(f"blob not found: {digest} was removed")
         return data
 
+    def kept_input(self, inference_id: str) -> tuple[str, str]:
+        """Return the hash and the media type of the stored input of an inference."""
+        image = self.get(inference_id).input
+        if not (image.hash and image.kept):
+            raise NotFoundError(f"input of {inference_id} is not available: not stored")
+        return image.hash, image.mime or DEFAULT_MEDIA_TYPE
+
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the input image of an inference, and its media type."""
-        image = self.get(inference_id).input
-        data = self._blobs.get(image.hash) if image.hash and image.kept else None
+        key, mime = self.kept_input(inference_id)
+        data = self._blobs.get(key)
         if data is None:
-            reason = "removed since" if image.kept else "not stored"
-            raise NotFoundError(f"input of {inference_id} is not available: {reason}")
-        return data, image.mime or DEFAULT_MEDIA_TYPE
+            raise NotFoundError(f"input of {inference_id} is not available: removed since")
+        return data, mime
+
+    def thumbnail(self, key: str, width: int) -> bytes | None:
+        """Return a kept thumbnail, as `Blobs`, of an image that the caller may see."""
+        return self._blobs.thumbnail(key, width)
+
+    def make_thumbnail(
+        self, inference_id: str, width: int, make: Callable[[bytes], bytes]
+    ) -> bytes:
+        """Make a thumbnail of the input of an inference, and keep it for as long as the image is there."""
+        data, _ = self.input_bytes(inference_id)
+        thumbnail = make(data)
+        self._blobs.put_thumbnail(blob_key(data), width, thumbnail)
+        return thumbnail
 
     def latest_seq(self, until: int = LARGEST_ID) -> int:
         """Return the largest id, up to a limit, in the database or the journal; 0 if there is none."""

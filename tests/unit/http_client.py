@@ -13,6 +13,7 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
@@ -39,7 +40,8 @@ def store_routes(
 ) -> list[HTTPRouteHandler]:
     """Return the routes that read and change the store, with so many threads for each kind."""
     queries, changing = (BoundedThreads(kind, threads, 64, 30.0) for kind in ("queries", "changes"))
-    routes = inference_routes(inferences, StoreQueries(inferences, queries))
+    searches, thumbnails = StoreQueries(inferences, queries), Thumbnails(inferences, 1_000_000)
+    routes = inference_routes(inferences, searches, thumbnails)
     if changes is not None:
         routes += [*change_routes(changes, changing), *ground_truth_routes(changes, changing)]
     return routes

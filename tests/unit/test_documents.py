@@ -149,7 +149,7 @@ def test_every_endpoint_stands_in_a_table_once():
     offered += [
         (verb, path.replace(":str", ""))
         for handler in [
-            *inference_routes(None, None),
+            *inference_routes(None, None, None),
             *change_routes(None, None),
             *ground_truth_routes(None, None),
             *job_routes(None, None),

@@ -8,6 +8,7 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.testing import TestClient
 
+from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.ground_truth import ground_truth_routes
@@ -41,7 +42,7 @@ def store_routes(
     """Return the routes that read and change the store, with so many threads for each kind."""
     queries, changing = (BoundedThreads(kind, threads, 64, 30.0) for kind in ("queries", "changes"))
     searches, thumbnails = StoreQueries(inferences, queries), Thumbnails(inferences, 1_000_000)
-    routes = inference_routes(inferences, searches, thumbnails)
+    routes = [*browsing_routes(searches), *inference_routes(inferences, searches, thumbnails)]
     if changes is not None:
         routes += [*change_routes(changes, changing), *ground_truth_routes(changes, changing)]
     return routes

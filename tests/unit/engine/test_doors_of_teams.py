@@ -132,6 +132,7 @@ def body_of(method: str, path: str) -> bytes:
         "query",
         "count",
         "aggregate",
+        "facets",
     ):
         return json.dumps({"where": {}}).encode()
     return b"{}"
@@ -165,7 +166,7 @@ def ask(server: Server, method: str, path: str, key: str) -> tuple[int, bytes]:
     return messages[0]["status"], b"".join(message.get("body", b"") for message in messages)
 
 
-READS = frozenset({"query", "count", "aggregate", "index", "delete"})
+READS = frozenset({"query", "count", "aggregate", "facets", "index", "delete"})
 """Last parts of paths whose POST changes nothing with the body of `body_of`."""
 
 
@@ -207,6 +208,7 @@ def test_each_cell_of_door_role_and_team(server: Server, role: Role, team: str) 
     expected = {
         "/api/inferences",
         "/api/inferences/query",
+        "/api/inferences/facets",
         f"/api/inferences/{server.stored.inference_id}",
     }
     assert expected <= set(shown) if team != "a" and reads else not expected & set(shown)

@@ -124,7 +124,7 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
 
     Raises:
         QueryError: The filter or a field is invalid, or neither an index nor a time bounds the filter.
-        NotFoundError: The filter compares with a model that is not known.
+        NotFoundError: The filter compares with a model that is not stored_keys.
     """
     tree = QueryRequest(where=request.where).parse_filter()
     inferences.names.check_filter(tree)
@@ -132,14 +132,14 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
     with inferences.snapshot() as connection:
         sample = take_sample(connection, inferences.planner(connection, tree), inferences.scope)
         models = models_by_id(connection, {row.model_id for row in sample.rows})
-        known = [] if sample.is_exact else _known_keys(connection, inferences.scope)
+        stored_keys = [] if sample.is_exact else _known_keys(connection, inferences.scope)
     tallies = _Tallies(fields)
     for row, weight in zip(sample.rows, sample.weights, strict=True):
         tallies.add(row, models[row.model_id], weight)
     facets = tallies.facets(request)
     facets += [
         Facet(field, type_, None, distinct=0, values=[], histogram=[])
-        for field, type_ in known
+        for field, type_ in stored_keys
         if (field, type_) not in tallies.by_field and (not fields or field in fields)
     ]
     return Facets(

@@ -137,8 +137,8 @@ def _of_slices(
     part_ids = (high - low) // (SLICES * _PARTS) + 1
     weights: dict[int, float] = {}
     times: list[float] = []
-    for parts in _occupied(connection, low, part_ids, seen=seen):
-        ids, count = _matches_of(search, parts, part_ids)
+    for starts in _occupied(connection, low, part_ids, seen=seen):
+        ids, count = _matches_of(search, starts, part_ids)
         weights |= dict.fromkeys(ids, count / max(len(ids), 1))
         times.append(count)
     rows = _read(connection, list(weights))
@@ -187,11 +187,11 @@ def _tests(seen: tuple[int, ...] | None) -> list[tuple[str, tuple[int, ...]]]:
     return [("model_id = ?", (model_id,)) for model_id in seen]
 
 
-def _matches_of(search: Search, parts: list[int], part_ids: int) -> tuple[list[int], float]:
+def _matches_of(search: Search, starts: list[int], part_ids: int) -> tuple[list[int], float]:
     """Return some matches of a slice, and an estimate of how many it has, given where its parts with inferences begin."""
-    if not parts:
+    if not starts:
         return [], 0.0
-    searched = parts[len(parts) // 2 :]
+    searched = starts[len(starts) // 2 :]
     id_range = IdRange(searched[0], searched[-1] + part_ids - 1)
     rows, tested_id = search.first_matches(_SLICE_ROWS, id_range, _SLICE)
     ids = [int(row[0]) for row in rows]
@@ -199,7 +199,7 @@ def _matches_of(search: Search, parts: list[int], part_ids: int) -> tuple[list[i
     if count == _SLICE_ROWS:  # the last says where the search ended, not how many there are
         count, last_id = count - 1, ids[-1]
     covered_ids = sum(min(last_id - start + 1, part_ids) for start in searched if start <= last_id)
-    return ids, count * part_ids * len(parts) / covered_ids
+    return ids, count * part_ids * len(starts) / covered_ids
 
 
 def _read(connection: sa.Connection, ids: Sequence[int]) -> list[SampledRow]:

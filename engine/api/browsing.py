@@ -1,4 +1,4 @@
-"""HTTP routes for who looks around in the store: facets of a filter, and what comes before and after an inference."""
+"""HTTP routes for who looks around in the store: facets of a filter, neighbours of an inference, two models side by side."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,12 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.store.browsing.disagreements import (
+    Disagreements,
+    DisagreementsRequest,
+    decode_disagreements,
+    find_disagreements,
+)
 from quadriga.store.browsing.facets import (
     FIELDS,
     Facets,
@@ -42,6 +48,15 @@ _DESCRIPTIONS = {
     "bins": "Maximum bins of a histogram",
     "order": "Order of the query: newest or oldest first",
 }
+_DISAGREEMENTS_BODY = json_body(
+    DisagreementsRequest,
+    a="The model whose inferences are searched: name or name:version",
+    b="The model that it is compared with: name or name:version",
+    score="Score from which predictions count",
+    iou="Overlap from which two boxes of one label are the same",
+    order="Newest or oldest first",
+    cursor="The cursor that came with the previous page",
+)
 _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 
 
@@ -111,4 +126,23 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
             lambda store: find_neighbours(store, inference_id, neighbours_from_url(text)),
         )
 
-    return [options_route(_FACETS, "GET", "POST"), find_facets_by_url, query_facets, get_neighbours]
+    @post(
+        "/api/inferences/disagreements",
+        operation_class=_DISAGREEMENTS_BODY,
+        responses=QUERY_ERRORS,
+        status_code=200,
+        need="read",
+    )
+    async def query_disagreements(request: Request[Any, Any, Any], body: RawBody) -> Disagreements:
+        """Find images on which two models or versions answer differently; the body is JSON whatever its content type."""
+        return await queries.run(
+            request, lambda store: find_disagreements(store, decode_disagreements(body))
+        )
+
+    return [
+        options_route(_FACETS, "GET", "POST"),
+        find_facets_by_url,
+        query_facets,
+        get_neighbours,
+        query_disagreements,
+    ]

@@ -7,6 +7,7 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from quadriga.store.records import InputReference, ModelReference
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
@@ -104,3 +105,23 @@ def test_the_routes_are_described_with_their_parameters(client) -> None:
     assert {"where", "fields", "values", "bins"} <= schema["properties"].keys()
     neighbours = paths["/api/inferences/{inference_id}/neighbours"]["get"]["parameters"]
     assert [p["name"] for p in neighbours] == ["inference_id", "q", "order"]
+
+
+def test_disagreements_are_answered_with_both_records(tmp_path: Path) -> None:
+    store = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    image = InputReference("image", "blake3:" + "0" * 64, 8, 8)
+    for seq, label in ((1, "star"), (2, "ring")):
+        model = ModelReference("shapes", str(seq), "ab" * 32)
+        predictions = [{"label": label, "score": 0.9}]
+        store.commit(make_record(seq, model=model, input=image, predictions=predictions))
+    with client_of(store_routes(store.inferences)) as client:
+        body = {"a": "shapes:1", "b": "shapes:2"}
+        answer = client.post("/api/inferences/disagreements", json=body)
+        assert answer.status_code == 200
+        (pair,) = answer.json()["disagreements"]
+        assert (pair["a"]["id"], pair["b"]["id"]) == ("1", "2")
+        assert (pair["only_a"], pair["only_b"]) == ([0], [0])
+        refused = client.post("/api/inferences/disagreements", json={"a": "shapes:1"})
+        assert refused.status_code == 400
+        assert "missing required field `b`" in refused.json()["error"]
+    store.close()

@@ -11,14 +11,19 @@ CLIENTS := tritonclient kserve mlserver schemathesis
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
+# Triton runs models in Python 3.12 alone; where there is none it is left out.
+PEERS := mlserver kserve fastapi bentoml ray litserve
+TRITON_PYTHON ?= $(shell .ci/find-python 3.12)
+PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTHON),triton))
+
 # Each process of a server would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill nightly longest clients conformance browser lint bench soak descriptors lock clean
+.PHONY: help demo serve test again drill nightly longest clients conformance browser lint bench bench-peers soak descriptors lock clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(INSTALLED)  ## Serve the sample models, send images, query what was stored
 	@$(BIN)/python -m sample_models.demo
@@ -76,6 +81,15 @@ bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each p
 	@$(BIN)/python bench/browsing_cost.py --records $(RECORDS) --folder bench-data/$(RECORDS)
 	@$(BIN)/python bench/evaluation_speed.py
 
+bench-peers: export PYTHONPATH := $(CURDIR)
+bench-peers: $(INSTALLED)-dev $(PEER_ENVIRONMENTS)  ## Measure the server beside MLServer, KServe, Triton, FastAPI, BentoML, LitServe and Ray Serve
+	@$(BIN)/python bench/peer_speed.py --seconds $(SECONDS) --connections $(CONNECTIONS) $(PEER_FLAGS)
+
+# Of each load; a quarter of an hour in all with 8 connections: make bench-peers SECONDS=0.5 CONNECTIONS="1 8 32"
+SECONDS := 2
+CONNECTIONS := 8
+PEER_FLAGS :=
+
 soak: export PYTHONPATH := $(CURDIR)
 soak: $(INSTALLED)-dev  ## Put load of all kinds on a server for MINUTES, and see that its memory does not grow
 	@$(BIN)/python bench/soak.py --minutes $(MINUTES)
@@ -93,6 +107,7 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group bench $(LOCK) --output-file requirements-dev.lock
 	$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) $(LOCK) --constraint requirements-dev.lock --output-file requirements-extras.lock
+	for peer in $(PEERS) triton; do $(BIN)/uv pip compile bench/peers/$$peer/requirements.txt $(LOCK) --output-file bench/peers/$$peer/requirements.lock; done
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
 # Of the image; rouge-score comes as source alone, and Ray has images of its own.
@@ -100,7 +115,7 @@ EXTRAS := clickhouse oidc parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance bench-data data demo-output
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -120,4 +135,13 @@ $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
 	@echo "Setting up .conformance/$*: under a minute, once"
 	@$(CLIENTS_PYTHON) -m venv --clear .conformance/$*
 	@.conformance/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+# So do peers, and each has its own versions.
+.peers/triton/installed: PEER_PYTHON = $(TRITON_PYTHON)
+.peers/%/installed: PEER_PYTHON ?= $(CLIENTS_PYTHON)
+.peers/%/installed: bench/peers/%/requirements.lock
+	@echo "Setting up .peers/$*: about a minute, once"
+	@$(PEER_PYTHON) -m venv --clear .peers/$*
+	@.peers/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@

@@ -13,37 +13,30 @@ these enclose the median with a probability of 98 %.
 import argparse
 import json
 import os
-import selectors
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
-import grpc
 import msgspec
 import numpy as np
-from bare_application import SERVICE, BareModel, message_class
+from bare_application import BareModel, message_class
 from bench_models import CLASSES, R18, SIDES, TINY, write_models
+from closed_loop import CONNECTIONS, Answer, GrpcLoad, HttpLoad, cpu_ns
 
 from tests.server_process import ServerProcess, image_input
 
-CONNECTIONS = 8
 VARIANTS = 8
 """Different requests of a path, so that an answer to another one is noticed."""
 PAIRS = 7
 SETTLE_S = 3.0
 """Maximum seconds that a server has after a load, to store what is left."""
-
-Answer = tuple[bytes, bytes]
-"""Head, empty over gRPC, and body of an answer."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,99 +150,6 @@ def photograph(seed: int) -> bytes:
         pixels += weight * cv2.resize(coarse, (640, 480), interpolation=cv2.INTER_CUBIC)
     encoded = cv2.imencode(".jpg", np.clip(pixels, 0, 255).astype(np.uint8))[1]
     return encoded.tobytes()
-
-
-class HttpLoad:
-    """A closed loop over HTTP, on one thread."""
-
-    def __init__(self, host: str) -> None:
-        name, _, port = host.partition(":")
-        self._address = name, int(port)
-        self._sockets: list[socket.socket] = []
-        self._selector = selectors.DefaultSelector()
-
-    def connect(self) -> None:
-        """Open the connections again: servers close those that send nothing for long."""
-        for connection in self._sockets:
-            self._selector.unregister(connection)
-            connection.close()
-        self._sockets = [socket.create_connection(self._address) for _ in range(CONNECTIONS)]
-        for connection in self._sockets:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(connection, selectors.EVENT_READ)
-        time.sleep(0.02)
-
-    def __call__(self, requests: Sequence[bytes], count: int) -> list[tuple[int, Answer]]:
-        """Send requests in turns; return each answer with the number of its request."""
-        answers: list[tuple[int, Answer]] = []
-        sent = 0
-        pending: dict[socket.socket, tuple[int, bytearray]] = {}
-        for connection in self._sockets[:count]:
-            connection.sendall(requests[sent % len(requests)])
-            pending[connection] = sent % len(requests), bytearray()
-            sent += 1
-        while pending:
-            for key, _ in self._selector.select():
-                connection: Any = key.fileobj
-                number, received = pending[connection]
-                received += connection.recv(1 << 20)
-                answer = _whole_answer(received)
-                if answer is None:
-                    continue
-                answers.append((number, answer))
-                del pending[connection]
-                if sent < count:
-                    connection.sendall(requests[sent % len(requests)])
-                    pending[connection] = sent % len(requests), bytearray()
-                    sent += 1
-        return answers
-
-
-def _whole_answer(received: bytearray) -> Answer | None:
-    head, separator, body = received.partition(b"\r\n\r\n")
-    if not separator:
-        if not received:
-            raise SystemExit("expected an answer, got the end of the connection")
-        return None
-    _, _, rest = head.lower().partition(b"content-length: ")
-    return (bytes(head), bytes(body)) if len(body) >= int(rest.split(b"\r\n")[0]) else None
-
-
-class GrpcLoad:
-    """A closed loop over gRPC, one channel for each connection."""
-
-    def __init__(self, address: str) -> None:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        channels = [grpc.insecure_channel(address, options) for _ in range(CONNECTIONS)]
-        self._calls: list[Any] = [
-            channel.unary_unary(f"/{SERVICE}/ModelInfer") for channel in channels
-        ]
-        self._pool = ThreadPoolExecutor(CONNECTIONS)
-
-    def connect(self) -> None:
-        """Leave it to grpc, which connects again by itself."""
-
-    def __call__(self, requests: Sequence[bytes], count: int) -> list[tuple[int, Answer]]:
-        """Send requests in turns; return each answer with the number of its request."""
-
-        def send(first: int) -> list[tuple[int, Answer]]:
-            call = self._calls[first]
-            numbers = (number % len(requests) for number in range(first, count, CONNECTIONS))
-            return [(number, (b"", call(requests[number], timeout=60))) for number in numbers]
-
-        return [answer for part in self._pool.map(send, range(CONNECTIONS)) for answer in part]
-
-
-def cpu_ns(pids: Sequence[int]) -> int:
-    """Sum the CPU time of all threads of processes, in nanoseconds, as the scheduler counts it."""
-    total = 0
-    for pid in pids:
-        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            try:
-                total += int(path.read_text().split()[0])
-            except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
-                continue
-    return total
 
 
 class Measured(NamedTuple):

@@ -93,6 +93,9 @@ CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
 CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
 
+MAX_ROUTE_BODY_BYTES = 4 << 20
+"""Largest body of a route, as a filter or the parameters of a job; ground truth may take all that the server takes."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -415,7 +418,7 @@ def _open_store(
                 public_url=settings.public_url,
             ),
             *change_routes(changes, change_threads),
-            *ground_truth_routes(changes, change_threads),
+            *ground_truth_routes(changes, change_threads, settings.max_body_bytes),
             *job_routes(jobs, inferences),
             bulk_inference_route(
                 jobs,
@@ -451,6 +454,6 @@ def _routes_application(
                 "/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False
             ),
         ),
-        request_max_body_size=max_body_bytes,
+        request_max_body_size=min(max_body_bytes, MAX_ROUTE_BODY_BYTES),
         logging_config=None,  # the process configures logging
     )

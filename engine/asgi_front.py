@@ -1,20 +1,36 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.proto.access import ANYBODY, Gate, headers_by_name, set_current_caller
+from quadriga.proto.access import ANYBODY, Gate, admit, headers_by_name, set_current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
 from quadriga.proto.errors import Forbidden, ProtocolError
-from quadriga.proto.http import CALLER_EXTENSION, error_request_id, error_response, send_body
+from quadriga.proto.http import (
+    CALLER_EXTENSION,
+    COUNTED_EXTENSION,
+    WholeAnswer,
+    error_request_id,
+    error_response,
+    send_body,
+)
 from quadriga.proto.intake import Intake
-from quadriga.proto.operations import Dispatcher, Match
+from quadriga.proto.operations import MAX_REMEMBERED_PATH, Dispatcher, Match
 from quadriga.proto.quota import UNKNOWN_SIZE, Quota
+
+_NOT_AT_ONCE = frozenset(
+    {
+        *(b"cookie", b"origin", b"sec-fetch-site", b"content-encoding", b"transfer-encoding"),
+        *(b"expect", b"upgrade"),
+    }
+)
+"""Headers of requests that take the long way: those of browsers, and bodies that are not what they seem."""
 
 _MAX_DIGITS = 18
 """Digits of a length that are read."""
@@ -50,8 +66,56 @@ class AsgiFront:
         self._audit = audit
         self._intake = intake
         self._protocols = protocols
+        self._match_at_once = lru_cache(maxsize=256)(self._find_at_once)
         self.closing = False
         """Whether every response closes its connection, as the server ends."""
+
+    def answer_at_once(self, scope: Scope, body: bytes | None) -> WholeAnswer | None:
+        """Answer a request for an inference without a task, if that is cheap; None leaves it to `__call__`. Raises nothing.
+
+        Nothing is answered here that the audit log has to know of.
+
+        Args:
+            scope: Scope of a POST.
+            body: Its body; None while not all of it is there.
+        """
+        headers = headers_by_name(scope["headers"])
+        if self.closing or not headers.keys().isdisjoint(_NOT_AT_ONCE):
+            return None
+        path = scope["path"]
+        match = self._match_at_once(path) if len(path) <= MAX_REMEMBERED_PATH else None
+        if match is None or len(body or b"") > self._intake.max_bytes - self._intake.held_bytes:
+            return None
+        caller = self._gate.identify(headers.get)
+        quota = caller.quota
+        if quota is not None and (quota.is_limited or body is None):
+            return None
+        try:
+            self._rules.check("POST", path, headers, scheme=scope["scheme"])
+            admit(caller, match[0]["POST"].need)
+        except ProtocolError:
+            return None
+        extensions: Any = scope["extensions"]
+        if caller is not ANYBODY:
+            extensions[CALLER_EXTENSION] = {}
+        if quota is not None and body is not None:
+            quota.begin(len(body))
+        answer = self._protocols.respond_at_once(match, headers, body, scope=scope, caller=caller)
+        if quota is not None:
+            if answer is None:
+                extensions[COUNTED_EXTENSION] = {}
+            else:
+                quota.end()
+        return answer
+
+    def _find_at_once(self, full_path: str) -> Match | None:
+        """Return the operation of a path, if it runs a model; None for others."""
+        path = full_path.rstrip("/")
+        if without_gateway_prefix(path) != path:
+            return None
+        match = self._protocols.match(path, "POST")
+        operation = None if match is None else match[0].get("POST")
+        return match if operation is not None and operation.need == "infer" else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; its end is seen by the audit log."""
@@ -97,7 +161,10 @@ class AsgiFront:
             await self._answer(request, match, path, scope=scope, receive=receive, send=send)
             return
         try:
-            rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
+            is_counted = (extensions or {}).pop(COUNTED_EXTENSION, None) is not None
+            rate_headers = (
+                () if is_counted else quota.begin(body_bytes(headers, self._intake.max_bytes))
+            )
         except ProtocolError as error:
             request_id = error_request_id(headers.get(b"x-request-id"))
             await send_body(send, *error_response(error, request_id))

@@ -3,6 +3,8 @@
 The table in `docs/serving.md` says which fault makes which probe fail.
 """
 
+from quadriga.engine.model import Model
+from quadriga.engine.model_chains import models_behind
 from quadriga.engine.readiness import JOBS, WRITER, ProcessState, ProcessStates
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
@@ -47,8 +49,13 @@ class ServerHealth:
         """
         try:
             model = self._repository.get(name, version)
+            chain = [model, *models_behind(model, self._repository.get)]
         except ModelNotReady as error:
             return str(error)
+        return next(filter(None, map(self._storing_reason, chain)), None)
+
+    def _storing_reason(self, model: Model) -> str | None:
+        """Return why the inferences of a model are refused; None if they can be stored."""
         store = model.recognition.written.store
         if self._recorder is None or not store.enabled:
             return None

@@ -10,7 +10,7 @@ from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.arguments import move_arguments
 from quadriga.engine.image_text.generation import TextPackage
 from quadriga.engine.output_decoration import echoed_parameters
-from quadriga.engine.recording import ImageResult
+from quadriga.engine.recording import CutCrops, ImageResult
 from quadriga.proto.chariot import read_image_inputs
 from quadriga.proto.deadline import check_deadline
 from quadriga.proto.errors import InvalidRequest
@@ -18,6 +18,7 @@ from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
 from quadriga.tasks.budget import Budget, BudgetError
+from quadriga.tasks.crops import Crop
 from quadriga.tasks.image import Image
 from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.parameters import ParameterError
@@ -35,6 +36,10 @@ class ImageBudgets(msgspec.Struct, frozen=True):
     tokens: Budget = msgspec.field(default_factory=lambda: Budget(None, "new tokens"))
 
 
+CutDetections = Callable[[Image, bytes, Sequence[Prediction]], CutCrops]
+"""Cuts the crops of an image's detections, given the decoded image and its file, which is empty for a crop."""
+
+
 class ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images, with the limits of its server."""
 
@@ -44,6 +49,8 @@ class ImageModel(msgspec.Struct, frozen=True):
     budgets: ImageBudgets = msgspec.field(default_factory=ImageBudgets)
     choose_for_signals: Callable[[int], Collection[int]] | None = None
     """Chooses, among so many images, the positions of those whose signals are wanted; None chooses none."""
+    cut: CutDetections | None = None
+    """Cuts the crops for the model behind this one; None where there is none."""
 
 
 class _ImageRequest(msgspec.Struct, frozen=True):
@@ -58,6 +65,8 @@ class _ImageRequest(msgspec.Struct, frozen=True):
     result: ImageResult
     """The result without what the model adds."""
     wants_signals: bool = False
+    decoded: Image | None = None
+    """The image where it is decoded already; None for one to be decoded from `data`."""
 
 
 def infer_images(
@@ -77,16 +86,7 @@ def infer_images(
         )
     image_requests = _choose_for_signals(images, _read_images(images, request))
     _spend_tokens(images, image_requests)
-    results: list[ImageResult] = []
-    pixel_bytes = 0
-    size = abs(images.predictor.batch_size)
-    for start in range(0, len(image_requests), size):
-        if start:
-            images.predictor.stopwatch.record_preparation()
-        for result in _predict(images, image_requests[start : start + size]):
-            fits = pixel_bytes < MAX_SIGNAL_PIXEL_BYTES
-            pixel_bytes += 0 if result.decoded_image is None else result.decoded_image.pixels.nbytes
-            results.append(result if fits else msgspec.structs.replace(result, decoded_image=None))
+    results = _predict_in_batches(images, image_requests)
     outputs = []
     pairs = zip(image_requests, results, strict=True)
     for tensor in request.inputs:
@@ -132,6 +132,45 @@ def stream_image(
             yield piece, None
     except ParameterError as error:
         raise InvalidRequest(f"{image_request.location}: {error}") from error
+
+
+def describe_crops(
+    images: ImageModel, crops: Sequence[tuple[ImageResult, Crop]]
+) -> list[ImageResult]:
+    """Return the results of crops without what the model adds: metadata and options are those of the image."""
+    options = images.predictor.read_options({})
+    return [
+        ImageResult(
+            parent.input_name,
+            options.action,
+            [],
+            parent.metadata,
+            width=crop.image.width,
+            height=crop.image.height,
+            storage=parent.storage,
+        )
+        for parent, crop in crops
+    ]
+
+
+def infer_crops(
+    images: ImageModel, crops: Sequence[Crop], described: Sequence[ImageResult]
+) -> list[ImageResult]:
+    """Answer crops, as `infer_images` answers the images of a request; results have no file of the image."""
+    options = images.predictor.read_options({})
+    image_requests = [
+        _ImageRequest(
+            f"{result.input_name!r}: crop of predictions[{crop.position}]",
+            b"",
+            {},
+            options=options,
+            result=result,
+            decoded=crop.image,
+        )
+        for crop, result in zip(crops, described, strict=True)
+    ]
+    results = _predict_in_batches(images, _choose_for_signals(images, image_requests))
+    return [msgspec.structs.replace(result, image=None, mime=None) for result in results]
 
 
 def decode_images(
@@ -207,6 +246,23 @@ def _choose_for_signals(
     return chosen
 
 
+def _predict_in_batches(
+    images: ImageModel, image_requests: Sequence[_ImageRequest]
+) -> list[ImageResult]:
+    """Answer images, as many at once as the model takes; few of them are held for their signals."""
+    results: list[ImageResult] = []
+    pixel_bytes = 0
+    size = abs(images.predictor.batch_size)
+    for start in range(0, len(image_requests), size):
+        if start:
+            images.predictor.stopwatch.record_preparation()
+        for result in _predict(images, image_requests[start : start + size]):
+            fits = pixel_bytes < MAX_SIGNAL_PIXEL_BYTES
+            pixel_bytes += 0 if result.decoded_image is None else result.decoded_image.pixels.nbytes
+            results.append(result if fits else msgspec.structs.replace(result, decoded_image=None))
+    return results
+
+
 def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> list[ImageResult]:
     """Decode and answer images that run together."""
     decoded = [_decode(images, image_request) for image_request in image_requests]
@@ -218,14 +274,26 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
         predicted = images.predictor.predict(decoded, options)
     except ParameterError as error:
         raise InvalidRequest(f"{image_requests[0].location}: {error}") from error
-    return [
+    results = [
         _complete(*completion)
         for completion in zip(image_requests, decoded, predicted, strict=True)
+    ]
+    if images.cut is None:
+        return results
+    return [
+        msgspec.structs.replace(
+            result, cut_crops=images.cut(image, image_request.data, predictions)
+        )
+        for image_request, image, (predictions, _), result in zip(
+            image_requests, decoded, predicted, results, strict=True
+        )
     ]
 
 
 def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:
     check_deadline()
+    if image_request.decoded is not None:
+        return image_request.decoded
     try:
         return images.predictor.decode(image_request.data, images.max_pixels, images.budgets.pixels)
     except (ImageError, BudgetError) as error:

@@ -11,6 +11,7 @@ from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.model import Model
 from quadriga.engine.model_folders import find_model
 from quadriga.engine.recognition.decisions import Decision
+from quadriga.engine.recognition.model_toml import ThenOptions
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.specification import InputSpec
@@ -36,6 +37,8 @@ class Inspection(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     embedding: EmbeddingSource
     decisions: tuple[Decision, ...]
+    then: str = ""
+    """What `[then]` sends to which model, in one sentence; empty without it."""
     providers: tuple[str, ...] = ()
     """Execution providers that run the graph, in order."""
 
@@ -75,6 +78,7 @@ def inspect_model(path: Path) -> Inspection:
         labels=model.labels,
         embedding=model.embedding,
         decisions=recognition.decisions,
+        then=describe_then(recognition.written.then),
         providers=model.session.providers,
     )
 
@@ -96,6 +100,7 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         ("image", inspection.preprocessing or "none: tensors as they are"),
         ("labels", _labels_text(inspection)),
         ("embedding", _embedding_text(inspection.embedding)),
+        *([("then", inspection.then)] if inspection.then else []),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}", value)
@@ -105,6 +110,20 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
             decided.add_row(decision.field, str(decision.value), decision.reason)
     console.print(facts)
     console.print(decided)
+
+
+def describe_then(then: ThenOptions | None) -> str:
+    """Describe in one sentence which crops are sent to which model; empty for none."""
+    if then is None:
+        return ""
+    labels = "" if then.labels is None else f" labelled {' or '.join(then.labels)}"
+    score = f" with a score of at least {then.min_score:g}" if then.min_score else ""
+    margin = f", with {then.margin:.0%} of the box around them" if then.margin else ""
+    version = "" if then.version is None else f" version {then.version}"
+    return (
+        f"crops of detections{labels}{score}{margin}, at most {then.max_crops} an image, to the model "
+        f"{then.model}{version} of the same repository"
+    )
 
 
 def _batch_text(model: Model) -> str:

@@ -118,6 +118,8 @@ class Model:
             self._warm_up()
         self._share_runs()
         self._graphs.end_loading()
+        self.is_light = self._is_light()
+        """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
         self.embedding_space = self.embedding.space_id(self.sha256)
         """Embedding-space id (16 hex digits), or None."""
 
@@ -183,6 +185,16 @@ class Model:
             raise LoadError(str(error)) from error
         except RunError as error:  # zeros of a guessed size may be no input that the model accepts
             _log.info("%s: warm-up with zeros refused: %s", self.name, error)
+
+    def _is_light(self) -> bool:
+        runtime, session = self.recognition.written.runtime, self.session
+        is_here = self._graphs.shares_memory and session.providers == (CPU,)
+        return (
+            is_here
+            and runtime.intra_op_threads == 1
+            and runtime.batching is None
+            and session.header.is_bounded
+        )
 
     def _share_runs(self) -> None:
         """Let requests share runs if model.toml says so, and the graph answers them alike.

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from quadriga.engine.model_lane import merge_queue_statistics
 from quadriga.engine.overrides import Override, write_files
 from quadriga.engine.repository import ModelRepository
-from quadriga.engine.request_queue import merge_queue_statistics
 from quadriga.engine.session import LoadError
 from quadriga.engine.stopwatch import merge_statistics
 from quadriga.proto.errors import (

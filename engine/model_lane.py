@@ -2,15 +2,31 @@
 
 import asyncio
 import math
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
+from quadriga.engine.loop_runs import LoopCost
 from quadriga.proto.deadline import Deadline
+from quadriga.proto.messages import QueueStatistics
 
 MEAN_WEIGHT = 0.1
 """Weight of the last request in the mean time that requests of a model take."""
+
+
+class WaitedTime(threading.local):
+    """Nanoseconds that this thread's task waited in the queue."""
+
+    ns = 0
+
+    def take(self) -> int:
+        """Return the time, and forget it: a task that makes two requests waited once."""
+        waited_ns, self.ns = self.ns, 0
+        return waited_ns
 
 
 class Ticket:
@@ -75,6 +91,8 @@ class ModelLane:
         """Requests in a thread that wait for others, and run no more than those that wait for a thread."""
         self.waiting = 0
         self.mean_s = 0.0
+        self.cost = LoopCost()
+        """What requests cost, and whether the event loop answers them."""
         self.progress_s = 0.0
         """Moment at which a request last began or ended."""
         self.refused: Counter[str] = Counter()
@@ -126,6 +144,10 @@ class ModelLane:
     def end(self, now_s: float, elapsed_s: float) -> None:
         """Note that a request has ended, and how long it took."""
         self.running -= 1
+        self.note(now_s, elapsed_s)
+
+    def note(self, now_s: float, elapsed_s: float) -> None:
+        """Note how long a request took that has ended now."""
         self.progress_s = now_s
         if self.mean_s:
             self.mean_s += MEAN_WEIGHT * (elapsed_s - self.mean_s)
@@ -151,6 +173,24 @@ class ModelLane:
             return None
         ticket = max(self._by_connection.values(), key=len)[-1]
         return None if ticket.is_begun else ticket
+
+
+def merge_queue_statistics(
+    statistics: Iterable[Sequence[QueueStatistics]],
+) -> list[QueueStatistics]:
+    """Add up the statistics of several processes, by model."""
+    merged: dict[str, QueueStatistics] = {}
+    for process in statistics:
+        for entry in process:
+            total = merged.get(entry.model, QueueStatistics(entry.model))
+            merged[entry.model] = msgspec.structs.replace(
+                total,
+                waiting=total.waiting + entry.waiting,
+                running=total.running + entry.running,
+                refused=dict(Counter(total.refused) + Counter(entry.refused)),
+                stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
+            )
+    return list(merged.values())
 
 
 def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

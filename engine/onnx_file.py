@@ -25,6 +25,14 @@ _VALUE_PRESERVING = {
 """Operators that keep the kind of a value, such as a probability."""
 _UNQUANTISED = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
 """Operators of quantised graphs, and the operators that they stand for."""
+_UNBOUNDED = frozenset(
+    {
+        *("Loop", "Scan", "If", "SequenceMap", "Range", "ConstantOfShape", "Expand", "Tile", "Pad"),
+        *("Resize", "Upsample", "OneHot", "NonMaxSuppression"),
+    }
+)
+"""Operators whose work may follow from values, and not from shapes alone."""
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 _CLASS_LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 """Attributes of operators of ai.onnx.ml that list the classes."""
 _LFS_POINTER = b"version https://git-lfs"
@@ -56,6 +64,15 @@ class OnnxHeader(msgspec.Struct, frozen=True):
     values; Softmax also where a graph writes it out as Exp, ReduceSum and Div."""
     class_labels: tuple[tuple[str, ...], ...] = ()
     """Class labels that operators of ai.onnx.ml name, those of ZipMap first; whole numbers as texts."""
+    operators: frozenset[str] = frozenset()
+    """Names of all operators outside of control flow."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the work of the graph follows from the shapes of its inputs; operators of others may do anything."""
+        if not self.operators or not self.opsets.keys() <= _KNOWN_DOMAINS:
+            return False
+        return not self.operators & _UNBOUNDED
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -156,6 +173,7 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
         external_data=tuple(read_external_data(data)),
         producers=_producers(graph),
         class_labels=tuple(dict.fromkeys(class_labels)),
+        operators=frozenset(node.operator for node in nodes),
     )
     return header, graph
 

@@ -1,6 +1,6 @@
 """One request from admission to response: read this first.
 
-    admit → answer (decode, preprocess, run, postprocess) → score → record → decorate
+    admit → answer (decode, preprocess, run, postprocess) → score → crops to the model behind → record → decorate
 
 Images, rows of features and tensors are answered each in a room of its own, which `quadriga.engine.request_kinds`
 chooses. It is plain code in one thread per request (a stream may take another thread
@@ -8,13 +8,14 @@ for each step); only `run`, which hands a request to `quadriga.engine.request_qu
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
+from quadriga.engine.crop_run import CropRun
 from quadriga.engine.health import ServerHealth
 from quadriga.engine.image_inference import stream_image
-from quadriga.engine.journal_capacity import ADMITTED, Admission
+from quadriga.engine.loop_runs import leave_loop, note_light
 from quadriga.engine.model import Model
+from quadriga.engine.model_chains import models_behind
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.output_decoration import (
     decorate_outputs,
@@ -22,11 +23,12 @@ from quadriga.engine.output_decoration import (
     select_outputs,
     truncation_headers,
 )
-from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StoreResult
+from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.request_kinds import ImageRequest, RequestKind, request_kind
-from quadriga.engine.request_queue import RequestQueue
+from quadriga.engine.request_queue import NOT_RUN, RequestQueue
 from quadriga.engine.request_trace import RequestTrace, to_protocol_error
+from quadriga.engine.result_keeping import NOT_STORED, ResultKeeping
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
 from quadriga.engine.settings import Settings
@@ -45,8 +47,6 @@ from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.tasks.predictions import OutputError
 
 Result = TypeVar("Result")
-
-_NOT_STORED = StoreResult()
 
 
 class Pipeline:
@@ -75,8 +75,7 @@ class Pipeline:
         """Readiness of the server; the end of the server and its processes are noted in it."""
         self.unready_reason = self.health.unready_reason
         self.health_report = self.health.report
-        self._recorder = recorder
-        self._scores = scores
+        self._keeping = ResultKeeping(recorder, scores)
         self._settings = settings
 
     def run(
@@ -87,18 +86,36 @@ class Pipeline:
         deadline: Deadline | None = None,
         connection: Hashable = None,
         is_begun: bool = False,
+        body_bytes: int | None = None,
     ) -> Awaitable[Result]:
-        """Run a task in the pool of threads, called on the event loop; see `quadriga.proto.messages.Serving.run`."""
-        names = self._repository.names()
-        if model not in names:  # the search of other forms sorts all names
-            model = None if model is None else find_model_name(model, names)
+        """Run a task in the pool of threads or, if it is cheap, at once; called on the event loop; see `quadriga.proto.messages.Serving.run`."""
         return self._queue.run(
             task,
-            model=model or "",
+            model="" if model is None else self._folder_name(model),
             deadline=deadline,
             connection=connection,
             is_begun=is_begun,
+            body_bytes=body_bytes,
         )
+
+    def run_at_once(
+        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
+    ) -> Result | None:
+        """Run a task on the event loop if it is cheap; see `quadriga.proto.messages.Serving.run_at_once`."""
+        result: Result = self._queue.run_on_loop(
+            task, model=self._folder_name(model), deadline=deadline, body_bytes=body_bytes
+        )
+        return None if result is NOT_RUN else result
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Refuse a request that would wait too long; see `quadriga.proto.messages.Serving.refuse_early`."""
+        self._queue.refuse_early(self._folder_name(model), deadline, connection)
+
+    def _folder_name(self, model: str) -> str:
+        """Return the name of a model as its folder has it; empty for an unknown one."""
+        if self._repository.is_folder(model):  # the search of other forms sorts all names
+            return model
+        return find_model_name(model, self._repository.names()) or ""
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready; this and what follows as `quadriga.proto.messages.Serving` has it."""
@@ -118,8 +135,12 @@ class Pipeline:
     def load_model(
         self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
     ) -> None:
-        """Load a model, or load it again."""
+        """Load a model, or load it again; one that names a model behind it needs a key for that model, too."""
         self._check_model(name)
+        then = (config or {}).get("then")
+        behind = then.get("model") if isinstance(then, Mapping) else None
+        if isinstance(behind, str):
+            self._check_known_model(behind)
         try:
             self._control.load(name, config, files)
         except NotFound:
@@ -150,9 +171,12 @@ class Pipeline:
 
     def _check_known_model(self, name: str) -> None:
         """Raise as `_check_model`, and `NotFound`, which names no other models, if the caller's key is for none such."""
+        caller = current_caller()
+        if not caller.models:
+            return
         self._check_model(name)
-        caller, names = current_caller(), self._repository.names()
-        if caller.models and find_model_name(name, names) is None:
+        names = self._repository.names()
+        if find_model_name(name, names) is None:
             raise NotFound(unknown_model_text(name, [*filter(caller.may_use, names)]))
 
     def _admitted_model(self, name: str, version: str | None) -> Model:
@@ -168,14 +192,26 @@ class Pipeline:
         """
         model = self._admitted_model(request.model, request.version)
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
-        kind = self._kind(model, request)
+        behind = self._crop_run(model, request)
+        kind = self._kind(model, request, behind)
+        if kind.is_light and self._keeping.stores_at_once(model):
+            note_light()
+        else:
+            leave_loop()
         with self._trace(model, kind, request) as trace:
-            admission = self._admit(model, request)
+            admission = self._keeping.admit(model, request)
             outputs, results = kind.infer()
             trace.stop()
-            results = self._score(model, results)
+            results = self._keeping.score(model, results)
+            stored = NOT_STORED
+            summary = trace.summary() if trace.recorder is not None else None
+            if behind is not None:
+                results = behind.infer(results)
             check_deadline()  # what nobody waits for is not stored
-            stored = self._record(trace.summary(), results, admission)
+            if summary is not None:
+                stored = self._keeping.record(summary, results, admission)
+            if behind is not None:
+                outputs, stored = behind.join(outputs, results, stored)
             trace.count_success(kind.count(results))
         decorated = decorate_outputs(
             outputs,
@@ -184,6 +220,10 @@ class Pipeline:
             per_image=kind.has_output_per_image,
             with_scores=self._settings.semantic_score_in_parameters,
         )
+        headers = trace.timing_headers(0.0 if behind is None else behind.elapsed_ms)
+        if kind.has_output_per_image:
+            scores = score_headers(results, self._settings.semantic_score_header)
+            headers = [*scores, *truncation_headers(results), *headers]
         return InferResponse(
             model=model.name,
             version=model.version,
@@ -192,11 +232,7 @@ class Pipeline:
             inference_ids=[inference_id for inference_id in stored.ids if inference_id],
             stored=stored.stored,
             lag_bytes=admission.lag_bytes,
-            headers=[
-                *score_headers(results, self._settings.semantic_score_header),
-                *truncation_headers(results),
-                *trace.timing_headers(),
-            ],
+            headers=headers,
         )
 
     def stream(self, request: InferRequest) -> Iterator[InferChunk]:
@@ -215,13 +251,13 @@ class Pipeline:
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )
         with self._trace(model, kind, request) as trace:
-            admission = self._admit(model, request)
+            admission = self._keeping.admit(model, request)
             for text, result in trace.timed_steps(stream_image(kind.images, request)):
-                stored = _NOT_STORED
+                stored = NOT_STORED
                 if result is not None:  # the last piece, after which a client may not ask again
-                    results = self._score(model, [result])
+                    results = self._keeping.score(model, [result])
                     check_deadline()
-                    stored = self._record(trace.summary(), results, admission)
+                    stored = self._keeping.record(trace.summary(), results, admission)
                     trace.count_success(1)
                 ids = [inference_id for inference_id in stored.ids if inference_id]
                 yield InferChunk(
@@ -247,11 +283,24 @@ class Pipeline:
         except (RunError, OutputError) as error:
             raise to_protocol_error(model.name, error) from error
 
-    def _kind(self, model: Model, request: InferRequest) -> RequestKind:
+    def _crop_run(self, model: Model, request: InferRequest) -> CropRun | None:
+        """Prepare the crops of a request; None for a model that has none behind it.
+
+        Raises:
+            quadriga.proto.errors.ModelNotReady: A model behind it cannot answer.
+        """
+        if model.recognition.written.then is None:
+            return None
+        chain = models_behind(model, self._repository.get)
+        return CropRun(model, chain, self._keeping, settings=self._settings, request=request)
+
+    def _kind(
+        self, model: Model, request: InferRequest, behind: CropRun | None = None
+    ) -> RequestKind:
         """Find out what a request brings; see `request_kind`."""
-        recorder = self._recorder_of(model)
-        choose = None if recorder is None else partial(recorder.choose_for_signals, model)
-        return request_kind(model, request, self._settings, choose)
+        choose = self._keeping.choose_for_signals(model)
+        cut = None if behind is None else behind.cut
+        return request_kind(model, request, self._settings, choose, cut=cut)
 
     def _trace(self, model: Model, kind: RequestKind, request: InferRequest) -> RequestTrace:
         """Prepare the accounting of a request."""
@@ -260,55 +309,17 @@ class Pipeline:
             request,
             protocol=kind.protocol,
             queue_ns=self._queue.waited.take(),
-            recorder=self._recorder_of(model),
+            recorder=self._keeping.recorder_of(model),
             failed_results=kind.failed_results,
             team=current_caller().team,
         )
 
-    def _recorder_of(self, model: Model) -> Recorder | None:
-        """Return the recorder of a model's inferences; None where they are not stored."""
-        return self._recorder if model.recognition.written.store.enabled else None
-
-    def _admit(self, model: Model, request: InferRequest) -> Admission:
-        """Check, before the model runs, that the journal has room for the request."""
-        recorder = self._recorder_of(model)
-        if recorder is None or _opts_out(request):
-            return ADMITTED
-        quota = current_caller().quota
-        if quota is not None:
-            quota.check_storing()
-        return recorder.capacity.admit(model.recognition.written.store.journal_full)
-
-    def _score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
-        return (
-            results
-            if self._scores is None
-            else self._scores.score(model, results, current_caller().team)
-        )
-
-    def _record(
-        self, summary: RequestSummary, results: list[ImageResult], admission: Admission
-    ) -> StoreResult:
-        recorder = self._recorder_of(summary.model)
-        if recorder is None:
-            return _NOT_STORED
-        return recorder.record(summary, results, shed=admission.shed)
-
     def close(self) -> None:
         """Stop what still runs, then close the journal."""
         self._queue.close()
-        if self._scores is not None:
-            self._scores.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        self._keeping.close()
 
 
 def request_queue(settings: Settings) -> RequestQueue:
     """Make the queue of a worker, as the settings say."""
     return RequestQueue(settings.thread_count, settings.max_queue, settings.max_wait_s)
-
-
-def _opts_out(request: InferRequest) -> bool:
-    """Check whether a request asks to store none of its inferences."""
-    default = request.parameters.get("store") is not False
-    return all(tensor.parameters.get("store", default) is False for tensor in request.inputs)

@@ -9,6 +9,7 @@ import msgspec
 
 from quadriga.engine.embedding import Vector
 from quadriga.engine.journal_capacity import FailedWrites, JournalCapacity
+from quadriga.engine.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.model import Model
 from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
@@ -23,6 +24,7 @@ from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
 from quadriga.store.records import InferenceRecord, InputReference
+from quadriga.tasks.crops import Crop
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
 from quadriga.tasks.tensor_file import MEDIA_TYPE
@@ -35,6 +37,24 @@ MAX_BACKLOG_BYTES = 64 << 20
 
 _RECORD_BYTES = 1024
 """Estimated bytes of a record in memory, without its image and its predictions."""
+
+
+class CropOrigin(msgspec.Struct, frozen=True):
+    """What a record says of the crop that it is about."""
+
+    request_id: str
+    """Id of the inference that the crop was cut in, in place of the request's id."""
+    image_no: int
+    """Number of the crop among those of that inference, from 0."""
+    description: Mapping[str, Any]
+    """Key `crop` of the standard metadata."""
+
+
+class CutCrops(msgspec.Struct, frozen=True, eq=False):
+    """The crops of one image, and the number of those that a limit left out."""
+
+    crops: Sequence[Crop] = ()
+    left_out: int = 0
 
 
 class ImageResult(msgspec.Struct, frozen=True):
@@ -57,6 +77,10 @@ class ImageResult(msgspec.Struct, frozen=True):
     """The decoded image, where its signals are wanted."""
     semantic_score: float | None = None
     """Similarity to the model's baseline, in (0, 1]; None where it is not known."""
+    cut_crops: CutCrops | None = None
+    """Crops for the model behind this one; None where there is none."""
+    origin: CropOrigin | None = None
+    """Origin of the image, if it is a crop."""
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
@@ -143,9 +167,11 @@ class Recorder:
             try:
                 write(summary, results, seqs, durability)
             except JournalError as error:
+                leave_loop()  # a further try may wait; of one inference, which the loop has, nothing is stored
                 self._note_failure(error, summary, results)
                 again = partial(write, summary, results, seqs, durability)
                 shed = not self.capacity.retry_write(error, policy, again)
+            stay_on_loop()
         if shed:
             requested = sum(result.storage.store for result in results)
             self.capacity.counts.add("shed", requested)
@@ -157,6 +183,13 @@ class Recorder:
         if not summary.error and self._has_signals(summary.model):
             self._signal(summary.model, results, seqs)
         return StoreResult(ids)
+
+    def stores_at_once(self, model: Model) -> bool:
+        """Check whether to store an inference with tensors takes no longer than to append it to the journal."""
+        options = model.recognition.written.store
+        durability = options.durability or self._settings.durability
+        keeps_input = options.inputs in ("all", "sampled")
+        return durability == "process" and not keeps_input and self.failed_writes.reason() is None
 
     def counters(self) -> dict[str, float]:
         """Return counters of what became of requests, for metrics; those that end in `_total` only rise."""
@@ -285,12 +318,17 @@ class Recorder:
         standard = self._standard_metadata(summary, inputs[0][1])
         records = []
         for position, result, reference in inputs:
-            score = result.semantic_score
+            score, origin = result.semantic_score, result.origin
+            own = standard if score is None else {**standard, "semantic_score": score}
+            request_id, image_no = summary.request_id, position
+            if origin is not None:
+                own = {**own, "crop": origin.description}
+                request_id, image_no = origin.request_id, origin.image_no
             records.append(
                 InferenceRecord(
                     seq=seqs.setdefault(position, self._ids.next()),
-                    request_id=summary.request_id,
-                    image_no=position,
+                    request_id=request_id,
+                    image_no=image_no,
                     model=summary.model.reference,
                     task=recognition.task,
                     action=result.action,
@@ -299,7 +337,7 @@ class Recorder:
                     predictions=result.predictions,
                     metadata=result.metadata,
                     status=500 if summary.error else 200,
-                    standard=standard if score is None else {**standard, "semantic_score": score},
+                    standard=own,
                     team=summary.team or msgspec.UNSET,
                 )
             )

@@ -10,20 +10,22 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from quadriga.engine.free_memory import return_free_memory
-from quadriga.engine.model import Model
+from quadriga.engine.model import Model, model_folder
 from quadriga.engine.model_archives import UnpackedArchives, archive_name
+from quadriga.engine.model_chains import check_chains
 from quadriga.engine.model_folders import NAME, find_models, find_versions
 from quadriga.engine.model_host import ModelHost, files_bytes
 from quadriga.engine.overrides import Override, read_config
 from quadriga.engine.providers import CPU
+from quadriga.engine.recognition.model_toml import ThenOptions, read_model_toml
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
@@ -55,13 +57,28 @@ class _VersionEntry(msgspec.Struct, eq=False):
     is_from_client: bool = False
     """Whether a client sent its files."""
 
-    def load(self, score_threshold: float | None, host: ModelHost) -> None:
-        """Load the version, and log the outcome; raises as `Model` does."""
+    def written_then(self) -> ThenOptions | None:
+        """Return what model.toml says of the model behind this one, also before it is loaded."""
+        if self.model is not None:
+            return self.model.recognition.written.then
+        if self.state == "UNLOADED" or archive_name(self.path) is not None:
+            return None
+        folder = self.path if self.path.is_dir() else model_folder(self.path)
+        with suppress(LoadError, OSError):
+            return read_model_toml(folder, self.overrides).then
+        return None
+
+    def load(
+        self, score_threshold: float | None, host: ModelHost, check: Callable[[Model], None]
+    ) -> None:
+        """Load the version, and log the outcome; raises as `Model` and the further `check` do."""
         started = time.perf_counter()
         if self.is_from_client:
             host = msgspec.structs.replace(host, origin="client")
         try:
-            self.model = self._open(score_threshold, host)
+            model = self._open(score_threshold, host)
+            check(model)
+            self.model = model
         except LoadError as error:
             _log.error("%s %s: failed to load: %s", self.name, self.version, error)
             raise
@@ -105,6 +122,8 @@ class ServedVersion(msgspec.Struct, frozen=True):
     """Hash of the model's file; None where it is not loaded, as `task` and `labels`."""
     task: str | None = None
     labels: Sequence[str] = ()
+    behind: str | None = None
+    """Name of the model behind it; None without one."""
 
 
 class ModelRepository:
@@ -199,7 +218,7 @@ class ModelRepository:
         if entry.state != "LOADING":
             return
         try:
-            entry.load(self._score_threshold, self._host)
+            entry.load(self._score_threshold, self._host, self._check_chains)
         except LoadError as error:
             entry.state, entry.reason = "FAILED", self._text(error, entry)
         except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
@@ -207,6 +226,15 @@ class ModelRepository:
             entry.state = "FAILED"
             entry.reason = f"internal error: {kind}: the log of the server has the reason"
             _log.exception("%s %s: failed to load", entry.name, entry.version)
+
+    def _check_chains(self, model: Model) -> None:
+        """Check the models behind a model, whatever their state; raises as `check_chains`."""
+
+        def following(name: str) -> list[ThenOptions]:
+            tables = [entry.written_then() for entry in self._entries.get(name, {}).values()]
+            return [table for table in tables if table is not None]
+
+        check_chains(model.name, model.recognition.written.then, self._entries, following)
 
     def _text(self, error: LoadError, entry: _VersionEntry) -> str:
         """Return the message of an error for clients, to whom paths below the folder of models are relative."""
@@ -278,7 +306,7 @@ class ModelRepository:
                 try:
                     if by_client and is_foreign:
                         entry.try_first(self._score_threshold, host)
-                    entry.load(self._score_threshold, host)
+                    entry.load(self._score_threshold, host, self._check_chains)
                 except LoadError as error:
                     raise LoadError(
                         f"model {entry.name!r} version {entry.version} failed to load: "
@@ -388,6 +416,10 @@ class ModelRepository:
         """Return the description of a model; raises as `get` does."""
         return self.get(name, version).info(list(self._versions(name)))
 
+    def is_folder(self, name: str) -> bool:
+        """Check whether a model has this name, in this form."""
+        return name in self._entries
+
     def names(self) -> list[str]:
         """Return the names of all models, whatever their state."""
         return list(self._entries)
@@ -416,6 +448,7 @@ class ModelRepository:
                     sha256=model.reference.sha256,
                     task=model.recognition.task,
                     labels=model.labels,
+                    behind=None if (then := model.recognition.written.then) is None else then.model,
                 )
             versions.append(version)
         return versions
@@ -432,10 +465,13 @@ class ModelRepository:
         return [entry for versions in self._entries.values() for entry in versions.values()]
 
     def _versions(self, name: str) -> Mapping[str, _VersionEntry]:
-        model_name = find_model_name(name, self._entries)
+        entries = self._entries
+        if (versions := entries.get(name)) is not None:  # the search of other forms sorts all names
+            return versions
+        model_name = find_model_name(name, entries)
         if model_name is None:
-            raise NotFound(unknown_model_text(name, self._entries))
-        return self._entries[model_name]
+            raise NotFound(unknown_model_text(name, entries))
+        return entries[model_name]
 
     def _requested_entries(self, name: str, version: str | None) -> list[_VersionEntry]:
         """Return one version of a model, or all of them."""

@@ -9,6 +9,7 @@ import msgspec
 from quadriga.engine.explanation import explain_images, read_explain_options
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_inference import (
+    CutDetections,
     ImageBudgets,
     ImageModel,
     failed_image_results,
@@ -40,6 +41,7 @@ class ImageRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
     has_output_per_image = True
+    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -73,6 +75,7 @@ class RowRequest(msgspec.Struct, frozen=True):
     max_rows: int
 
     has_output_per_image = True
+    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -108,6 +111,11 @@ class TensorRequest(msgspec.Struct, frozen=True):
     has_output_per_image = False
 
     @property
+    def is_light(self) -> bool:
+        """Whether its work follows from its size, so that the event loop may do it where the model is cheap."""
+        return self.model.is_light
+
+    @property
     def protocol(self) -> str:
         """Name of the protocol, as it is stored."""
         return self.request.protocol
@@ -138,6 +146,7 @@ def request_kind(
     request: InferRequest,
     settings: Settings,
     choose_for_signals: Callable[[int], Collection[int]] | None,
+    cut: CutDetections | None = None,
 ) -> RequestKind:
     """Find out what a request brings: images or rows for the model, or tensors for its graph.
 
@@ -146,33 +155,46 @@ def request_kind(
         request: The request.
         settings: Settings with the limits of a request.
         choose_for_signals: Chooses, among so many images, those whose signals are wanted; None chooses none.
+        cut: Cuts crops of images for the model behind this one; None where there is none.
     """
     predictor, classifier = model.image_predictor, model.row_classifier
     if predictor is not None:
         if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
             return TensorRequest(model, request)
-        budgets = ImageBudgets(
-            Budget(settings.max_request_pixels, "pixels"),
-            Budget(settings.max_tiles, "tiles"),
-            Budget(settings.max_tokens, "new tokens"),
-        )
-        images = ImageModel(
-            predictor,
-            max_pixels=settings.max_pixels,
-            max_images=settings.max_images,
-            budgets=budgets,
-            choose_for_signals=choose_for_signals,
-        )
-        return ImageRequest(images, request)
+        return ImageRequest(image_model(model, settings, choose_for_signals, cut), request)
     if classifier is not None and not _is_raw(request):
         return RowRequest(model, classifier, request, max_rows=settings.max_images)
     return TensorRequest(model, request)
 
 
+def image_model(
+    model: Model,
+    settings: Settings,
+    choose_for_signals: Callable[[int], Collection[int]] | None,
+    cut: CutDetections | None,
+) -> ImageModel:
+    """Return a model whose inputs are images with the limits of one request; arguments as of `request_kind`."""
+    assert model.image_predictor is not None, "the caller has looked"
+    budgets = ImageBudgets(
+        Budget(settings.max_request_pixels, "pixels"),
+        Budget(settings.max_tiles, "tiles"),
+        Budget(settings.max_tokens, "new tokens"),
+    )
+    return ImageModel(
+        model.image_predictor,
+        max_pixels=settings.max_pixels,
+        max_images=settings.max_images,
+        budgets=budgets,
+        choose_for_signals=choose_for_signals,
+        cut=cut,
+    )
+
+
 def _is_raw(request: InferRequest) -> bool:
     """Check whether a request asks for the outputs of the graph."""
-    parameters = [request.parameters, *(tensor.parameters for tensor in request.inputs)]
-    return "raw" in [mapping.get("content_type") for mapping in parameters]
+    if request.parameters.get("content_type") == "raw":
+        return True
+    return any(tensor.parameters.get("content_type") == "raw" for tensor in request.inputs)
 
 
 def _has_bytes(request: InferRequest) -> bool:

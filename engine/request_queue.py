@@ -16,16 +16,15 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from quadriga.engine.model_lane import ModelLane, Ticket
+from quadriga.engine.loop_runs import DEAR_S, MAX_BODY_BYTES, LoopRun, begin_loop_run, take_light
+from quadriga.engine.model_lane import ModelLane, Ticket, WaitedTime
 from quadriga.engine.thread_place import set_current_place
-from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -48,6 +47,9 @@ LONG_RUN_S = 1.0
 LONG_RUN_NICE = 10
 """Priority of the thread of such a request: about a tenth of the processor time that another thread gets."""
 
+NOT_RUN: Any = object()
+"""What `RequestQueue.run_on_loop` returns of a task that it leaves to a thread."""
+
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that stopped requests have to end before the process does."""
 
@@ -60,17 +62,6 @@ DEADLINE, CLIENT_LEFT = "deadline", "client_left"
 """Reasons to stop a request."""
 
 _log = logging.getLogger("quadriga.requests")
-
-
-class _Waited(threading.local):
-    """Nanoseconds that this thread's task waited in the queue."""
-
-    ns = 0
-
-    def take(self) -> int:
-        """Return the time, and forget it: a task that makes two requests waited once."""
-        waited_ns, self.ns = self.ns, 0
-        return waited_ns
 
 
 class RequestQueue:
@@ -86,7 +77,7 @@ class RequestQueue:
         self._threads_limit = threads
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self.waited = _Waited()
+        self.waited = WaitedTime()
         """How long the request of a thread waited."""
         self._lock = threading.Lock()
         """Lock of everything below."""
@@ -103,6 +94,8 @@ class RequestQueue:
         self._workers: list[threading.Thread] = []
         self._tickets: dict[Ticket, None] = {}
         """Tickets that wait or run."""
+        self._loop_run: LoopRun | None = None
+        """The request that the event loop answers now."""
         self._watcher: threading.Thread | None = None
         self._wake_s = math.inf
         self._slow_s = 0.0
@@ -119,6 +112,7 @@ class RequestQueue:
         deadline: Deadline | None = None,
         connection: Hashable = None,
         is_begun: bool = False,
+        body_bytes: int | None = None,
     ) -> "asyncio.Future[Any]":
         """Run a task; see `quadriga.proto.messages.Serving.run`.
 
@@ -128,11 +122,23 @@ class RequestQueue:
             deadline: Ends the wait, and the task where it checks it.
             connection: Key of the connection.
             is_begun: Whether the task continues a request: it is not refused, and ends by its own checks.
+            body_bytes: Size of the request, with which the event loop may answer it; None if it may not.
         """
         deadline = deadline or Deadline()
         if not is_begun:
             deadline.check()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if body_bytes is not None:
+            try:
+                result = self.run_on_loop(
+                    task, model=model, deadline=deadline, body_bytes=body_bytes
+                )
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
+                future.set_exception(error)
+                return future
+            if result is not NOT_RUN:
+                future.set_result(result)
+                return future
         with self._lock:
             lane = self._lane(model)
             evicted = None
@@ -155,10 +161,69 @@ class RequestQueue:
         future.add_done_callback(partial(_stop_cancelled, deadline))
         return future
 
+    def run_on_loop(
+        self, task: Callable[[], Any], *, model: str, deadline: Deadline, body_bytes: int
+    ) -> Any:
+        """Run a task at once, if its model is cheap; return its result, or `NOT_RUN`.
+
+        Requests that threads have or will have may end after it: they were there before the model was known to be cheap.
+
+        Raises:
+            Exception: What the task raised.
+        """
+        lane = self._lanes.get(model)
+        if lane is None or not lane.cost.is_cheap or body_bytes > MAX_BODY_BYTES or self._is_closed:
+            return NOT_RUN
+        deadline.check()
+        run = self._loop_run = LoopRun(deadline)
+        if run.ends_s < self._wake_s:
+            self.watch_until(run.ends_s)
+        self.waited.ns = 0
+        is_left = False
+        set_current_deadline(deadline)
+        begin_loop_run(run)
+        try:
+            return task()
+        except LeavesLoop as error:
+            if not run.may_leave:  # stopped as something was stored
+                raise ModelNotReady("the request took too long: try again") from error
+            is_left = True
+            return NOT_RUN
+        finally:
+            begin_loop_run(None)
+            set_current_deadline(None)
+            now_s = time.monotonic()
+            with self._lock:
+                self._loop_run = None
+                if is_left:
+                    lane.cost.leave()
+                else:
+                    lane.note(now_s, now_s - run.begun_s)
+                    lane.cost.note_loop(now_s - run.begun_s)
+            if is_left:
+                deadline.resume()
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Raise `WaitTooLong` if `run` would do so for a request to a known model, and count it."""
+        lane = self._lanes.get(model)
+        if not model or lane is None or not lane.waiting:
+            return
+        with self._lock:
+            if self._may_begin(lane):
+                return
+            self._check_wait(lane, connection, deadline)
+            if lane.waiting >= self._max_waiting and lane.newest_of_longest(connection) is None:
+                self._count(lane, QUEUE_FULL, lane.refused)
+                raise self._too_many(lane)
+
     def watch(self, deadline: Deadline) -> None:
         """Take note that the deadline of a running request was shortened."""
+        self.watch_until(deadline.expires_s)
+
+    def watch_until(self, moment_s: float) -> None:
+        """Have the watching thread wake at a moment, or before."""
         with self._lock:
-            self._watch_until(deadline.expires_s)
+            self._watch_until(moment_s)
 
     def statistics(self) -> list[QueueStatistics]:
         """Return which requests wait, run, were refused and were stopped, by model."""
@@ -211,6 +276,18 @@ class RequestQueue:
         Raises:
             WaitTooLong: It may not.
         """
+        self._check_wait(lane, connection, deadline)
+        if lane.waiting < self._max_waiting:
+            return None
+        ticket = lane.newest_of_longest(connection)
+        self._count(lane, QUEUE_FULL, lane.refused)
+        if ticket is None:
+            raise self._too_many(lane)
+        self._remove_waiting(ticket)
+        return ticket
+
+    def _check_wait(self, lane: ModelLane, connection: Hashable, deadline: Deadline) -> None:
+        """Raise `WaitTooLong` if a further request of a lane would wait for longer than it may."""
         now_s = time.monotonic()
         wait_s = lane.expected_wait_s(connection, now_s)
         if wait_s > min(self._max_wait_s, deadline.expires_s - now_s):
@@ -222,14 +299,6 @@ class RequestQueue:
                 f"expected a thread in time, got a queue of about {wait_s:.3g} s, and {limit}: try again later",
                 _retry_after_s(wait_s),
             )
-        if lane.waiting < self._max_waiting:
-            return None
-        ticket = lane.newest_of_longest(connection)
-        self._count(lane, QUEUE_FULL, lane.refused)
-        if ticket is None:
-            raise self._too_many(lane)
-        self._remove_waiting(ticket)
-        return ticket
 
     def _too_many(self, lane: ModelLane) -> WaitTooLong:
         wait_s = lane.expected_wait_s(None, time.monotonic())
@@ -285,6 +354,7 @@ class RequestQueue:
         self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
         result, error = None, None
         begun_s = time.monotonic()
+        begun_cpu_s = time.thread_time() if ticket.lane.cost.wants_sample() else None
         set_current_deadline(ticket.deadline)
         set_current_place(partial(self._park, ticket))
         try:
@@ -295,9 +365,13 @@ class RequestQueue:
             error = raised
         set_current_deadline(None)
         set_current_place(None)
-        now_s = time.monotonic()
+        now_s, cost_s = time.monotonic(), DEAR_S
+        if take_light() and error is None and begun_cpu_s is not None:
+            cost_s = time.thread_time() - begun_cpu_s
         with self._lock:
             self._tickets.pop(ticket, None)
+            if begun_cpu_s is not None:
+                ticket.lane.cost.note_thread(cost_s)
             self._busy -= 1
             self._running -= ticket.holds_place
             ticket.lane.end(now_s, now_s - begun_s)
@@ -390,7 +464,10 @@ class RequestQueue:
                 going_on = [ticket.deadline for ticket in self._tickets]
                 going_on = [deadline for deadline in going_on if deadline.error is None]
                 expired = [deadline for deadline in going_on if deadline.expires_s <= now_s]
-                later = (deadline.expires_s for deadline in going_on if deadline.expires_s > now_s)
+                later = [deadline.expires_s for deadline in going_on if deadline.expires_s > now_s]
+                if (run := self._loop_run) is not None:
+                    run.stop(now_s)
+                    later += [run.ends_s] if run.ends_s > now_s else []
                 self._wake_s = min(later, default=math.inf)
                 unlogged = self._take_unlogged(now_s)
             if unlogged:
@@ -411,24 +488,6 @@ class RequestQueue:
             f"{count} of {model or 'no known model'} ({reason})"
             for (model, reason), count in sorted(counts.items())
         )
-
-
-def merge_queue_statistics(
-    statistics: Iterable[Sequence[QueueStatistics]],
-) -> list[QueueStatistics]:
-    """Add up the statistics of several processes, by model."""
-    merged: dict[str, QueueStatistics] = {}
-    for process in statistics:
-        for entry in process:
-            total = merged.get(entry.model, QueueStatistics(entry.model))
-            merged[entry.model] = msgspec.structs.replace(
-                total,
-                waiting=total.waiting + entry.waiting,
-                running=total.running + entry.running,
-                refused=dict(Counter(total.refused) + Counter(entry.refused)),
-                stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
-            )
-    return list(merged.values())
 
 
 def _retry_after_s(wait_s: float) -> int:

@@ -10,7 +10,7 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.session import RunError
 from quadriga.engine.stopwatch import Event, stages_ms
-from quadriga.proto.deadline import current_deadline
+from quadriga.proto.deadline import LeavesLoop, current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     InternalError,
@@ -36,7 +36,8 @@ class RequestTrace:
     """Times a request, counts it, and records it if the model fails; for use in a `with` statement.
 
     An exception of the block is counted as a failure and leaves it as an error of the protocols. A request
-    whose client left, as a stream that is closed before its end, is neither counted nor recorded.
+    whose client left, as a stream that is closed before its end, or which a thread answers anew, is neither counted nor
+    recorded.
 
     Args:
         model: The model that answers.
@@ -63,7 +64,7 @@ class RequestTrace:
         self._request_id = request.id
         self._protocol = protocol
         self._queue_ns = queue_ns
-        self._recorder = recorder
+        self.recorder = recorder
         self._failed_results = failed_results
         self._team = team
         self._events: list[Event] = []
@@ -78,7 +79,7 @@ class RequestTrace:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
         self.stop()
-        if not isinstance(error, Exception) or isinstance(error, ClientLeft):
+        if not isinstance(error, Exception) or isinstance(error, ClientLeft | LeavesLoop):
             return
         self._model.counters.count_failure(self._queue_ns, self._events)
         self._record_failure(error)
@@ -119,8 +120,11 @@ class RequestTrace:
             team=self._team,
         )
 
-    def timing_headers(self) -> list[tuple[str, str]]:
+    def timing_headers(self, behind_ms: float = 0.0) -> list[tuple[str, str]]:
         """Return the times of the stages so far as a header, if the request asks for it.
+
+        Args:
+            behind_ms: Milliseconds that models behind this one took; 0 if there is none.
 
         Source: W3C, Server Timing.
         """
@@ -129,6 +133,8 @@ class RequestTrace:
             return []
         stages = stages_ms(self._queue_ns, self._events)
         total_ms = stages["queue"] + (time.perf_counter() - self._started_s) * 1000
+        if behind_ms:
+            stages["behind"] = behind_ms
         stages["store"] = total_ms - sum(stages.values())
         stages["total"] = total_ms
         text = ", ".join(f"{name};dur={value:.3f}" for name, value in stages.items())
@@ -148,12 +154,12 @@ class RequestTrace:
         """Record a request that the model failed to answer; a client's mistakes are not recorded."""
         fault = to_protocol_error(self._model.name, error)
         is_known = isinstance(fault, ProtocolError)
-        if self._recorder is None or (is_known and not isinstance(fault, InternalError)):
+        if self.recorder is None or (is_known and not isinstance(fault, InternalError)):
             return
         text = without_folders(str(fault) if is_known else f"{type(fault).__name__}: {fault}")
         text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
         with suppress(ProtocolError, JournalError):
-            self._recorder.record(self.summary(text), self._failed_results())
+            self.recorder.record(self.summary(text), self._failed_results())
 
 
 def to_protocol_error(model_name: str, error: Exception) -> Exception:

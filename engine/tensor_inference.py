@@ -15,7 +15,7 @@ from quadriga.engine.session import MAPS, RunError
 from quadriga.proto.chariot import parse_metadata, read_storage_options
 from quadriga.proto.datatypes import DATATYPES, elements_as_bytes, to_raw
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.messages import InferRequest, Tensor, TensorInfo
+from quadriga.proto.messages import InferRequest, StorageOptions, Tensor, TensorInfo
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
 from quadriga.tasks import parameters as read
@@ -27,6 +27,9 @@ Feeds = dict[str, npt.NDArray[Any]]
 
 ACTIONS = ("predict",)
 """Actions that a request with tensors may name."""
+
+_OPTIONS = frozenset({"action", "metadata", *StorageOptions.__struct_fields__})
+"""Parameters that say something of the inference as a whole."""
 
 MAX_STORED_ELEMENTS = 4096
 """Maximum elements of an output tensor that is stored with its values; of larger ones only name, type and shape are."""
@@ -113,6 +116,8 @@ def result_without_predictions(
 ) -> ImageResult:
     """Check action, metadata and storage options, of the request and of all its inputs together."""
     parameters = all_parameters(request)
+    if parameters.keys().isdisjoint(_OPTIONS):
+        return ImageResult(request.inputs[0].name, actions[0], [], {})
     metadata = parse_metadata(parameters, "inputs[0]")
     storage = read_storage_options(parameters, "inputs[0]")
     try:

@@ -10,7 +10,7 @@ import msgspec
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_inference import ImageModel, infer_images
 from quadriga.engine.image_text.generation import TASK as IMAGE_TEXT
-from quadriga.engine.inspection import open_model
+from quadriga.engine.inspection import describe_then, open_model
 from quadriga.engine.plausibility import (
     Check,
     check_reading,
@@ -76,6 +76,8 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         notes = find_doubts(predictions, model.spec, decoded)
         if not all(check.holds for check in checks):
             notes.extend(find_better_families(model, decoded, parameters))
+    if then := describe_then(model.recognition.written.then):
+        notes.append(f"not run here, as only the server knows the other model: {then}")
     return Validation(width, height, predictions, checks=checks, picture=str(output), notes=notes)
 
 

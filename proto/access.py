@@ -128,7 +128,7 @@ def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes
     A header of a key that is repeated has all its values, with commas between (RFC 9110, section 5.3), which are no key:
     what is in front of this server may have read another one of them.
     """
-    headers = list(headers)
+    headers = headers if isinstance(headers, list) else list(headers)
     by_name = dict(headers)
     if len(by_name) != len(headers):
         for name in (AUTHORIZATION, KEY_HEADER):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parse_object, take_parameters
+from quadriga.proto.json_text import check_amount, parse_object, take_parameters
 from quadriga.proto.messages import InferRequest, Serving, Tensor, check_input_count
 from quadriga.proto.operations import (
     HttpRequest,
@@ -65,6 +65,7 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
     """Read the images of a request, each as a tensor; None if it is a request of chariot-v2-kserve."""
     media_type = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
     if media_type == _LINES:
+        check_amount(http_request.body)
         lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
             raise InvalidRequest("the body is empty: expected at least one line")

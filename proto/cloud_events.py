@@ -17,7 +17,7 @@ import msgspec
 import pybase64
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parse_json
+from quadriga.proto.json_text import check_amount, parse_json
 from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
 from quadriga.quoting import quoted
 
@@ -26,7 +26,7 @@ VERSIONS = ("0.3", "1.0")
 
 _PREFIX = b"ce-"
 _REQUIRED = ("specversion", "source", "type", "id")
-_BINARY = tuple(_PREFIX + name.encode() for name in _REQUIRED)
+_BINARY = {_PREFIX + name.encode() for name in _REQUIRED}
 _ALSO_REQUIRED = ("time", "data")
 """Further keys required of an event whose Content-Type does not name it; other JSON has one or two of all."""
 
@@ -69,7 +69,7 @@ def with_cloud_events(
 def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None:
     """Read a request as an event; None if it is none."""
     headers = http_request.headers
-    if all(name in headers for name in _BINARY):
+    if headers.keys() >= _BINARY:
         attributes: dict[str, Any] = {
             name.removeprefix(_PREFIX).decode("latin-1"): unquote(value.decode("utf-8", "replace"))
             for name, value in headers.items()
@@ -94,6 +94,7 @@ def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None
 
 def _members(body: bytes) -> dict[str, msgspec.Raw]:
     """Return the members of a JSON object, unparsed (re-encoded if one is NaN); empty for other JSON."""
+    check_amount(body)
     with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     with contextlib.suppress(ValueError, RecursionError, AttributeError):

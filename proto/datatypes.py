@@ -10,6 +10,7 @@ data extension.
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, get_args
 
@@ -30,6 +31,7 @@ NAMES = get_args(Datatype)
 NUMPY_TYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name.lower().replace("fp", "float")) for name in NAMES if name != "BYTES"
 }
+_RAW_TYPES = {name: dtype.newbyteorder("<") for name, dtype in NUMPY_TYPES.items()}
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 MAX_DIMENSIONS = 32
@@ -215,19 +217,25 @@ def from_raw(
     if datatype == "BYTES":
         elements = _elements(raw, location)
         return elements, checked_shape(shape, len(elements), location, variable=False)
-    check_datatype(datatype, location)
-    dtype = NUMPY_TYPES[datatype]
-    checked = checked_shape(shape, None, location, variable=False)
-    expected = math.prod(checked) * dtype.itemsize
+    checked, expected = _raw_layout(datatype, tuple(shape), location)
     if expected != raw.nbytes:
         raise InvalidRequest(
             f"{location}: expected {expected} bytes for {datatype} of shape {list(checked)}, got {raw.nbytes}"
         )
     if datatype == "BOOL":  # numpy has no truth value for bytes other than 0 and 1
         return (np.frombuffer(raw, np.uint8) != 0).reshape(checked), checked
-    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(
-        checked
-    ), checked
+    array = np.frombuffer(raw, _RAW_TYPES[datatype]).astype(NUMPY_TYPES[datatype], copy=False)
+    return array.reshape(checked), checked
+
+
+@lru_cache(maxsize=256)
+def _raw_layout(
+    datatype: str, shape: tuple[int, ...], location: str
+) -> tuple[tuple[int, ...], int]:
+    """Check datatype and shape of a tensor that is sent as bytes; return the shape, and the size of the bytes."""
+    check_datatype(datatype, location)
+    checked = checked_shape(shape, None, location, variable=False)
+    return checked, math.prod(checked) * NUMPY_TYPES[datatype].itemsize
 
 
 def to_raw(tensor: Tensor) -> bytes:

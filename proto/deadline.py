@@ -21,6 +21,11 @@ HEADER_LIMIT = "the request's header Request-Timeout"
 PARAMETER_LIMIT = "the request's parameter timeout, in microseconds"
 CALL_LIMIT = "the deadline of the gRPC call"
 
+
+class LeavesLoop(Exception):
+    """The event loop does not go on with a request: a thread answers it from its beginning, and no client sees this."""
+
+
 _stopping = threading.Lock()
 """Held for a moment by whoever stops a request: its own thread and the watching one find the same end of its time."""
 
@@ -42,6 +47,7 @@ class Deadline:
         "_limit",
         "_timeout_s",
         "error",
+        "expires_s",
         "wants_timing",
     )
 
@@ -50,21 +56,19 @@ class Deadline:
         self.wants_timing = False
         """Whether the answer has the times of its stages."""
         self._timeout_s = timeout_s
+        self.expires_s = self._arrived_s + timeout_s
+        """Moment at which the request has no time left, in seconds of `time.monotonic`."""
         self._limit = limit
         self._abandon: Callable[[], object] | None = None
         self._interrupt: Callable[[], object] | None = None
-        self.error: ProtocolError | None = None
+        self.error: ProtocolError | LeavesLoop | None = None
         """Why the request was stopped; None while it goes on."""
-
-    @property
-    def expires_s(self) -> float:
-        """Moment at which the request has no time left, in seconds of `time.monotonic`."""
-        return self._arrived_s + self._timeout_s
 
     def shorten(self, timeout_s: float, limit: str) -> None:
         """Set a limit that also counts from the arrival, unless the present one is shorter."""
         if timeout_s < self._timeout_s:
             self._timeout_s, self._limit = timeout_s, limit
+            self.expires_s = self._arrived_s + timeout_s
 
     def remaining_s(self) -> float:
         """Return the seconds that are left; negative if there are none."""
@@ -76,7 +80,7 @@ class Deadline:
             f"expected an answer within {self._timeout_s:g} s, got none: the limit is {self._limit}"
         )
 
-    def stop(self, error: ProtocolError) -> None:
+    def stop(self, error: ProtocolError | LeavesLoop) -> None:
         """End the work for the request: only the first error counts."""
         with _stopping:
             if self.error is not None:
@@ -85,6 +89,10 @@ class Deadline:
         for callback in (self._abandon, self._interrupt):
             if callback is not None:
                 callback()
+
+    def resume(self) -> None:
+        """Go on with the work for a request that was stopped: something else does it anew."""
+        self.error = self._interrupt = None
 
     def check(self) -> None:
         """Raise the error with which the request was stopped, or `DeadlineExceeded` if its time is over."""

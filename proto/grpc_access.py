@@ -97,6 +97,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
                 for name, value in handler_call_details.invocation_metadata or ()
             ]
         )
+        # A browser sends it by itself, for a page of anybody; over gRPC nothing says whose page it is.
+        metadata.pop(b"cookie", None)
         identify = partial(self._gate.identify, metadata.get)
         caller = identify()
         method = handler_call_details.method

@@ -4,7 +4,11 @@ They have a descriptor pool of their own: in the default pool they would clash w
 mlserver, which declare the same names, and none of these could be imported in the same process.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -42,12 +46,14 @@ REPOSITORY_SERVICE = "inference.model_repository.ModelRepositoryService"
 """Repository service of MLServer; its messages are those of the first service."""
 
 
+@cache
 def message_class(name: Any) -> Any:
     """Return the class of a message, by its name in the package `inference` or by its descriptor."""
     descriptor = POOL.FindMessageTypeByName(f"inference.{name}") if isinstance(name, str) else name
     return message_factory.GetMessageClass(descriptor)
 
 
+@cache
 def response_class(name: str) -> Any:
     """Return the class in which a response with parameters is written, by its name in the package `inference`.
 
@@ -62,13 +68,25 @@ def response_class(name: str) -> Any:
 
 
 def decode_message(class_: Any, body: bytes) -> Any:
-    """Decode a message; raises InvalidRequest if the bytes are no such message."""
+    """Decode a message.
+
+    Raises:
+        InvalidRequest: The bytes are no such message, or have more than `MAX_MESSAGE_FIELDS` fields.
+    """
+    if len(body) > 2 * MAX_MESSAGE_FIELDS:
+        _check_field_count(body)
     try:
         return class_.FromString(body)
     except DecodeError as error:
         name = class_.DESCRIPTOR.name
         raise InvalidRequest(f"expected a message {name}, got other bytes: {error}") from error
 
+
+_MODEL_NAME = 0x0A
+"""Key of the field of a `ModelInferRequest` that names its model."""
+
+MAX_MESSAGE_FIELDS = 50_000
+"""Maximum fields of a message, those of its own messages not counted: decoded, an empty one of two bytes takes 90."""
 
 MAX_FIELDS = 1000
 """Maximum fields of an inference request before the name of its model; libraries write the name first."""
@@ -77,25 +95,44 @@ MAX_FIELDS = 1000
 def read_model_name(body: bytes) -> str:
     """Read the first `model_name` of a `ModelInferRequest` without decoding the rest; empty if it is not found.
 
-    Source: Protocol Buffers, encoding: the name is field 1, the key of which is the byte 0A.
+    Source: Protocol Buffers, encoding.
     """
-    view, position = memoryview(body), 0
     try:
-        for _ in range(MAX_FIELDS):
-            key, position = _read_varint(view, position)
-            kind = key & 7
-            if kind == 0:
-                _, position = _read_varint(view, position)
-                continue
-            length = {1: 8, 5: 4}.get(kind, 0)
-            if kind == 2:
-                length, position = _read_varint(view, position)
-            if key == 0x0A:
-                return bytes(view[position : position + length]).decode()
-            position += length
+        for key, start, end in islice(_fields(body), MAX_FIELDS):
+            if key == _MODEL_NAME:
+                return body[start:end].decode()
     except (IndexError, UnicodeDecodeError):
         return ""
     return ""
+
+
+def _check_field_count(body: bytes) -> None:
+    with suppress(IndexError):  # it is no message, which the decoder says
+        if any(True for _ in islice(_fields(body), MAX_MESSAGE_FIELDS, None)):
+            raise InvalidRequest(
+                f"expected a message of at most {MAX_MESSAGE_FIELDS} fields, got more"
+            )
+
+
+def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Give the key of each field of a message, and where its value begins and ends.
+
+    Raises:
+        IndexError: The bytes end within a field.
+    """
+    position, size = 0, len(body)
+    while position < size:
+        key, position = _read_varint(body, position)
+        kind = key & 7
+        length = {1: 8, 5: 4}.get(kind, 0)
+        start = position
+        if kind == 0:
+            _, position = _read_varint(body, position)
+        elif kind == 2:
+            length, start = _read_varint(body, position)
+            position = start
+        position += length
+        yield key, start, position
 
 
 def check_model_name(request: Any, body: bytes) -> None:
@@ -112,7 +149,7 @@ def check_model_name(request: Any, body: bytes) -> None:
         )
 
 
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(view: bytes, position: int) -> tuple[int, int]:
     """Read an integer of variable length; return its value and the position after it."""
     value = 0
     for shift in range(0, 70, 7):

@@ -75,6 +75,12 @@ MAX_PROPERTY_BYTES = 128
 SHUTTING_DOWN = "the server is shutting down"
 
 
+_METHODS: dict[str, dict[str, Any]] = {
+    service: dict(POOL.FindServiceByName(service).methods_by_name)
+    for service in (SERVICE, REPOSITORY_SERVICE)
+}
+"""Methods of each service by their names."""
+
 _Trailer = tuple[tuple[str, str], ...]
 
 
@@ -108,7 +114,7 @@ class GrpcService:
         service, _, name = path.partition("/")
         if service not in (SERVICE, REPOSITORY_SERVICE):
             return None
-        method = POOL.FindServiceByName(service).methods_by_name.get(name)
+        method = _METHODS[service].get(name)
         if method is None:
             return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
         if name == "ModelStreamInfer":
@@ -144,7 +150,11 @@ class GrpcService:
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
         return self._serving.run(
-            task, model=read_model_name(body), deadline=deadline, connection=context.peer()
+            task,
+            model=read_model_name(body),
+            deadline=deadline,
+            connection=context.peer(),
+            body_bytes=len(body),
         )
 
     def _answer(self, method: Any, body: bytes, caller: Caller) -> tuple[bytes, _Trailer]:

@@ -7,7 +7,7 @@ import logging
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -83,8 +83,29 @@ LEFT_EXTENSION = "quadriga.left"
 """Extension of a scope: there once the client has left before the end of its body."""
 
 
+COUNTED_EXTENSION = "quadriga.counted"
+"""Extension of a scope: there if the request counts for its key already."""
+
+
 CALLER_EXTENSION = "quadriga.caller"
 """Extension of a scope: there if the request came with a key, token or session that counts."""
+
+
+class WholeAnswer(msgspec.Struct, frozen=True):
+    """A complete response."""
+
+    status: int
+    body: bytes
+    headers: Sequence[tuple[bytes, bytes]]
+    """All headers, with the type and length of the body."""
+
+
+def whole_answer(
+    status: int, body: bytes, headers: Headers = (), media_type: bytes = b"application/json"
+) -> WholeAnswer:
+    """Make a complete response."""
+    length = (b"content-length", b"%d" % len(body))
+    return WholeAnswer(status, body, [(b"content-type", media_type), length, *headers])
 
 
 async def send_body(
@@ -95,18 +116,19 @@ async def send_body(
     media_type: bytes = b"application/json",
 ) -> None:
     """Send a complete response."""
+    await send_answer(send, whole_answer(status, body, headers, media_type))
+
+
+async def send_answer(send: Send, answer: WholeAnswer) -> None:
+    """Send a complete response."""
     await send(
         {
             "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", media_type),
-                (b"content-length", str(len(body)).encode()),
-                *headers,
-            ],
+            "status": answer.status,
+            "headers": list(answer.headers),
         }
     )
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 
 def error_body(message: str) -> bytes:

@@ -6,17 +6,51 @@ from typing import Any, TypeVar
 import msgspec
 import pybase64
 
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, TooLarge
 from quadriga.quoting import quoted
 
 Read = TypeVar("Read")
+
+MAX_AMOUNT = 8_000_000
+"""Maximum numbers in JSON; a text counts as three of them, and a list or an object as eight."""
+
+_LIST_AMOUNT = 8
+"""What a list or an object counts: in Python it takes ten times the memory of a number, and as much more time."""
+
+
+def amount(text: bytes | str) -> int:
+    """Return about how much there is in JSON, in numbers; see `MAX_AMOUNT`. Text of a few bytes for each is not counted."""
+    if len(text) <= MAX_AMOUNT // _LIST_AMOUNT:
+        return 0
+    if isinstance(text, str):
+        text = text.encode(errors="replace")
+    lists = text.count(b"[") + text.count(b"{")
+    return text.count(b",") + text.count(b'"') + _LIST_AMOUNT * lists
+
+
+def check_amount(text: bytes | str) -> None:
+    """Refuse JSON that would take seconds and gigabytes to parse, in which nothing else runs.
+
+    Raises:
+        TooLarge: It has more than `MAX_AMOUNT`.
+    """
+    if (count := amount(text)) > MAX_AMOUNT:
+        raise TooLarge(
+            f"expected at most {MAX_AMOUNT} numbers in JSON (a text counts as 3, a list as {_LIST_AMOUNT}), got about "
+            f"{count}: send tensors as binary data"
+        )
 
 
 def parse_json(text: bytes | str, subject: str, type_: type[Read], location: str = "") -> Read:
     """Parse JSON as a type of JSON objects; any JSON if `type_` is `object`.
 
     The message of an InvalidRequest begins with `location` and names the `subject` that should be JSON.
+
+    Raises:
+        InvalidRequest: It is not.
+        TooLarge: As `check_amount`.
     """
+    check_amount(text)
     try:
         return msgspec.json.decode(text, type=type_)
     except msgspec.ValidationError as error:

@@ -1,6 +1,6 @@
 """Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
-import uuid
+import random
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -27,6 +27,10 @@ MAX_NAME_BYTES = 2048
 """Maximum length of the same names in UTF-8: PostgreSQL indexes at most 2,704 bytes."""
 
 
+_random = random.Random()  # noqa: S311 - ids are no secrets, and a call of the system takes longer
+_VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+
+
 def check_name(subject: str, name: str) -> None:
     """Refuse a name that is too long to be stored."""
     if len(name) > MAX_NAME_CHARACTERS:
@@ -48,9 +52,18 @@ def check_input_count(count: int) -> None:
 
 def first_request_id(*ids: str | None) -> str:
     """Return the first id that is not empty, or a new one; raises as `check_name`."""
-    id_ = next(filter(None, ids), None) or str(uuid.uuid4())
-    check_name("id", id_)
-    return id_
+    for id_ in ids:
+        if id_:
+            check_name("id", id_)
+            return id_
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    """Return a random id in the form of a UUID (RFC 9562, version 4), in a third of the time that `uuid.uuid4` takes."""
+    digits = f"{_random.getrandbits(128):032x}"
+    variant = _VARIANTS[digits[16]]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -313,8 +326,9 @@ class Serving(Protocol):
         deadline: Deadline | None = None,
         connection: Hashable = None,
         is_begun: bool = False,
+        body_bytes: int | None = None,
     ) -> Awaitable[Result]:
-        """Run a task in the bounded pool of threads, off the event loop.
+        """Run a task in the bounded pool of threads, off the event loop unless it is known to be cheap.
 
         Args:
             task: A function that blocks.
@@ -322,10 +336,28 @@ class Serving(Protocol):
             deadline: Ends the wait, and the task where it checks it; None for no limit.
             connection: Connection from which the request came: those of one model take turns.
             is_begun: Whether the task continues a request, which is not refused again.
+            body_bytes: Size of the request, where the task is a whole one that may be done twice; None where it is not.
 
         Raises:
             quadriga.proto.errors.WaitTooLong: The request would wait too long.
             quadriga.proto.errors.DeadlineExceeded: The time of the request is over.
+        """
+        ...
+
+    def run_at_once(
+        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
+    ) -> Result | None:
+        """Run a task on the event loop, on which this is called, if it is known to be cheap; None if it is not.
+
+        The arguments are those of `run`.
+        """
+        ...
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Refuse a request whose body need not be read, as `run` would do with it; else return.
+
+        Raises:
+            quadriga.proto.errors.WaitTooLong: The request would wait too long.
         """
         ...
 

@@ -27,12 +27,14 @@ from quadriga.proto.errors import ClientLeft, MethodNotAllowed
 from quadriga.proto.http import (
     DISCONNECT_EXTENSION,
     Headers,
+    WholeAnswer,
     compress,
     decompress,
     error_request_id,
     error_response,
     read_body,
-    send_body,
+    send_answer,
+    whole_answer,
 )
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import (
@@ -237,31 +239,25 @@ class Dispatcher:
             if operation.own_thread:
                 response = await asyncio.to_thread(task)
             elif operation.in_thread or b"content-encoding" in headers:
-                model = parameters.get("name") if operation.in_thread else None
-                client = scope.get("client")
-                response = await _while_connected(
-                    self._serving.run(task, model=model, deadline=deadline, connection=client),
-                    deadline,
-                    scope,
-                    receive,
+                answering = self._serving.run(
+                    task,
+                    model=parameters.get("name") if operation.in_thread else None,
+                    deadline=deadline,
+                    connection=scope.get("client"),
+                    body_bytes=None if b"content-encoding" in headers else len(body),
                 )
+                response = await _while_connected(answering, deadline, scope, receive)
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-            request_id = error_request_id(dict(scope["headers"]).get(b"x-request-id"))
-            status, body, error_headers = error_response(error, request_id)
-            # Its frames hold the request, and what waited for the error: a cycle, in which the body would stay.
-            error.__traceback__ = None
-            await send_body(send, status, body, error_headers)
+            answer = _error_answer(error, dict(scope["headers"]))
+            await send_answer(send, answer)
             return
         if isinstance(response.body, bytes):
-            await send_body(
-                send,
-                response.status,
-                response.body,
-                headers=response.headers,
-                media_type=response.media_type,
+            answer = whole_answer(
+                response.status, response.body, response.headers, response.media_type
             )
+            await send_answer(send, answer)
         else:
             chunks = _Chunks(
                 serving=self._serving,
@@ -271,6 +267,45 @@ class Dispatcher:
                 caller=caller,
             )
             await _send_stream(response, chunks, receive, send)
+
+    def respond_at_once(
+        self,
+        match: Match,
+        headers: Mapping[bytes, bytes],
+        body: bytes | None,
+        *,
+        scope: Scope,
+        caller: Caller,
+    ) -> WholeAnswer | None:
+        """Respond to an admitted POST on the event loop, if its model is cheap, or if it is refused; None leaves it to `respond`.
+
+        Args:
+            match: What `match` resolved.
+            headers: Values by name, none of which codes the body.
+            body: The body; None while it is not all there, which is no obstacle to a refusal.
+            scope: Scope of the request.
+            caller: Its caller.
+        """
+        verbs, parameters = match
+        operation, model = verbs["POST"], parameters.get("name")
+        if model is None or not operation.in_thread or operation.own_thread:
+            return None
+        try:
+            deadline = self._deadline(headers)
+            response = None
+            if body is not None and len(body) <= self._max_body_bytes:
+                http_request = HttpRequest(parameters, headers, body, query=scope["query_string"])
+                task = partial(self._answer, operation, http_request, caller)
+                response = self._serving.run_at_once(
+                    task, model=model, deadline=deadline, body_bytes=len(body)
+                )
+            if response is None:
+                self._serving.refuse_early(model, deadline, scope.get("client"))
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            return _error_answer(error, headers)
+        if response is None or not isinstance(response.body, bytes):  # a stream has not begun
+            return None
+        return whole_answer(response.status, response.body, response.headers, response.media_type)
 
     def _answer(
         self, operation: Operation, http_request: HttpRequest, caller: Caller
@@ -321,6 +356,15 @@ class _Chunks(msgspec.Struct, frozen=True, kw_only=True):
             return next(self.chunks, None)
 
         return await self.serving.run(step, model=self.model, deadline=self.deadline, is_begun=True)
+
+
+def _error_answer(error: Exception, headers: Mapping[bytes, bytes]) -> WholeAnswer:
+    """Return the response to an error, which is logged."""
+    request_id = error_request_id(headers.get(b"x-request-id"))
+    answer = whole_answer(*error_response(error, request_id))
+    # Its frames hold the request, and what waited for the error: a cycle, in which the body would stay.
+    error.__traceback__ = None
+    return answer
 
 
 async def _while_connected(

@@ -17,6 +17,10 @@ UNKNOWN_SIZE = -1
 class Quota(Protocol):
     """The limits of a key, and what it has used of them; methods are safe to call from any thread."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything is limited; else requests are counted only."""
+
     def check(self) -> None:
         """Check, without counting anything, that a request may begin now; raises LimitReached if not."""
 

@@ -104,7 +104,9 @@ def _tensor(tensor: Any, raw: bytes | None, location: str) -> Tensor:
     check_name("name", tensor.name)
     parameters = read_parameters(tensor.parameters, location)
     datatypes.check_datatype(tensor.datatype, location)
-    filled = [field.name for field, _ in tensor.contents.ListFields()]
+    filled: list[str] = []
+    if tensor.HasField("contents"):
+        filled = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is not None:
         if filled:
             raise InvalidRequest(

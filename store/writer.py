@@ -38,6 +38,7 @@ BATCH_RECORDS = 10_000
 
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
+SMALL_BATCH = 256  # records up to which a batch is followed by a pause, as a commit takes as long as many records
 CLEANUP_INTERVAL_S = 1.0  # how often finished segments are removed while nothing is journaled
 MAX_BACK_OFF_S = 5.0
 
@@ -210,7 +211,8 @@ class Writer:
     def drain(self, *, may_pause: bool = False) -> int:
         """Commit everything in the journal and return the number of records.
 
-        With `may_pause` it ends after a batch if an erasure is due, or steady load would keep that waiting.
+        With `may_pause` it ends after a batch if an erasure is due, or steady load would keep that waiting; and after a small
+        one, so that the next is larger.
         """
         previous_count = self.records_committed
         try:
@@ -250,6 +252,10 @@ class Writer:
                 self._publish(self._offsets)
                 return
             self._commit(batch, self._offsets)
+            if may_pause and len(batch) < SMALL_BATCH:
+                self._remove(closed, self._offsets)
+                self._publish(self._offsets)
+                return
             if may_pause and self._eraser is not None and self._eraser.is_due():
                 self._publish(self._offsets)
                 return

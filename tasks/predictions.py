@@ -3,7 +3,7 @@
 Source: Chariot, Inference Protocols, "Responses".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -63,6 +63,51 @@ class OrientedDetection(msgspec.Struct, frozen=True):
     """Radians, clockwise on the screen."""
     corners: list[list[float]] | msgspec.UnsetType = msgspec.UNSET
     """Four pairs of x and y, pixels of the image, clockwise; present only if a request asks for them."""
+
+
+class CropBox(msgspec.Struct, frozen=True):
+    """The part of an image that was cut out, in whole pixels; `xmax` and `ymax` are the first ones outside of it."""
+
+    xmin: int
+    ymin: int
+    xmax: int
+    ymax: int
+
+
+class CropAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Answer of the model behind a detector about the crop of a detection."""
+
+    model: str
+    version: str
+    crop: CropBox
+    predictions: Sequence[Any]
+    """Predictions of that model; places are in pixels of the crop, or fractions of it."""
+    inference_id: str = ""
+    """Id of the inference of the crop; empty, and left out, where it is not stored."""
+    crops_left_out: int = 0
+    """Number of these predictions whose crops a limit kept from a further model."""
+
+
+class AnsweredDetection(Detection, frozen=True):
+    """A detection in a response, with what the model behind the detector says of its crop."""
+
+    then: CropAnswer
+
+
+class AnsweredOrientedDetection(OrientedDetection, frozen=True, kw_only=True):
+    """A rotated detection in a response, with what the model behind the detector says of its crop."""
+
+    then: CropAnswer
+
+
+def with_answer(
+    detection: Detection | OrientedDetection, answer: CropAnswer
+) -> AnsweredDetection | AnsweredOrientedDetection:
+    """Return a detection with the answer about its crop."""
+    fields = msgspec.structs.asdict(detection)
+    if isinstance(detection, Detection):
+        return AnsweredDetection(**fields, then=answer)
+    return AnsweredOrientedDetection(**fields, then=answer)
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -105,6 +105,11 @@ class KeyQuota:
         policy = ", ".join(_policy_item(name, limit) for name, limit in limits.items())
         self._policy = (b"ratelimit-policy", policy.encode())
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything is limited; see `Quota`."""
+        return bool(self.limits)
+
     def check(self) -> None:
         """Check whether a request may begin; see `Quota`."""
         row = self._numbers()

@@ -34,7 +34,7 @@ def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         message = f"expected {allowed} for {path}, got {request.scope['method']}"
         return answer_error(request, MethodNotAllowed(message, allowed))
     if error.status_code == TooLarge.status:
-        limit_bytes = request.app.request_max_body_size
+        limit_bytes = request.route_handler.resolve_request_max_body_size()
         return answer_error(
             request, TooLarge(f"expected a body of at most {limit_bytes} bytes, got more")
         )

@@ -57,9 +57,12 @@ _IfNoneMatch = Annotated[
 
 
 def ground_truth_routes(
-    changes: Scoped[ChangeService], threads: BoundedThreads
+    changes: Scoped[ChangeService], threads: BoundedThreads, max_body_bytes: int
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers of ground truth, which run in `threads`, as they wait for the writer."""
+    """Return the handlers of ground truth, which run in `threads`, as they wait for the writer.
+
+    Bodies have up to `max_body_bytes`, more than those of other routes.
+    """
     errors = {400: UNREADABLE_QUERY, 404: _NONE, 503: NOT_READY}
     changed: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS | {412: _OUTDATED}}
 
@@ -78,7 +81,13 @@ def ground_truth_routes(
             partial(changes.within(caller_scope()).ground_truth.history, inference_id)
         )
 
-    @put(_PATH, operation_class=_GROUND_TRUTH, need="annotate", **changed)
+    @put(
+        _PATH,
+        operation_class=_GROUND_TRUTH,
+        request_max_body_size=max_body_bytes,
+        need="annotate",
+        **changed,
+    )
     async def put_ground_truth(
         inference_id: FromPath[str],
         body: RawBody,
@@ -106,6 +115,7 @@ def ground_truth_routes(
     @post(
         "/api/ground-truth",
         operation_class=_STATEMENTS,
+        request_max_body_size=max_body_bytes,
         responses=BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL},
         status_code=200,
         need="annotate",

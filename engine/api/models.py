@@ -38,6 +38,8 @@ class ModelVersion(msgspec.Struct, frozen=True):
     """State on this server; null where only inferences of it are stored."""
     reason: str
     """Why the state is `FAILED`."""
+    behind: str | None
+    """Name of the model that answers its crops; null without one, and where it is not loaded."""
     inferences: int
     last_at: str | None
 
@@ -200,6 +202,7 @@ def _entry(
                 version.task,
                 version.state,
                 reason=version.reason,
+                behind=version.behind,
                 inferences=count.inferences if count else 0,
                 last_at=count.last_at if count else None,
             )
@@ -211,6 +214,7 @@ def _entry(
             count.task,
             None,
             reason="",
+            behind=None,
             inferences=count.inferences,
             last_at=count.last_at,
         )

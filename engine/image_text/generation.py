@@ -255,7 +255,7 @@ def _find_graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
     toml = read_model_toml(folder, overrides)
-    for name in ("family", "labels", "output", "defaults", "tiling"):
+    for name in ("family", "labels", "output", "defaults", "tiling", "then"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: {name} has no use for an image-text model: remove it")
     if toml.task is not None and full_name(toml.task) != TASK:

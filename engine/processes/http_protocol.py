@@ -11,22 +11,24 @@ read behind them; a client has to read its answers.
 """
 
 import asyncio
+import contextvars
 import re
-import socket
-import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from quadriga.engine.processes.answers import encode_head
+from quadriga.engine.processes.framing import FramingError, check_headers
 from quadriga.engine.processes.idle_connections import IdleConnections
+from quadriga.engine.processes.transports import LingeringTransport, OrderedFlow, arrived_bytes
 from quadriga.proto.http import (
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
+    WholeAnswer,
     error_body,
 )
 from quadriga.proto.intake import Intake
@@ -36,92 +38,21 @@ LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
 DISCARD_TIMEOUT_S = 2.0
 """Time to discard what a client sends after a refusal in the middle of its body."""
+MIN_LOOK_S = 1.0
+"""Minimum time after which an idle connection is looked at again."""
 MAX_AHEAD = 64
 """Maximum requests of a connection that wait for the answer before theirs; behind them it is closed."""
 FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
 
-_HOST = re.compile(
-    rb"(?:\[[0-9A-Fa-fvV.:]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?", re.ASCII
-)
-"""Source: RFC 3986, section 3.2.2: an address in brackets, or a name, which may be empty; and a port."""
-
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-_HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+AnswerAtOnce = Callable[[Any, bytes | None], WholeAnswer | None]
+"""Answers a request by its scope and its body, or None while it is not all there; None if it takes longer."""
 
-_ACKED_AT = 120
-"""Offset of the bytes that were acknowledged in the state of a TCP connection."""
+_HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
-
-
-class _Flow(FlowControl):
-    """The flow of a connection: nothing is read while requests wait for the answers before theirs.
-
-    Each answer would let in as many requests as fit a read, which are more than one.
-    """
-
-    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
-        super().__init__(transport)
-        self._waiting = waiting
-
-    def resume_reading(self) -> None:
-        """Read on, unless requests wait."""
-        if not self._waiting:
-            super().resume_reading()
-
-
-class _Lingering(asyncio.Transport):
-    """A connection to close after a response, once the request has been read."""
-
-    def __init__(self, protocol: "HttpProtocol") -> None:
-        self._protocol = protocol
-
-    def write(self, data: Any) -> None:
-        self._protocol.write_soon(data)
-
-    def is_closing(self) -> bool:
-        return self._protocol.transport.is_closing()
-
-    def close(self) -> None:
-        self._protocol.close_when_read()
-
-
-def _arrived_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes the client's system has acknowledged; transports with TLS hide what waits below them.
-
-    Source: Linux, include/uapi/linux/tcp.h, tcpi_bytes_acked of struct tcp_info.
-    """
-    connection = transport.get_extra_info("socket")
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
-    except (OSError, AttributeError):  # closed meanwhile
-        return 0
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
-
-
-class FramingError(ValueError):
-    """Headers that two servers might read differently."""
-
-
-def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> None:
-    """Check that the headers of a request name its host, and frame its body, in one way.
-
-    Health checkers that speak HTTP/1.0 send no Host.
-
-    Source: RFC 9112, sections 3.2 and 6.1.
-
-    Raises:
-        FramingError: They do not.
-    """
-    hosts = [value for name, value in headers if name == b"host"]
-    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
-        raise FramingError(f"expected one header Host, got {len(hosts)}")
-    if hosts and not _HOST.fullmatch(hosts[0]):
-        raise FramingError(f"expected Host to be a name or an address, got {hosts[0]!r:.80}")
-    if http_version != "1.1" and any(name == b"transfer-encoding" for name, _ in headers):
-        raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
 
 
 class RequestsAheadError(ValueError):
@@ -137,6 +68,10 @@ class HttpProtocol(HttpToolsProtocol):
     idle: ClassVar[IdleConnections] = IdleConnections(intake)
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
+    _answered_s = 0.0
+    """When the last answer was complete, by the time of the event loop."""
+    _header_open = False
+    """Whether headers have begun to arrive."""
     _body_open = False
     """Whether a request's body is still arriving; one that is too large may, even after its response."""
     _closing = False
@@ -149,14 +84,22 @@ class HttpProtocol(HttpToolsProtocol):
     """Bytes since the last ones that belong to the body."""
     _framing_problem = ""
     _on_disconnect: Callable[[], object] | None = None
+    answer_at_once: ClassVar[Any] = None
+    """An `AnswerAtOnce`; None if each request has a task."""
+    _is_reading = False
+    """Whether headers that are complete now may belong to a request that is answered at once."""
+    _to_begin: RequestResponseCycle | None = None
+    """Request whose headers are in what is being read: it gets a task afterwards, unless it is answered at once."""
     _reading_check: asyncio.TimerHandle | None = None
     """When the client must have read enough; None while nothing of it is awaited."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Start waiting for the first header, unless there are too many connections and none is idle."""
         super().connection_made(transport)
-        self.flow = _Flow(transport, self.pipeline)
+        self.flow = OrderedFlow(transport, self.pipeline)
         self._unsent: list[bytes] = []
+        self._pieces: list[bytes] = []
+        """Parts of the body of the request that is to begin."""
         if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
@@ -170,6 +113,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._forget_deadline()
         self._forget_reading()
         self.idle.discard(self)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
         if self._on_disconnect is not None:
             self._on_disconnect()
@@ -204,6 +149,9 @@ class HttpProtocol(HttpToolsProtocol):
             parts, self._unsent = self._unsent, []
             if self.transport.is_closing():
                 return
+            if len(parts) == 1:
+                self.transport.write(parts[0])
+                return
             # Not `writelines`: with that of Python 3.12 and 3.13 asyncio never asks the application to wait.
             if sum(map(len, parts)) <= _COPIED_BYTES:
                 parts = [b"".join(parts)]
@@ -228,9 +176,24 @@ class HttpProtocol(HttpToolsProtocol):
             self._await_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close the connection, which has had no request for long."""
-        if not self.transport.is_closing():
+        """Close the connection if it has had no request for long, else look again later."""
+        self.timeout_keep_alive_task = None
+        if self.transport.is_closing() or self._in_request():
+            return
+        left_s = self._answered_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0 or self._header_open:
+            self._look_for_requests(max(left_s, MIN_LOOK_S))
+        else:
             self.close()
+
+    def _look_for_requests(self, delay_s: float) -> None:
+        """Look in some time for requests; one timer for many of them takes 2 us less of each."""
+        self.timeout_keep_alive_task = self.loop.call_later(
+            delay_s, self.timeout_keep_alive_handler
+        )
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Let the timer go on."""
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -254,19 +217,32 @@ class HttpProtocol(HttpToolsProtocol):
             end = len(data) if end < 0 else end
             if data.find(b"h2c", 0, end) >= 0:
                 data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
+        self._is_reading = self.answer_at_once is not None
         super().data_received(data)
+        if self._to_begin is not None:
+            self._begin(self._to_begin)
+        self._is_reading = False
         if self._body_open:
             self._check_framing()
-        elif not self._in_request():  # most headers come whole, and need no timer
+        elif self._header_open:  # most headers come whole, and need no timer
             self._expect_header()
+
+    def on_message_begin(self) -> None:
+        """Begin to take headers."""
+        super().on_message_begin()
+        self._header_open = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; one that comes behind the body is dropped.
 
         Source: RFC 9110, section 6.5.1: trailers are not to be merged into the headers.
         """
-        if not self._body_open:
-            super().on_header(name, value)
+        if self._body_open:
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Begin the request; raises errors that the parser turns into one of its own."""
@@ -279,15 +255,64 @@ class HttpProtocol(HttpToolsProtocol):
             raise
         self._forget_deadline()
         self._header_bytes = self._received_bytes = self._body_bytes = self._quiet_bytes = 0
-        self._body_open = True
+        self._body_open, self._header_open = True, False
         self.idle.discard(self)
         super().on_headers_complete()
-        self.cycle.transport = _Lingering(self)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start the task of a request, but of one that has just been read once it is known that it needs one."""
+        if (
+            self._is_reading
+            and cycle is self.cycle
+            and cycle.more_body
+            and cycle.scope["method"] == "POST"
+        ):
+            self._to_begin = cycle
+            cycle.scope["extensions"] = {}
+            return
+        cycle.transport = LingeringTransport(self)
         extensions: Any = {
+            **cycle.scope.get("extensions", {}),
             DISCONNECT_EXTENSION: self.call_on_disconnect,
-            BODY_EXTENSION: partial(self._take_body, self.cycle),
+            BODY_EXTENSION: partial(self._take_body, cycle),
         }
-        self.cycle.scope["extensions"] = extensions
+        cycle.scope["extensions"] = extensions
+        super()._start_asgi_task(cycle, app)
+
+    def _begin(self, cycle: RequestResponseCycle) -> None:
+        """Answer a request at once, or start its task."""
+        self._to_begin, self._is_reading = None, False
+        may_be_at_once = not (
+            cycle.disconnected or cycle.response_complete or self.flow.write_paused
+        )
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        if may_be_at_once and self._answer_at_once(cycle, None if cycle.more_body else body):
+            return
+        self._start_asgi_task(cycle, self.app)
+        if body:
+            cycle.body += body
+            cycle.message_event.set()
+        if len(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def _answer_at_once(self, cycle: RequestResponseCycle, body: bytes | None) -> bool:
+        """Answer a request without a task, if that is cheap; its body may still be arriving if it is refused."""
+        context = contextvars.copy_context()  # as a task has
+        answer: WholeAnswer | None = context.run(self.answer_at_once, cycle.scope, body)
+        if answer is None:
+            return False
+        head, cycle.keep_alive = encode_head(
+            answer.status, answer.headers, keep_alive=cycle.keep_alive
+        )
+        if self._unsent:
+            self.flush()
+        self._unsent.append(head + answer.body)  # which is written as the response is complete
+        cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.close_when_read()
+        self.on_response_complete()
+        return True
 
     def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
         """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
@@ -305,7 +330,10 @@ class HttpProtocol(HttpToolsProtocol):
         """Take a part of the body."""
         self._body_bytes += len(body)
         self._quiet_bytes = 0
-        super().on_body(body)
+        if self.cycle is self._to_begin:
+            self._pieces.append(body)
+        else:
+            super().on_body(body)
 
     def on_response_complete(self) -> None:
         """End the response; the rest of the body has some time to arrive, and is discarded."""
@@ -315,7 +343,16 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
             self._note_idle()
             return
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._answered_s = self.loop.time()
+            if self.timeout_keep_alive_task is None:
+                self._look_for_requests(self.timeout_keep_alive)
         if self._body_open and self._deadline is None:
             self._deadline = self.loop.call_later(LINGER_TIMEOUT_S, self.close)
         self._note_idle()
@@ -328,7 +365,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self._closing:
             self.close()
-        self._note_idle()
+        if self.cycle.response_complete:
+            self._note_idle()
 
     def close_when_read(self) -> None:
         """End the response, and close the connection once the request has been read, or after a timeout."""
@@ -408,11 +446,11 @@ class HttpProtocol(HttpToolsProtocol):
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
         if self._reading_check is None:
-            self._check_reading(self.loop.time(), _arrived_bytes(self.transport))
+            self._check_reading(self.loop.time(), arrived_bytes(self.transport))
 
     def _check_reading(self, begun_s: float, begun_bytes: int) -> None:
-        arrived_bytes = _arrived_bytes(self.transport) - begun_bytes
-        allowed_s = self.intake.body_timeout_s + max(arrived_bytes, 0) / self.intake.bytes_per_s
+        read_bytes = max(arrived_bytes(self.transport) - begun_bytes, 0)
+        allowed_s = self.intake.body_timeout_s + read_bytes / self.intake.bytes_per_s
         left_s = begun_s + allowed_s - self.loop.time()
         if left_s > 0:
             self._reading_check = self.loop.call_later(
@@ -444,13 +482,17 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def with_limits(
-    header_timeout_s: float, max_connections: int, intake: Intake
+    header_timeout_s: float,
+    max_connections: int,
+    intake: Intake,
+    answer_at_once: AnswerAtOnce | None = None,
 ) -> type[HttpProtocol]:
-    """Return the protocol class with a time limit for headers, and a maximum number of connections."""
+    """Return the protocol class with a time limit for headers, a maximum of connections, and what needs no task."""
     attributes: dict[str, Any] = {
         "header_timeout_s": header_timeout_s,
         "max_connections": max_connections,
         "intake": intake,
         "idle": IdleConnections(intake),
+        "answer_at_once": None if answer_at_once is None else staticmethod(answer_at_once),
     }
     return type("HttpProtocol", (HttpProtocol,), attributes)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import resource
 import socket
@@ -164,8 +165,15 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         tls_files=tls_files,
         key_counts=key_counts,
     )
+    gc.collect()
+    gc.freeze()  # what there is before models and requests stays: a search through it would stop the loop for 80 ms
     connections = connection_limit(task.settings.max_connections)
-    protocol = with_limits(task.settings.header_timeout_s, connections, application.intake)
+    protocol = with_limits(
+        task.settings.header_timeout_s,
+        connections,
+        application.intake,
+        answer_at_once=None if task.settings.trusted_proxies else application.asgi.answer_at_once,
+    )
     config = uvicorn.Config(
         application.asgi,
         http=protocol,

@@ -10,7 +10,7 @@ from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defaults
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import decide_labels, rf_detr_background
-from quadriga.engine.recognition.model_toml import DECODED, check_use
+from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
 from quadriga.tasks.segmenters import OF_MAPS
 from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
 
@@ -40,6 +40,7 @@ def decide_spec(
     if image_input is None or output is None or named is None:
         raise MissingError(questions)
     labels, labels_reason = named
+    check_labels_of_crops(written, labels)
     decisions.append(Decision("labels", len(labels), labels_reason))
     server = {} if score_threshold is None else {"score_threshold": score_threshold}
     layers: list[Layer] = [

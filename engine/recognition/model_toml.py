@@ -5,7 +5,8 @@ a layer above what the other files say.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -72,6 +73,23 @@ class MonitorOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Whether statistics of pixels and the embedding are stored."""
 
 
+class ThenOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[then]`: the model that a detector's crops are sent to."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    """Name of a model of the same repository."""
+    version: str | int | None = None
+    """Version of it; None for the one that answers requests without a version."""
+    labels: Annotated[tuple[str, ...], Meta(min_length=1)] | None = None
+    """Labels of the detections whose crops are sent; None for all."""
+    min_score: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Lowest score of a detection whose crop is sent."""
+    max_crops: Annotated[int, Meta(ge=1, le=1000)] = 32
+    """Maximum crops of one image, those of the highest scores."""
+    margin: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    """Fraction of the box's width, and of its height, that a crop has beyond the box on each side."""
+
+
 class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of a model.toml; an absent file counts as an empty one."""
 
@@ -90,6 +108,7 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runtime: RuntimeOptions = RuntimeOptions()
     store: StoreOptions = StoreOptions()
     monitor: MonitorOptions = MonitorOptions()
+    then: ThenOptions | None = None
 
 
 SPECIFIED: dict[str, type[msgspec.Struct]]
@@ -107,6 +126,7 @@ _USES: dict[str, tuple[str, ...]] = {
     "output.activation": ("classification", "semantic_logits", "binary", "birefnet"),
     "output.layout": OF_MAPS,
     "features": ("tensor", "classification of rows"),
+    "then": ("detection", "oriented"),
     "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
     "output.angle": ("oriented",),
     "output.nms": (
@@ -132,7 +152,7 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
     if short is None:
         return
     keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
-    keys += [key for key in ("labels", "tiling") if getattr(written, key) is not None]
+    keys += [key for key in ("labels", "tiling", "then") if getattr(written, key) is not None]
     keys += ["features"] if written.features else []
     own_decoder_keys = ("output.activation", "output.label_offset") if ":" in decoder else ()
     for key in keys:
@@ -146,6 +166,21 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
             raise LoadError(
                 f"{key} in model.toml has no use for {short}{description}, only for {', '.join(readers)}: "
                 "remove it"
+            )
+
+
+def check_labels_of_crops(written: ModelToml, labels: Sequence[str]) -> None:
+    """Refuse a label of `[then]` that the model never predicts.
+
+    Raises:
+        LoadError: There is one.
+    """
+    chosen = () if written.then is None else written.then.labels or ()
+    for label in chosen:
+        if labels and label not in labels:
+            hint = "".join(f", is it {close}?" for close in get_close_matches(label, labels, n=1))
+            raise LoadError(
+                f"model.toml: expected labels of [then] among the {len(labels)} labels of the model, got {label!r:.80}{hint}"
             )
 
 

@@ -75,7 +75,7 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
 def _check_keys(evidence: Evidence) -> None:
     written = evidence.written
     keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
-    keys += ["tiling"] if written.tiling is not None else []
+    keys += [key for key in ("tiling", "then") if getattr(written, key) is not None]
     for key in keys:
         if key not in _KEYS:
             raise LoadError(

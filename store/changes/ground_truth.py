@@ -45,6 +45,14 @@ class Subject(NamedTuple):
     task: str
     model: str
     team: str = ""
+    standard: str | msgspec.Raw = "{}"  # JSON
+
+    @property
+    def is_crop(self) -> bool:
+        """Whether the image was cut out of another one, whose metadata it has."""
+        standard = self.standard
+        encoded = standard.encode() if isinstance(standard, str) else bytes(standard)
+        return b'"crop":' in encoded and "crop" in metadata.decode(encoded)
 
     def is_of(self, owner: str) -> bool:
         """Check whether statements of an owner are for the inference: its own team, or the owner for every team."""
@@ -188,16 +196,18 @@ def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[St
 
 def read_subjects(connection: sa.Connection, seqs: Collection[int]) -> list[Subject]:
     """Return the stored ones of some inferences."""
-    columns = "seq, request_id, image_no, input_hash, meta, model_id"
+    columns = "seq, request_id, image_no, input_hash, meta, standard, model_id"
     statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
     rows = execute_in(connection, statement, seqs)
     models = models_by_id(connection, (row[-1] for row in rows))
     subjects = []
-    for seq, request_id, image_no, input_hash, meta, model_id in rows:
+    for seq, request_id, image_no, input_hash, meta, standard, model_id in rows:
         model = models[model_id]
         keys = (seq, request_id, image_no, input_hash, meta)
         name = storable_text(model.reference.name)
-        subjects.append(Subject(*keys, task=model.task, model=name, team=model.team))
+        subjects.append(
+            Subject(*keys, task=model.task, model=name, team=model.team, standard=standard)
+        )
     return subjects
 
 
@@ -297,6 +307,7 @@ def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> N
             task=record.task,
             model=storable_text(record.model.name),
             team=record.team or "",
+            standard=record.standard,
         )
         for record in records
     ]
@@ -375,7 +386,10 @@ def _write_links(
 
 
 def join_values(subject: Subject, joins: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the (join, value) pairs of a subject for the given joins."""
+    """Yield the (join, value) pairs of a subject for the given joins.
+
+    Metadata of a crop are those of the image that it was cut from, so what is stated by them is of that image alone.
+    """
     if "id" in joins:
         yield "id", str(subject.seq)
     if "request_id" in joins:
@@ -383,7 +397,7 @@ def join_values(subject: Subject, joins: Collection[str]) -> Iterator[tuple[str,
         yield "request_id", f"{subject.request_id}#{subject.image_no}"
     if "input.hash" in joins and subject.input_hash is not None:
         yield "input.hash", subject.input_hash
-    if any(join.startswith("meta.") for join in joins):
+    if any(join.startswith("meta.") for join in joins) and not subject.is_crop:
         for path, value in metadata.flatten(metadata.decode(subject.metadata)).items():
             if f"meta.{path}" in joins:
                 yield f"meta.{path}", join_text(value)

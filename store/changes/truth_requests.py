@@ -27,6 +27,7 @@ from quadriga.store.rows import storable_text
 from quadriga.store.truth_scope import DEFAULT_OWNER
 
 MAX_STATEMENTS = 10_000  # per request
+MAX_LISTS = 1_000_000  # and objects, per request: in Python they take far more memory than in JSON
 MAX_JOIN_BYTES = 2000  # of a join with its value and model in UTF-8, limited by PostgreSQL's index
 MAX_MODELS = 100  # that the lines of a request name: each is looked up
 _LINE_KEYS = {
@@ -161,6 +162,11 @@ def parse_statements(
     Raises:
         ChangeError: The body is neither, it is empty or too long, or what it says of all statements is invalid.
     """
+    lists = body.count(b"[") + body.count(b"{")
+    if lists > MAX_LISTS:
+        raise ChangeError(
+            f"expected at most {MAX_LISTS} lists and objects in a request, got about {lists}: send fewer statements in each"
+        )
     document = None
     with suppress(*JSON_ERRORS):
         document = msgspec.json.decode(body)

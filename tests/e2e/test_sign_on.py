@@ -61,11 +61,12 @@ def bearer(server, token, path="/v2/models/doubling/infer"):
     return status, body.decode()
 
 
-def rpc(server, token):
+def rpc(server, token=None, cookie=None):
     """Ask for the metadata of the server over gRPC."""
+    metadata = [("authorization", f"Bearer {token}")] if token else [("cookie", cookie)]
     with Client(server.grpc) as client:
         call = client.channel.unary_unary(f"/{SERVICE}/ServerMetadata")
-        return call(b"", timeout=30, metadata=(("authorization", f"Bearer {token}"),))
+        return call(b"", timeout=30, metadata=metadata)
 
 
 def cookies_of(server, path, **headers):
@@ -193,6 +194,16 @@ def test_a_token_of_a_machine_counts_over_http_and_grpc(server, provider):
     rpc(server, token)
     status, _, body = ask(server, "GET", "/api/inferences", Authorization=f"Bearer {token}")
     assert (status, b"got one for infer" in body) == (403, True)
+
+
+def test_a_session_does_not_count_over_grpc(server, provider):
+    session, _ = logged_in(server, provider, "mara")
+    cookie = f"{SESSION}={session}"
+    answer = ask(server, "GET", "/console/account", Cookie=cookie, **OWN_PAGE)
+    assert answer[0] == 200
+    with pytest.raises(grpc.RpcError) as error:
+        rpc(server, cookie=cookie)
+    assert error.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_server_with_a_provider_is_not_open_and_keys_count_beside_it(server, provider):

@@ -44,7 +44,10 @@ def store_routes(
     searches, thumbnails = StoreQueries(inferences, queries), Thumbnails(inferences, 1_000_000)
     routes = [*browsing_routes(searches), *inference_routes(inferences, searches, thumbnails)]
     if changes is not None:
-        routes += [*change_routes(changes, changing), *ground_truth_routes(changes, changing)]
+        routes += [
+            *change_routes(changes, changing),
+            *ground_truth_routes(changes, changing, 64 << 20),
+        ]
     return routes
 
 

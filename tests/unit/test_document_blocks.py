@@ -108,6 +108,8 @@ RUN_BY = {
     "docs/models.md": [
         f" {HERE}the_folders_of_the_page_are_models",
         f"toml {HERE}tables_of_model_toml_are_read",
+        f"toml {HERE}tables_of_model_toml_are_read",
+        "json tests/e2e/test_models_behind.py::test_the_page_shows_the_answer_and_filters_that_find_it",
         f" {HERE}the_embedding_is_named_as_the_page_shows",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],

@@ -153,7 +153,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *browsing_routes(None),
             *inference_routes(None, None, None),
             *change_routes(None, None),
-            *ground_truth_routes(None, None),
+            *ground_truth_routes(None, None, 1 << 20),
             *job_routes(None, None),
             *evaluation_routes(None, None, None),
             *drift_routes(None),

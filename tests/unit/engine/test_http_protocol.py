@@ -7,7 +7,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from quadriga.engine.processes import http_protocol
-from quadriga.engine.processes.http_protocol import FramingError, check_headers, with_limits
+from quadriga.engine.processes.framing import FramingError, check_headers
+from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.proto.http import send_body
 from quadriga.proto.intake import Intake
 

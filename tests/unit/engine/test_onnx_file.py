@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from quadriga.engine.onnx_file import OnnxFileError, read_onnx
+from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from tests.onnx_models import doubling, save, value
 from tests.row_models import IRISES, ML, linear
 
@@ -84,3 +84,28 @@ def test_classes_are_read_and_long_attributes_are_not(tmp_path):
     header, graph = read_onnx(path)
     assert header.class_labels == (("b", "a"), ("0", "1"))
     assert graph.nodes[0].numbers == {"few": (1, 2), "classlabels_ints": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("operators", "domains", "expected"),
+    [
+        ({"Conv", "Relu", "Gemm"}, {""}, True),
+        ({"TreeEnsembleClassifier"}, {"", "ai.onnx.ml"}, True),
+        ({"Conv", "Loop"}, {""}, False),
+        ({"If"}, {""}, False),
+        ({"Range"}, {"ai.onnx"}, False),
+        ({"Attention"}, {"", "com.microsoft"}, False),
+        (set(), {""}, False),
+    ],
+)
+def test_the_work_of_a_graph_is_bounded_by_the_shapes_of_its_inputs(operators, domains, expected):
+    header = OnnxHeader(
+        8,
+        dict.fromkeys(domains, 17),
+        "",
+        {},
+        external_data=(),
+        producers={},
+        operators=frozenset(operators),
+    )
+    assert header.is_bounded == expected

@@ -65,6 +65,26 @@ def test_truth_is_joined_whether_it_comes_early_or_late(store: StoreHarness, com
     assert store.writer.records_rejected == 0
 
 
+@pytest.mark.parametrize("comes", ["early", "late"])
+@pytest.mark.parametrize(
+    ("standard", "by_metadata"),
+    [({"crop": {"inference_id": "9"}}, None), ({"error": 'the "crop":{} of a text'}, CAT)],
+)
+def test_crops_are_not_joined_by_the_metadata_of_their_image(
+    store: StoreHarness, comes: str, standard: dict[str, Any], by_metadata: Any
+) -> None:
+    crop = make_record(
+        1, request_id="r", image_no=2, input=IMAGE, metadata=METADATA, standard=standard
+    )
+    for join, value in JOINS:
+        statement = store.sequenced(TruthStatement(join, value, CAT))
+        store.commit(*((statement, crop) if comes == "early" else (crop, statement)))
+        expected = by_metadata if join.startswith("meta.") else CAT
+        assert store.ground_truth(1) == expected, (join, value)
+        store.execute("DELETE FROM truth")
+        store.commit_changes(Deletion([1]))
+
+
 def test_the_latest_statement_of_all_joins_holds(store: StoreHarness) -> None:
     store.commit(target())
     store.commit_changes(

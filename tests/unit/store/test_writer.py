@@ -345,3 +345,30 @@ def test_a_database_put_in_place_of_another_takes_the_rest(
         ("a", 0, 2.0, 1), ("a", 0, 500.0, 500), ("b", 0, 1.0, 1)
     ]  # fmt: skip
     assert file_store.rows("PRAGMA integrity_check") == [("ok",)]
+
+
+class Trickled(Writer):
+    """A writer during each of whose commits a further record comes."""
+
+    coming: list[int]
+    journal: Journal
+
+    def _commit(self, batch, offsets, **options) -> None:
+        if self.coming:
+            self.journal.append([self.record(self.coming.pop())])
+        super()._commit(batch, offsets, **options)
+
+
+def test_what_trickles_in_is_committed_together(file_store: StoreHarness, record) -> None:
+    writer = Trickled(file_store.journal_directory, file_store.url)
+    writer.coming, writer.journal, writer.record = [3, 2], file_store.journal, record
+    file_store.journal.append([record(1)])
+    assert writer.drain(may_pause=True) == 1  # the rest has a pause to gather
+    assert writer.drain() == 2
+    assert file_store.stored_ids() == [1, 2, 3]
+    writer.coming = []
+    file_store.journal.append([record(4)])
+    file_store.journal.close()
+    assert writer.drain(may_pause=True) == 1
+    assert segment_paths(file_store.journal_directory) == []  # though it never found nothing
+    writer.close()

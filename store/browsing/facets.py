@@ -56,7 +56,7 @@ class FacetValue(msgspec.Struct, frozen=True):
 
     value: str | bool | float
     count: int
-    """Matches that have it, of `score` and `label` as `Facet.count`."""
+    """Matches that have it; predictions for `score`."""
 
 
 class HistogramBin(msgspec.Struct, frozen=True, rename={"low": "from", "high": "to"}):
@@ -160,8 +160,8 @@ class _Tally:
         self.count = 0.0
         self.weights: defaultdict[Any, float] = defaultdict(float)
 
-    def add(self, value: Any, weight: float) -> None:
-        self.count += weight
+    def add(self, value: Any, weight: float, *, is_first: bool) -> None:
+        self.count += weight * is_first
         self.weights[value] += weight
 
 
@@ -186,8 +186,9 @@ class _Tallies:
         predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
         if predictions is not None:
             self._add("predictions", len(predictions), weight)
-        for label in {p.label for p in predictions or () if isinstance(p.label, str)}:
-            self._add("label", label, weight)
+        labels = {p.label for p in predictions or () if isinstance(p.label, str)}
+        for number, label in enumerate(sorted(labels)):
+            self._add("label", label, weight, is_first=number == 0)
         for prediction in predictions or ():
             if is_number(prediction.score):
                 self._add("score", prediction.score, weight)
@@ -206,14 +207,15 @@ class _Tallies:
             facets, key=lambda f: (rank.get(f.field, len(rank)), -(f.count or 0), f.field, f.type)
         )
 
-    def _add(self, field: str, value: Any, weight: float) -> None:
+    def _add(self, field: str, value: Any, weight: float, *, is_first: bool = True) -> None:
+        """Add a value of an inference; of several values of one field only the first counts the inference."""
         if self._fields and field not in self._fields:
             return
         type_, value = _typed(value)
         tally = self.by_field.get((field, type_))
         if tally is None:
             tally = self.by_field[field, type_] = _Tally()
-        tally.add(value, weight)
+        tally.add(value, weight, is_first=is_first)
 
 
 def _typed(value: Any) -> tuple[FacetType, Any]:

@@ -155,6 +155,7 @@ def test_few_matches_are_counted_exactly(small: Any, where: Any) -> None:
     labels = Counter(label for several in predictions for label in {p["label"] for p in several})
     if labels:
         assert values_of(facets, "label") == labels
+        assert by_field(facets)["label", "string"].count == sum(map(bool, predictions))
     altitudes: dict[type, list[Any]] = defaultdict(list)
     for record in matches:
         altitudes[type(record.metadata["altitude"])].append(record.metadata["altitude"])

@@ -3,13 +3,12 @@
 Symbolic links are followed only to files within that folder, and a zip is read in place, never unpacked.
 """
 
-import lzma
 import os
 import stat
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, BadZipFile, ZipFile
 
 import msgspec
 
@@ -28,13 +27,15 @@ OWN_KEYS = ("job_id", "path")
 _UNREADABLE = (
     BadZipFile,
     zlib.error,
-    lzma.LZMAError,
     KeyError,
     EOFError,
-    RuntimeError,  # of a password, or a compression that is not known
+    RuntimeError,  # of a password
     ValueError,
 )
 """Exceptions of reading a member of a zip."""
+
+_UNBOUNDED = {ZIP_BZIP2: "bzip2", ZIP_LZMA: "LZMA"}
+"""Compressions that are known and not read: a part of a member may become gigabytes, whatever is asked for."""
 
 
 class BulkParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +130,7 @@ class BulkSource:
             data = self._read_file(path)
         else:
             try:
+                _check_compression(self._archive.zip.getinfo(path).compress_type)
                 with self._archive.zip.open(path) as member:
                     data = member.read(self._max_bytes + 1)
             except _UNREADABLE as error:
@@ -143,7 +145,10 @@ class BulkSource:
             self._archive.zip.close()
 
     def _read_file(self, path: str) -> bytes:
-        file_path = (self._path / path).resolve()
+        try:
+            file_path = (self._path / path).resolve()
+        except RuntimeError as error:  # Python 3.13 finds it as the file is opened
+            raise OSError("it is a loop of symbolic links") from error
         if not file_path.is_relative_to(self._root):
             raise OSError("it leads out of the bulk_folder")
         # A pipe would block, and the file may have become a link since it was resolved.
@@ -173,6 +178,13 @@ def _open_archive(path: Path) -> _Archive:
     except OSError as error:
         raise QueryError(f"cannot read {path.name}: {error.strerror}") from error
     return _Archive(archive, archive.namelist())
+
+
+def _check_compression(method: int) -> None:
+    """Check that a member of a zip can be read in parts; raises OSError if not."""
+    if method not in (ZIP_STORED, ZIP_DEFLATED):
+        name = _UNBOUNDED.get(method, f"method {method}")
+        raise OSError(f"expected it to be stored or deflated in the zip, got {name}")
 
 
 def _is_image(name: str) -> bool:

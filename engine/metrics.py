@@ -25,7 +25,7 @@ _LABELS = ("model", "version")
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Bounds of the buckets of the sizes of runs."""
 _OF_REQUESTS = {
-    "body_bytes": "Bytes of request bodies that this worker holds.",
+    "body_bytes": "Bytes of request bodies, and of answers over gRPC, that this worker holds.",
     "bodies_refused_total": "Requests refused as the bodies of all together were too large.",
     "bodies_late_total": "Requests refused as their bodies did not arrive in time.",
     "models_refused": "Versions of models that are refused as they ended their process too often.",

@@ -1,10 +1,10 @@
 """What each RPC needs, and the interceptor that admits the callers of all of them, health and reflection included."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from inspect import isasyncgenfunction
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 
@@ -34,8 +34,11 @@ from quadriga.proto.errors import (
     TooLarge,
 )
 from quadriga.proto.grpc_arrival import Arrivals
+from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
+from quadriga.proto.quota import Quota
+from quadriga.proto.sockets import peer_address
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
@@ -73,7 +76,15 @@ NEEDS: dict[str, Need] = {
 
 
 MAX_PROBE_BYTES = 4096
-"""Size of a message of an RPC that needs no key: names of models and services are shorter."""
+"""Size of a message of an RPC that needs no key, of health and of reflection: names of models and services are shorter.
+
+Reflection repeats the message in its answer.
+"""
+
+PLACE_AFTER_S = 0.5
+"""Time after which a call whose answer has not left holds a place of its key again."""
+
+_PROBES = (f"/{HEALTH_SERVICE}/", f"/{REFLECTION_SERVICE}/")
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -82,10 +93,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
     A call counts for its key from then on, whenever its message arrives, which has a limited time.
     """
 
-    def __init__(self, gate: Gate, audit: Audit, arrivals: Arrivals) -> None:
+    def __init__(
+        self, gate: Gate, audit: Audit, arrivals: Arrivals, *, departures: Departures
+    ) -> None:
         self._gate = gate
         self._audit = audit
         self._arrivals = arrivals
+        self._departures = departures
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -106,6 +120,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         call = _Call(
             self._audit,
             self._arrivals,
+            departures=self._departures,
             caller=caller,
             method=method,
             need=need,
@@ -133,6 +148,7 @@ class _Call:
         audit: Audit,
         arrivals: Arrivals,
         *,
+        departures: Departures,
         caller: Caller,
         method: str,
         need: Need,
@@ -140,6 +156,7 @@ class _Call:
     ) -> None:
         self._audit = audit
         self._arrivals = arrivals
+        self._departures = departures
         self._caller = caller
         self._method = method
         self._need = need
@@ -147,11 +164,14 @@ class _Call:
         self._request_id = request_id
         self._respond: Callable[[Any], Awaitable[Any]]
         self.quota = None if need == "nothing" else caller.quota
+        self._is_counted = False
+        """Whether the call holds a place of its key."""
+        self._place_timer: asyncio.TimerHandle | None = None
 
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
         read = handler.request_deserializer
-        if self._need == "nothing":
+        if self._need == "nothing" or self._method.startswith(_PROBES):
             read = partial(_read_probe, read)
         codec = read, handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
@@ -174,6 +194,7 @@ class _Call:
         """Answer the call; its line is written before the answer is sent."""
         notes = Notes()
         set_notes(notes)
+        context.add_done_callback(self._finish)
         if self._is_audited:
             notes.request_id = error_request_id(self._request_id)
             context.set_trailing_metadata((("x-request-id", notes.request_id),))
@@ -186,20 +207,42 @@ class _Call:
                 self.quota.begin()
             except ProtocolError as error:
                 await self.refuse(error, None, context)
+            self._is_counted = True
         try:
             response = await self._respond(context)
         except BaseException as error:
+            self._leave_place()
             self._end(context, notes.grpc_code or "no answer", notes, is_audited=self._is_audited)
             if isinstance(error, grpc.aio.AbortError):  # grpc keeps it with the call
                 # Its frames, and those of what caused it, hold the message: a cycle, in which that would stay.
                 error.__context__ = None
                 raise error.with_traceback(None) from None
             raise
-        finally:
-            if self.quota is not None:
-                self.quota.end()
         self._end(context, "OK", notes, is_audited=self._is_audited)
+        size_bytes = len(response) if isinstance(response, bytes) else 0
+        # Its client may have the answer, and ask again, before grpc says that it has left.
+        self._leave_place()
+        if self.quota is not None and size_bytes > UNASKED_BYTES:
+            loop = asyncio.get_running_loop()
+            self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
+        self._departures.begin(context, size_bytes)
         return response
+
+    def _finish(self, context: Any) -> None:
+        """Note that the call is over: its answer has left, or never will."""
+        self._departures.end(context)
+        if self._place_timer is not None:
+            self._place_timer.cancel()
+        self._leave_place()
+
+    def _take_place(self, quota: Quota) -> None:
+        self._is_counted = True
+        quota.resume()
+
+    def _leave_place(self) -> None:
+        if self._is_counted and self.quota is not None:
+            self._is_counted = False
+            self.quota.end()
 
     async def _answer_message(
         self, answer: Callable[[Any, Any], Awaitable[Any]], context: Any
@@ -227,7 +270,7 @@ class _Call:
 
         try:
             async for response in answer(messages(), context):
-                await context.write(response)
+                await self._departures.write(context, response, response.ByteSize())
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
 
@@ -258,7 +301,7 @@ class _Call:
 
 
 def _read_probe(read: Callable[[bytes], Any] | None, message: bytes) -> Any:
-    """Read a message of an RPC that needs no key."""
+    """Read a message of an RPC whose messages are small."""
     if len(message) > MAX_PROBE_BYTES:
         raise TooLarge(f"expected a message of at most {MAX_PROBE_BYTES} bytes, got {len(message)}")
     return message if read is None else read(message)
@@ -271,11 +314,3 @@ def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:
     limit = error.headers if isinstance(error, LimitReached) else ()
     headers = [(name.decode(), value.decode()) for name, value in limit]
     return (("retry-after", str(error.retry_after_s)), *headers)
-
-
-def peer_address(peer: str) -> str:
-    """Return the address in the name of a peer, such as `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return scheme
-    return unquote(rest.rpartition(":")[0]).strip("[]")

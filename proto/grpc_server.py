@@ -2,11 +2,9 @@
 
 import asyncio
 import math
-import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,11 +17,13 @@ from quadriga.proto.audit import Audit, NoAudit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
 from quadriga.proto.grpc_arrival import MAX_STRANGERS, Arrivals
+from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
+from quadriga.proto.sockets import listening_sockets
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
 WATCH_INTERVAL_S = 0.1
@@ -34,7 +34,7 @@ IDLE_TIMEOUT_S = 75.0
 
 MAX_STREAMS = 100
 """Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client. Answers
-that a client does not read stay in memory, refusals of strangers among them."""
+that a client does not read stay in memory for a while, refusals of strangers among them."""
 
 _IDENTITY_ALONE = 1
 """Bits of the encodings of messages that are taken: none but the plain one."""
@@ -48,8 +48,9 @@ class GrpcServer:
 
     Requests larger than `max_message_bytes` and more than `max_connections` calls at once of callers with a key are refused
     with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections
-    are closed that do not begin to speak in `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client is gone without a word. grpc offers no limit
-    of the bytes of messages that are still arriving: what arrived is counted by the intake, which has their time, too.
+    are closed that do not begin to speak in `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client reads no
+    answer or is gone without a word. grpc offers no limit of the bytes of messages that are still arriving: what arrived is
+    counted by the intake, which has their time, too.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class GrpcServer:
         audit: Audit | None = None,
     ) -> None:
         arrivals = Arrivals(intake, max_connections)
+        self._departures = Departures(intake)
         self._service = GrpcService(
             serving,
             server_version,
             stream_form,
             intake=intake,
             arrivals=arrivals,
+            departures=self._departures,
             request_timeout_s=request_timeout_s,
         )
         self._health = Health(serving)
@@ -96,8 +99,11 @@ class GrpcServer:
             options["grpc.compression_enabled_algorithms_bitset"] = _IDENTITY_ALONE
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
+        access = AccessInterceptor(
+            gate or OpenGate(), audit or NoAudit(), arrivals, departures=self._departures
+        )
         self._server: Any = grpc.aio.server(
-            interceptors=[AccessInterceptor(gate or OpenGate(), audit or NoAudit(), arrivals)],
+            interceptors=[access],
             options=list(options.items()),
         )
         self._server.add_generic_rpc_handlers((self._service,))
@@ -113,6 +119,7 @@ class GrpcServer:
             self._port = self._server.add_insecure_port(address)
         else:
             self._port = self._server.add_secure_port(address, server_credentials(tls))
+        self._departures.port = self._port
         await self._server.start()
 
     def refuse_connections(self) -> None:
@@ -120,7 +127,7 @@ class GrpcServer:
 
         grpc itself does so only together with its end, from which on calls that arrive are cancelled.
         """
-        for listener in _listeners(self._port):
+        for listener in listening_sockets(self._port):
             with listener, suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
 
@@ -132,24 +139,6 @@ class GrpcServer:
         self._service.close()
         self._health.close()
         await self._server.stop(grace_s)
-
-
-def _listeners(port: int) -> Iterator[socket.socket]:
-    """Yield duplicates of this process's listening sockets of a port."""
-    folder = Path("/proc/self/fd")
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        try:
-            candidate = socket.socket(fileno=os.dup(int(entry.name)))
-        except OSError:  # closed since it was listed, or no socket
-            continue
-        if (
-            candidate.family in (socket.AF_INET, socket.AF_INET6)
-            and candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-            and candidate.getsockname()[1] == port
-        ):
-            yield candidate
-        else:
-            candidate.close()
 
 
 class Health:

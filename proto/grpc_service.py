@@ -37,6 +37,7 @@ from quadriga.proto.errors import (
 )
 from quadriga.proto.grpc_access import error_metadata
 from quadriga.proto.grpc_arrival import Arrivals
+from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -49,7 +50,7 @@ from quadriga.proto.grpc_messages import (
 )
 from quadriga.proto.http import error_request_id, log_fault
 from quadriga.proto.intake import Intake
-from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving
+from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving, check_name
 from quadriga.proto.operations import store_headers
 from quadriga.proto.v2_extensions import (
     config_json,
@@ -98,12 +99,14 @@ class GrpcService:
         *,
         intake: Intake | None = None,
         arrivals: Arrivals | None = None,
+        departures: Departures | None = None,
         request_timeout_s: float = math.inf,
     ) -> None:
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._intake = intake or Intake()
         self._arrivals = arrivals or Arrivals(self._intake, 1000)
+        self._departures = departures or Departures(self._intake)
         self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
@@ -189,6 +192,16 @@ class GrpcService:
         self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
     ) -> bool:
         """Answer the next message of a stream; return whether there was one. None is held until the next one comes."""
+        response = await self._next_response(context, closing, is_first=is_first)
+        if response is None:
+            return False
+        await self._departures.write(context, response, len(response))
+        return True
+
+    async def _next_response(
+        self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
+    ) -> bytes | None:
+        """Return the answer to the next message of a stream, which is held no longer; None if there is none."""
         reading = asyncio.ensure_future(self._arrivals.read(context, is_limited=False))
         try:
             await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
@@ -196,14 +209,13 @@ class GrpcService:
                 await _abort(context, ModelNotReady(SHUTTING_DOWN))
             body = reading.result()
             if body is grpc.aio.EOF:
-                return False
+                return None
             admit(caller := identify_again(), "infer")
         except ProtocolError as error:  # the key has ended, or another call needs the place
             await _abort(context, error)
         finally:
             reading.cancel()
-        await context.write(await self._answer_streamed(body, caller, context, is_first=is_first))
-        return True
+        return await self._answer_streamed(body, caller, context, is_first=is_first)
 
     async def _answer_streamed(
         self, body: bytes, caller: Caller, context: Any, *, is_first: bool
@@ -230,12 +242,18 @@ class GrpcService:
             return bytes(error_message.SerializeToString())
 
     def _stream_answer(self, body: bytes, caller: Caller, notes: Notes) -> bytes:
-        """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted."""
+        """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted.
+
+        An id that is too long is not repeated: answers that a client does not read stay in memory.
+        """
         set_current_caller(caller)
         request = decode_message(message_class("ModelInferRequest"), body)
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
+        checked_id = ""
         try:
+            check_name("id", request.id)
+            checked_id = request.id
             check_model_name(request, body)
             _infer(self._serving, request, infer_response)
         except ProtocolError as error:
@@ -244,7 +262,7 @@ class GrpcService:
             notes.refusals += isinstance(error, Forbidden)
             stream_response.error_message = _status(error, error_request_id(request.id))[1]
             infer_response.Clear()
-            infer_response.id = request.id
+            infer_response.id = checked_id
         if request.parameters["triton_enable_empty_final_response"].bool_param:
             infer_response.parameters["triton_final_response"].bool_param = True
         response = infer_response if self._stream_form == "mlserver" else stream_response

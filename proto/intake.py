@@ -2,7 +2,7 @@
 
 A body counts from its first byte until its response is complete, however it waits. Only received bytes count, so a
 client that announces much holds nothing back from others. What a body becomes by decompression counts besides, for as
-long as it is there.
+long as it is there, and so does an answer over gRPC, which is held until its client has read it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from quadriga.proto.http import BODY_EXTENSION, LEFT_EXTENSION
 class Intake:
     """Bytes of the bodies that a process holds, with their limits, and what was refused.
 
-    Used on one event loop; `take`, `give_back` and `expanding` on any thread.
+    Used on one event loop; `take`, `add`, `give_back` and `expanding` on any thread.
 
     Args:
         max_bytes: Maximum bytes of all bodies together.
@@ -98,6 +98,11 @@ class Intake:
             raise IntakeFull(
                 f"expected at most {self.max_bytes} bytes of request bodies at once, got more"
             )
+
+    def add(self, size: int) -> None:
+        """Count bytes that are there whether they have room or not; further bodies find less."""
+        with self._lock:
+            self.held_bytes += size
 
     def give_back(self, size: int) -> None:
         """Count bytes no more."""

@@ -38,6 +38,9 @@ class Quota(Protocol):
     def end(self) -> None:
         """Count the end of a request that had begun."""
 
+    def resume(self) -> None:
+        """Count a request that had ended as one at once with others again, up to its next end: its answer has not left."""
+
     def add_message(self, body_bytes: int) -> None:
         """Count a further request within one that has begun, as in a stream; raises as `begin`."""
 

@@ -203,6 +203,10 @@ class KeyRow:
         if body_bytes:
             cells[own + _BYTES] += body_bytes
 
+    def resume(self) -> None:
+        """Count a request that had ended in flight again."""
+        self._cells[self._own + _IN_FLIGHT] += 1
+
     def end(self) -> None:
         """Count that a request was answered."""
         self._cells[self._own + _IN_FLIGHT] -= 1

@@ -136,6 +136,13 @@ class KeyQuota:
             with row.lock:
                 row.end()
 
+    def resume(self) -> None:
+        """Count a request in flight again; see `Quota`."""
+        row = self._row
+        if row is not None:
+            with row.lock:
+                row.resume()
+
     def add_message(self, body_bytes: int) -> None:
         """Count a further request of a stream; see `Quota`."""
         row = self._numbers()

@@ -15,7 +15,8 @@ FAULTS_PER_S = 20
 """Maximum lines a second about requests that failed, so that an outage under load does not fill the disk."""
 
 WARNINGS_PER_S = 1
-"""Maximum lines a second in which uvicorn warns of bytes that are not HTTP: anybody may send them."""
+"""Maximum lines a second in which uvicorn warns of bytes that are not HTTP, and grpc of clients that left: anybody may
+be one."""
 
 _log = logging.getLogger("quadriga")
 
@@ -35,7 +36,7 @@ def configure_logging(role: str, secrets: Collection[str] = ()) -> None:
     )
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
     logging.getLogger("quadriga.http").addFilter(RateLimit(FAULTS_PER_S))
-    logging.getLogger("grpc._cython.cygrpc").addFilter(RateLimit(FAULTS_PER_S))
+    logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLimit())
     logging.getLogger("uvicorn.error").addFilter(RateLimit(WARNINGS_PER_S, logging.WARNING))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -92,6 +93,25 @@ class RateLimit(logging.Filter):
             record.msg = f"{record.getMessage()} ({dropped} lines like this were left out before)"
             record.args = None
         return True
+
+
+class GrpcLimit(logging.Filter):
+    """Lets a maximum number of lines of grpc pass; of a client that left before it had its answer, without a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._faults = RateLimit(FAULTS_PER_S)
+        self._left = RateLimit(WARNINGS_PER_S)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line passes."""
+        kind = record.exc_info[0] if record.exc_info else None
+        if kind is None or kind.__name__ != "ExecuteBatchError":
+            return self._faults.filter(record)
+        record.msg, record.args = "a client of gRPC left before it had its answer", None
+        record.exc_info = record.exc_text = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return self._left.filter(record)
 
 
 def _log_end(

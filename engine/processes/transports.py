@@ -1,15 +1,12 @@
 """Transports and flow of the connections of `quadriga.engine.processes.http_protocol`."""
 
 import asyncio
-import socket
-import sys
 from collections import deque
 from typing import Any, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-_ACKED_AT = 120
-"""Offset of the bytes that were acknowledged in the state of a TCP connection."""
+from quadriga.proto.sockets import arrived_bytes as socket_arrived_bytes
 
 
 class OrderedFlow(FlowControl):
@@ -60,13 +57,5 @@ class LingeringTransport(asyncio.Transport):
 
 
 def arrived_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes the client's system has acknowledged; transports with TLS hide what waits below them.
-
-    Source: Linux, include/uapi/linux/tcp.h, tcpi_bytes_acked of struct tcp_info.
-    """
-    connection = transport.get_extra_info("socket")
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
-    except (OSError, AttributeError):  # closed meanwhile
-        return 0
-    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
+    """Return how many bytes the client's system has acknowledged; transports with TLS hide what waits below them."""
+    return socket_arrived_bytes(transport.get_extra_info("socket"))

@@ -90,8 +90,9 @@ def _call_on_stop(stop: Callable[[], object]) -> None:
 
 
 def _run_worker(task: ChildTask) -> None:
-    # grpc logs each handshake that fails, so that whoever reaches the port could fill the log
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # grpc logs each handshake that fails, and each compressed message that is refused: whoever reaches the port could
+    # fill the log. What ends a server is raised, too.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from quadriga.engine.processes.serving import serve
     from quadriga.engine.session import LoadError
 

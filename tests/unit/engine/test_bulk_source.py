@@ -64,6 +64,7 @@ def test_files_that_lead_out_or_block_are_not_read(folder: Path, tmp_path: Path)
     images = folder / "set"
     (images / "link.png").symlink_to(tmp_path / "secret" / "s.png")
     (images / "near.png").symlink_to(images / "a.jpg")
+    (images / "loop.png").symlink_to("loop.png")
     os.mkfifo(images / "pipe.png")
     (images / "large.png").write_bytes(bytes(101))
     (images / "gone.png").symlink_to(images / "none.png")
@@ -73,6 +74,7 @@ def test_files_that_lead_out_or_block_are_not_read(folder: Path, tmp_path: Path)
     assert source.read("near.png") == b"a.jpg"
     refused = {
         "link.png": "it leads out of the bulk_folder",
+        "loop.png": "loop of symbolic links|Too many levels of symbolic links",
         "pipe.png": "it is no regular file",
         "large.png": "at most 100 bytes",
         "gone.png": "No such file",
@@ -94,6 +96,29 @@ def test_damaged_and_large_members_are_not_read(folder: Path) -> None:
     for name, reason in {"bomb.png": "at most 1000 bytes", "cut.png": "from the zip"}.items():
         with pytest.raises(OSError, match=reason):
             source.read(name)
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "LZMA"), (97, "method 97")],
+)
+def test_members_that_cannot_be_read_in_parts_are_not_read(
+    folder: Path, method: int, name: str
+) -> None:
+    path = folder / "packed.zip"
+    with zipfile.ZipFile(path, "w", method % 97) as archive:
+        archive.writestr("bomb.png", bytes(1 << 20))
+        archive.writestr("small.png", b"small")
+    if method == 97:  # WavPack, which the module cannot write
+        content = path.read_bytes()
+        head, _, directory = content.rpartition(b"PK\1\2")
+        path.write_bytes(head + b"PK\1\2" + directory[:6] + bytes([97, 0]) + directory[8:])
+    source = BulkSource(str(folder), "packed.zip", 1000)
+    with pytest.raises(
+        OSError, match=f"expected it to be stored or deflated in the zip, got {name}"
+    ):
+        source.read("small.png")
     source.close()
 
 

@@ -9,8 +9,9 @@ from quadriga.proto import grpc_service
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.audit import Notes
 from quadriga.proto.chariot import read_image_inputs
+from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc_messages import message_class
-from quadriga.proto.messages import InferResponse, Tensor
+from quadriga.proto.messages import MAX_NAME_BYTES, InferResponse, Tensor
 from quadriga.proto.v2_grpc import parse_infer
 from quadriga.tasks.parameters import number
 from tests.unit.proto.test_v2_grpc import PROTO, EchoGrpc, asked, called, parameters_of, rendered
@@ -63,6 +64,29 @@ def test_a_stream_writes_numbers_for_both_kinds_of_clients():
     body = service._stream_answer(request.SerializeToString(), ANYBODY, Notes())
     answer = message_class("ModelStreamInferResponse").FromString(body).infer_response
     assert parameters_of(answer.outputs[0])["semantic_score"] == ("double_param", 0.25)
+
+
+@pytest.mark.parametrize("form", ["triton", "mlserver"])
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_an_id_that_is_too_long_is_refused_and_not_repeated(form, with_inputs):
+    service = grpc_service.GrpcService(ScoringGrpc(), "0", form)
+    request = asked("BYTES", [1], bytes_contents=[b"a"])
+    request.id = "é" * (MAX_NAME_BYTES // 2 + 1)
+    if not with_inputs:
+        del request.inputs[:]
+    refusal = "expected id of at most 1024 characters, got 1025"
+    if form == "mlserver":  # the call ends
+        with pytest.raises(InvalidRequest, match=refusal):
+            service._stream_answer(request.SerializeToString(), ANYBODY, Notes())
+        return
+    body = service._stream_answer(request.SerializeToString(), ANYBODY, Notes())
+    answer = message_class("ModelStreamInferResponse").FromString(body)
+    assert (answer.error_message, answer.infer_response.id) == (refusal, "")
+    assert len(body) < 100
+    request.id = "é" * (MAX_NAME_BYTES // 2)
+    body = service._stream_answer(request.SerializeToString(), ANYBODY, Notes())
+    answer = message_class("ModelStreamInferResponse").FromString(body)
+    assert (bool(answer.error_message), answer.infer_response.id) == (not with_inputs, request.id)
 
 
 def test_texts_of_parameters_may_stand_for_numbers():

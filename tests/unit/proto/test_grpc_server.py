@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.proto.grpc_access import MAX_PROBE_BYTES
@@ -121,12 +122,46 @@ def test_a_long_name_is_no_model_and_no_long_work(characters, code):
     asyncio.run(ask_server())
 
 
+@pytest.mark.parametrize("field", ["file_containing_symbol", "host"])
+def test_reflection_repeats_no_long_message(field):
+    def ask(port):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+            requests = [
+                reflection_pb2.ServerReflectionRequest(**{field: "x" * characters})
+                for characters in (MAX_PROBE_BYTES // 2, MAX_PROBE_BYTES)
+            ]
+            answers = reflect(iter(requests), timeout=20)
+            assert next(answers).original_request == requests[0]
+            with pytest.raises(grpc.RpcError, match="expected a message of at most") as refusal:
+                next(answers)
+            return refusal.value.code().name
+
+    async def ask_server():
+        async with serving(max_message_bytes=1 << 20) as port:
+            return await asyncio.to_thread(ask, port)
+
+    assert asyncio.run(ask_server()) == "RESOURCE_EXHAUSTED"
+
+
 class OneKey:
     """A gate that knows one key."""
 
     def identify(self, read_header):
         known = read_header(b"x-api-key") == b"key"
         return Caller(name="known", rights=frozenset(ROLES["infer"])) if known else STRANGER
+
+
+def header_block(method, metadata):
+    """Return the headers of a call as HTTP/2 has them without any table."""
+    fields = {
+        ":method": "POST", ":scheme": "http", ":path": method, ":authority": "localhost",
+        "content-type": "application/grpc", "te": "trailers", **metadata,
+    }  # fmt: skip
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
 
 
 def unread_calls(port, number):
@@ -136,15 +171,7 @@ def unread_calls(port, number):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     connection.settimeout(2)
     connection.connect(("127.0.0.1", port))
-    fields = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/ServerMetadata",
-        ":authority": "localhost", "content-type": "application/grpc", "te": "trailers",
-        "x-request-id": "r" * 100,
-    }  # fmt: skip
-    block = b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
-    )
+    block = header_block(f"/{SERVICE}/ServerMetadata", {"x-request-id": "r" * 100})
     head = len(block).to_bytes(3, "big") + b"\1\5"  # the headers, and the end of the call
     connection.sendall(PREFACE + SETTINGS + ACKNOWLEDGED)
     with contextlib.suppress(OSError):

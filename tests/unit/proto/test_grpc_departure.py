@@ -1,0 +1,228 @@
+"""Answers over gRPC that a client does not read, or reads in its own time."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from quadriga.engine.access.key_counts import KeyCounts
+from quadriga.engine.access.quotas import KeyQuota, RefusalLog
+from quadriga.proto.access import ROLES, Caller, OpenGate
+from quadriga.proto.grpc_access import PLACE_AFTER_S
+from quadriga.proto.grpc_departure import UNASKED_BYTES
+from quadriga.proto.grpc_messages import SERVICE
+from quadriga.proto.grpc_server import GrpcServer
+from quadriga.proto.intake import Intake
+from quadriga.proto.messages import InferResponse, Tensor
+from quadriga.proto.sockets import connections, listening_sockets, peer_of
+from quadriga.store.key_limits import parse_limits
+from tests.unit.proto.test_grpc_server import ACKNOWLEDGED, PREFACE, SETTINGS, header_block
+from tests.unit.proto.test_v2_grpc import EchoGrpc, asked
+
+LARGE, SMALL = 3_000_000, 1000
+DATA = 0
+
+
+class Giving(EchoGrpc):
+    """Answers each request with as many bytes as its input says."""
+
+    async def run(self, task, **_):
+        return await asyncio.to_thread(task)
+
+    def infer(self, request):
+        (count,) = request.inputs[0].data
+        output = Tensor("y", "UINT8", (int(count),), np.zeros(count, np.uint8))
+        return InferResponse("m", "1", request.id, [output])
+
+
+def request_for(count):
+    return asked("INT64", [1], raw=np.array([count]).tobytes()).SerializeToString()
+
+
+@contextlib.asynccontextmanager
+async def serving(intake, gate=None):
+    server = GrpcServer(
+        Giving(),
+        server_version="0",
+        max_message_bytes=1000,
+        max_connections=10,
+        intake=intake,
+        gate=gate or OpenGate(),
+    )
+    await server.start("127.0.0.1:0")
+    try:
+        yield server._port
+    finally:
+        await server.stop(0)
+
+
+class RawCall:
+    """A call of HTTP/2 whose answer is read in the steps that the client grants."""
+
+    def __init__(self, port, method, message):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        block = header_block(f"/{SERVICE}/{method}", {})
+        payload = b"\0" + struct.pack(">I", len(message)) + message
+        self.socket.sendall(PREFACE + SETTINGS + ACKNOWLEDGED)
+        self.socket.sendall(self._head(len(block), 1, 4) + block)
+        end = method == "ModelInfer"  # a stream stays open
+        self.socket.sendall(self._head(len(payload), DATA, int(end)) + payload)
+        self.answered_bytes = 0
+        self.is_closed = False
+        self._read = self.socket.makefile("rb")
+
+    def _head(self, size, kind, flags):
+        return size.to_bytes(3, "big") + bytes([kind, flags]) + (1).to_bytes(4, "big")
+
+    def close(self):
+        self._read.close()
+        self.socket.close()
+
+    def grant(self, size):
+        """Let the server send so many bytes more."""
+        increment = size.to_bytes(4, "big")
+        frame = b"\0\0\4\x08\0"
+        self.socket.sendall(
+            frame + bytes(4) + increment + frame + (1).to_bytes(4, "big") + increment
+        )
+
+    def receive(self, until_bytes):
+        """Read frames until so many bytes of the answer have come, or the connection is closed."""
+        while self.answered_bytes < until_bytes:
+            try:
+                head = self._read.read(9)
+                body = self._read.read(int.from_bytes(head[:3], "big"))
+            except ConnectionError:
+                head = b""
+            if len(head) < 9:
+                self.is_closed = True
+                self.close()
+                return
+            if head[3] == DATA:
+                self.answered_bytes += len(body)
+
+
+async def until(is_so):
+    for _ in range(200):
+        if is_so():
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+def test_a_look_at_connections_leaves_none_open():
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("::1", port)) as client, listener.accept()[0] as accepted:
+            before = len(list(Path("/proc/self/fd").iterdir()))
+            with connections(port) as sockets:
+                assert set(sockets) == {peer_of(f"ipv6:%5B::1%5D:{client.getsockname()[1]}")}
+                client.sendall(b"a")
+                sockets.popitem()[1].close()
+            assert accepted.recv(1) == b"a"
+            (duplicate,) = listening_sockets(port)
+            duplicate.close()
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("ipv4:127.0.0.1:50000", ("127.0.0.1", 50000)),
+        ("ipv6:%5B::ffff:127.0.0.1%5D:50000", ("127.0.0.1", 50000)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:50000", ("fe80::1", 50000)),
+        ("unix:/run/quadriga", None),
+        ("", None),
+    ],
+)
+def test_a_peer_is_known_by_address_and_port(name, peer):
+    assert peer_of(name) == peer
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_an_answer_that_is_not_read_counts_until_its_connection_is_closed(method, caplog):
+    async def leave_unread():
+        intake = Intake(body_timeout_s=0.8)
+        async with serving(intake) as port:
+            call = await asyncio.to_thread(RawCall, port, method, request_for(LARGE))
+            began_s = time.monotonic()
+            assert await until(lambda: LARGE <= intake.held_bytes < LARGE + 1000)
+            await asyncio.to_thread(call.receive, LARGE)
+            assert (call.is_closed, call.answered_bytes) == (True, UNASKED_BYTES)
+            assert time.monotonic() - began_s > 0.7
+            assert await until(lambda: intake.held_bytes == 0)
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:  # others go on
+                rpc = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+                assert len(await asyncio.to_thread(rpc, request_for(LARGE))) > LARGE
+            assert await until(lambda: intake.held_bytes == 0)
+
+    asyncio.run(leave_unread())
+    assert "closed 1 connections of gRPC whose clients did not read an answer" in caplog.text
+
+
+def test_a_client_that_reads_slowly_gets_its_answer():
+    step = 60_000
+
+    def read_slowly(port):
+        call = RawCall(port, "ModelInfer", request_for(LARGE))
+        began_s = time.monotonic()
+        while call.answered_bytes < LARGE and not call.is_closed:
+            call.receive(min(call.answered_bytes + step, LARGE))
+            time.sleep(0.05)
+            call.grant(step)
+        call.close()
+        return call.answered_bytes >= LARGE, time.monotonic() - began_s
+
+    async def serve():
+        intake = Intake(body_timeout_s=0.4, bytes_per_s=100_000)
+        async with serving(intake) as port:
+            result = await asyncio.to_thread(read_slowly, port)
+            assert await until(lambda: intake.held_bytes == 0)
+            return result
+
+    is_whole, took_s = asyncio.run(serve())
+    assert is_whole
+    assert took_s > 2
+
+
+class OneQuota:
+    """A gate at which everybody has the same key, for one call at a time."""
+
+    def __init__(self):
+        limits = parse_limits(["concurrency=1"])
+        quota = KeyQuota(KeyCounts(1), RefusalLog(), key_id="a", name="a", limits=limits)
+        self._caller = Caller(name="a", rights=frozenset(ROLES["infer"]), quota=quota)
+
+    def identify(self, read_header):
+        return self._caller
+
+
+def test_an_answer_that_is_not_read_takes_its_place_of_the_key():
+    def outcome(rpc):
+        try:
+            return len(rpc(request_for(SMALL), timeout=20)) > SMALL
+        except grpc.RpcError as refusal:
+            return refusal.code().name
+
+    async def ask_beside():
+        intake = Intake(body_timeout_s=2.0)
+        async with serving(intake, OneQuota()) as port:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                rpc = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+                assert [await asyncio.to_thread(outcome, rpc) for _ in range(50)] == [True] * 50
+                call = await asyncio.to_thread(RawCall, port, "ModelInfer", request_for(LARGE))
+                assert await until(lambda: intake.held_bytes >= LARGE)
+                assert await asyncio.to_thread(outcome, rpc)  # it might be about to be read
+                await asyncio.sleep(2 * PLACE_AFTER_S)
+                beside = await asyncio.to_thread(outcome, rpc)
+                await asyncio.to_thread(call.receive, LARGE)
+                assert await until(lambda: intake.held_bytes == 0)
+                return beside, await asyncio.to_thread(outcome, rpc)
+
+    assert asyncio.run(ask_beside()) == ("RESOURCE_EXHAUSTED", True)

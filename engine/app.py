@@ -25,6 +25,7 @@ from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
+from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
@@ -39,6 +40,7 @@ from quadriga.engine.api.models import model_routes
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.embedding import Vector
@@ -400,6 +402,7 @@ def _open_store(
         inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
     )
     change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
+    queries = StoreQueries(inferences, query_threads)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     hosts = parse_webhook_hosts(settings.webhook_hosts)
@@ -407,8 +410,12 @@ def _open_store(
         recorder,
         ids,
         [
+            *browsing_routes(queries),
             *inference_routes(
-                inferences, StoreQueries(inferences, query_threads), settings.public_url
+                inferences,
+                queries,
+                Thumbnails(inferences, settings.max_pixels),
+                public_url=settings.public_url,
             ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads, settings.max_body_bytes),

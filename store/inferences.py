@@ -1,10 +1,9 @@
 """Reading stored inferences: pages of query results, single inferences, and their inputs."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import journal
-from quadriga.store.blobs.interface import Blobs
+from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
 from quadriga.store.cancellation import Cancellation
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
@@ -27,7 +26,7 @@ from quadriga.store.query.request import (
     query_digest,
     range_after,
 )
-from quadriga.store.query.search import Budget, Search
+from quadriga.store.query.search import Budget, Search, find_first
 from quadriga.store.query.syntax import Filter
 from quadriga.store.records import (
     JournaledRecord,
@@ -128,7 +127,7 @@ class InferenceReader:
         self._blobs = blobs
         self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
         self._narrow_rows = narrow_rows
-        self._budget = budget
+        self.budget = budget
         self._served = served
         self.scope = scope
         """What may be seen."""
@@ -166,25 +165,25 @@ class InferenceReader:
         if request.consistency == "journal":
             self.wait_for_journal()
         with self._readers.snapshot() as connection:
-            planner = self._planner(connection, tree)
-            search = partial(Search, connection, descending=request.order == "-ts")
+            planner, is_descending = self.planner(connection, tree), request.order == "-ts"
             if request.offset:
-                id_range = _skip(search(planner.plan), request, id_range, self._budget)
-            limit = request.limit + 1  # one row more shows whether there is another page
-            early_plan, resume_id = planner.early_plan(), None
-            rows = (
-                search(early_plan).early_matches(limit, id_range, _SELECT_ALL) if early_plan else []
+                search = Search(connection, planner.plan, descending=is_descending)
+                id_range = _skip(search, request, id_range, self.budget)
+            rows, resume_id = find_first(
+                connection,
+                planner,
+                descending=is_descending,
+                limit=request.limit + 1,  # one row more shows whether there is another page
+                id_range=id_range,
+                budget=self.budget,
+                select=_SELECT_ALL,
             )
-            if not rows:
-                rows, tested_id = search(planner.plan).first_matches(
-                    limit, id_range, self._budget, _SELECT_ALL
-                )
-                resume_id = search(planner.plan).resume_before(tested_id)
             page_rows = [RecordRow(*row) for row in rows[: request.limit]]
             models, count = models_by_id(connection, (row.model_id for row in page_rows)), None
             if request.count not in (None, "none"):
                 is_capped = request.count == "capped"
-                count = _count(search(planner.plan), self._budget, is_capped=is_capped)
+                search = Search(connection, planner.plan, descending=is_descending)
+                count = _count(search, self.budget, is_capped=is_capped)
         if len(rows) > request.limit:
             resume_id = page_rows[-1].seq
         elif resume_id is not None and request.offset:
@@ -213,9 +212,9 @@ class InferenceReader:
         self.names.check_filter(tree)
         while True:
             with self._readers.snapshot() as connection:
-                plan = self._planner(connection, tree).plan
+                plan = self.planner(connection, tree).plan
                 search = Search(connection, plan, descending=False)
-                rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self._budget)
+                rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self.budget)
             ids = [int(row[0]) for row in rows]
             yield ids
             if len(ids) == IDS_PER_BATCH:
@@ -229,9 +228,9 @@ class InferenceReader:
         tree = request.parse_filter()
         self.names.check_filter(tree)
         with self._readers.snapshot() as connection:
-            plan = self._planner(connection, tree).plan
+            plan = self.planner(connection, tree).plan
             search = Search(connection, plan, descending=True)
-            return _count(search, self._budget, is_capped=False)
+            return _count(search, self.budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference, also if it is only in the journal yet."""
@@ -309,14 +308,33 @@ class InferenceReader:
             raise NotFoundError(f"blob not found: {digest} was removed")
         return data
 
+    def kept_input(self, inference_id: str) -> tuple[str, str]:
+        """Return the hash and the media type of the stored input of an inference."""
+        image = self.get(inference_id).input
+        if not (image.hash and image.kept):
+            raise NotFoundError(f"input of {inference_id} is not available: not stored")
+        return image.hash, image.mime or DEFAULT_MEDIA_TYPE
+
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the input image of an inference, and its media type."""
-        image = self.get(inference_id).input
-        data = self._blobs.get(image.hash) if image.hash and image.kept else None
+        key, mime = self.kept_input(inference_id)
+        data = self._blobs.get(key)
         if data is None:
-            reason = "removed since" if image.kept else "not stored"
-            raise NotFoundError(f"input of {inference_id} is not available: {reason}")
-        return data, image.mime or DEFAULT_MEDIA_TYPE
+            raise NotFoundError(f"input of {inference_id} is not available: removed since")
+        return data, mime
+
+    def thumbnail(self, key: str, width: int) -> bytes | None:
+        """Return a kept thumbnail, as `Blobs`, of an image that the caller may see."""
+        return self._blobs.thumbnail(key, width)
+
+    def make_thumbnail(
+        self, inference_id: str, width: int, make: Callable[[bytes], bytes]
+    ) -> bytes:
+        """Make a thumbnail of the input of an inference, and keep it for as long as the image is there."""
+        data, _ = self.input_bytes(inference_id)
+        thumbnail = make(data)
+        self._blobs.put_thumbnail(blob_key(data), width, thumbnail)
+        return thumbnail
 
     def latest_seq(self, until: int = LARGEST_ID) -> int:
         """Return the largest id, up to a limit, in the database or the journal; 0 if there is none."""
@@ -343,7 +361,8 @@ class InferenceReader:
         names = self._served() if self._served is not None else ()
         return {name for name in names if self.scope.admits_model(name)}
 
-    def _planner(self, connection: sa.Connection, tree: Filter) -> Planner:
+    def planner(self, connection: sa.Connection, tree: Filter) -> Planner:
+        """Plan a filter of what may be seen, within a snapshot."""
         return Planner(connection, tree, self.scope, narrow_rows=self._narrow_rows)
 
     def _row(self, seq: int) -> StoredInference | None:

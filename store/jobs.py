@@ -28,6 +28,9 @@ from quadriga.store.scope import EVERYTHING, Scope
 
 LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
+ID_LISTS_FILE = "inferences.jsonl"
+"""File of a job whose lines list inferences by `ids`; what is erased is taken out of it, and the job stays."""
+
 ENDED = ("succeeded", "failed", "cancelled")
 
 

@@ -1,23 +1,37 @@
 """HTTP routes for evaluations, which are jobs, and for the reports of evaluations and drift."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from litestar import Response, get, post
+from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Operation, Parameter, Schema
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import error_response, json_body_options
+from quadriga.engine.api.openapi_bodies import body_schema, json_body
+from quadriga.engine.api.responses import (
+    NOT_READY,
+    UNREADABLE_QUERY,
+    error_response,
+    json_body_options,
+)
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     decode_parameters,
     with_model_names,
 )
+from quadriga.monitor.report.cells import (
+    URL_OPTIONS,
+    CellRequest,
+    cell_page,
+    cell_request_from_url,
+)
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.proto.audit import note_target
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.scope import Scoped
 
@@ -41,6 +55,26 @@ _EVALUATION = json_body(
     score="Scores from which predictions count for precision, recall and F1, the first also for the confusion matrix",
     bins="Bins of ECE and MCE; null for 15",
 )
+_CELL_DESCRIPTIONS = {
+    "truth": "True label; empty for predictions without an object; any if it is left out",
+    "predicted": "Predicted label; empty for objects without a prediction; any if it is left out",
+    "order": "Newest or oldest first",
+    "cursor": "The cursor that came with the previous page",
+}
+
+
+@dataclass
+class _Cells(Operation):
+    """Parameters of the inferences of cells; any other name is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        properties = body_schema(CellRequest, **_CELL_DESCRIPTIONS)["properties"]
+        schemas = {name: properties[name] for name in URL_OPTIONS} | {"q": properties["where"]}
+        text = Schema(type=OpenAPIType.STRING)
+        self.parameters = [
+            Parameter(name="report_id", param_in="path", required=True, schema=text),
+            *(Parameter(name, param_in="query", schema=schema) for name, schema in schemas.items()),
+        ]
 
 
 def evaluation_routes(
@@ -74,10 +108,23 @@ def evaluation_routes(
         encoded: Any = reports.within(caller_scope()).read(report_id)
         return Response(encoded, media_type="application/json")
 
+    @get(
+        "/api/reports/{report_id:str}/inferences",
+        operation_class=_Cells,
+        sync_to_thread=True,
+        responses={400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY},
+        need="read",
+    )
+    def get_cell(report_id: FromPath[str], request: Request[Any, Any, Any]) -> Page:
+        """Return the inferences of cells of the confusion matrix, page by page; further fields of the URL filter them."""
+        cells = cell_request_from_url(request.scope["query_string"].decode("latin-1"))
+        directory = reports.within(caller_scope()).directory(report_id)
+        return cell_page(inferences.within(caller_scope()), directory, cells)
+
     @get("/api/reports/{report_id:str}/page", media_type="text/html", need="read", **lookup)
     def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
         """Return a report as a self-contained HTML page."""
         page = reports.within(caller_scope()).page(report_id)
         return Response(page, media_type="text/html", headers=PAGE_HEADERS)
 
-    return [submit_evaluation, list_reports, get_report, get_report_page]
+    return [submit_evaluation, list_reports, get_report, get_cell, get_report_page]

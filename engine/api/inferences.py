@@ -1,5 +1,6 @@
 """HTTP routes for reading inferences, their inputs and statistics."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from quadriga.engine.api.responses import (
     error_response,
 )
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
@@ -41,6 +43,12 @@ BLOBS_PATH = "/api/blobs/"
 """Path of signed URLs; the hash of the image follows."""
 
 _UNKNOWN = error_response("No such inference, or its input was not stored")
+_Width = Annotated[
+    str,
+    QueryParameter(
+        description="Longer side, in pixels, of a thumbnail to return instead, as a JPEG: 128, 256, 512 or 1024"
+    ),
+]
 _UNSIGNED = error_response("The URL was not signed by this server, or it has expired")
 _LOOKUP_ERRORS = {400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY}
 _DESCRIPTIONS = {
@@ -71,7 +79,11 @@ class _UrlQuery(Operation):
 
 
 def inference_routes(
-    inferences: Scoped[InferenceReader], queries: StoreQueries, public_url: str = ""
+    inferences: Scoped[InferenceReader],
+    queries: StoreQueries,
+    thumbnails: Thumbnails,
+    *,
+    public_url: str = "",
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that read the store; `queries` runs its searches, `public_url` begins signed URLs."""
     query: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
@@ -120,12 +132,19 @@ def inference_routes(
     content: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
 
     @get(
-        "/api/inferences/{inference_id:str}/input", responses=_LOOKUP_ERRORS, need="read", **content
+        "/api/inferences/{inference_id:str}/input",
+        responses=_LOOKUP_ERRORS,
+        need="read",
+        media_type="*/*",
     )
-    def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
+    async def get_inference_input(
+        inference_id: FromPath[str], request: Request[Any, Any, Any], *, w: _Width = ""
+    ) -> Response[bytes]:
         """Return the input bytes of an inference; tensors as a V2 request with binary tensor data."""
+        if w:
+            return await thumbnails.answer(request, inference_id, w)
         store = inferences.within(caller_scope())
-        return _untrusted_content(*store.input_bytes(inference_id))
+        return _untrusted_content(*await asyncio.to_thread(store.input_bytes, inference_id))
 
     blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
 

@@ -26,6 +26,7 @@ from quadriga.monitor.evaluation.state import (
     Table,
     nonzero_counts,
 )
+from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.quoting import quoted
 from quadriga.store.errors import JSON_ERRORS
@@ -80,6 +81,8 @@ class EvaluationDetails(msgspec.Struct, frozen=True):
     metrics: list[Metric] = []
     curves: dict[str, list[dict[str, Any]]] = {}
     confusion: Confusion | None = None
+    pairs: PairedLabels | None = None
+    """Pairs that `confusion` counts."""
     confusion_pixels: Confusion | None = None
     """Confusion matrix in pixels, of tasks that compare regions pixel by pixel."""
     errors_tide: dict[str, float | None] = {}
@@ -126,6 +129,7 @@ class CombinedMetrics:
                 metrics=combined.metrics + details.metrics,
                 curves=combined.curves | details.curves,
                 confusion=combined.confusion or details.confusion,
+                pairs=details.pairs if combined.confusion is None else combined.pairs,
                 confusion_pixels=combined.confusion_pixels or details.confusion_pixels,
                 errors_tide=combined.errors_tide | details.errors_tide,
                 badness=combined.badness | details.badness,

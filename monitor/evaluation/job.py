@@ -1,6 +1,7 @@
 """The job that evaluates stored inferences; its result is `report.json`, with the page `report.html`."""
 
 import shutil
+from functools import partial
 
 import msgspec
 
@@ -9,6 +10,7 @@ from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.model_files import team_folder
+from quadriga.monitor.report.cells import save_cells
 from quadriga.monitor.report.saved import save_report
 from quadriga.store.errors import StoreError
 from quadriga.store.job_runner import JobRun
@@ -35,7 +37,13 @@ def run_evaluation(run: JobRun) -> str:
 
     history_directory = team_folder(run.directory.parent.parent / "evaluation", run.job.team)
     try:
-        report = evaluate_stored(run.inferences, parameters, report_progress, shards)
+        report = evaluate_stored(
+            run.inferences,
+            parameters,
+            report_progress,
+            shards_directory=shards,
+            on_cells=partial(save_cells, run.directory),
+        )
     except (EvaluationError, StoreError) as error:
         if parameters.schedule is not None:
             record_failure(history_directory, run.job, error)

@@ -30,6 +30,7 @@ from quadriga.monitor.evaluation.state import (
     nonzero_counts,
     select_images,
 )
+from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import (
     Comparison,
     Data,
@@ -59,6 +60,9 @@ Weights = UInt8Array
 CheckCancelled = Callable[[], None]
 """Called repeatedly during the work; may raise to end it."""
 
+OnPairs = Callable[[PairedLabels], None]
+"""Called with the pairs of the confusion matrix, if there is one."""
+
 
 class EvaluationOptions(NamedTuple):
     """Options of an evaluation."""
@@ -83,6 +87,7 @@ def evaluate_state(
     options: EvaluationOptions = DEFAULT_OPTIONS,
     other_models: Sequence[tuple[ReportedModel, EvaluationState]] = (),
     check_cancelled: CheckCancelled = lambda: None,
+    on_pairs: OnPairs = lambda _: None,
 ) -> Report:
     """Build the report of a merged state.
 
@@ -95,12 +100,15 @@ def evaluate_state(
         options: See `EvaluationOptions`.
         other_models: Models to compare on the images that both have predictions for.
         check_cancelled: See `CheckCancelled`.
+        on_pairs: See `OnPairs`.
     """
     started_s = time.monotonic()
     task_metrics = evaluator.evaluate(state, options.metrics)
     weights = bootstrap_weights(len(state.ids), options)
     headlines = _headlines(task_metrics, weights, check_cancelled)
     details = task_metrics.details()
+    if details.pairs is not None:
+        on_pairs(details.pairs)
     metrics = [
         *_metrics(_overall(headlines), len(state.ids)),
         *_with_intervals(details, headlines, len(state.ids)),

@@ -34,6 +34,7 @@ from quadriga.monitor.evaluation.stored_images import (
     shared_images,
 )
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
+from quadriga.monitor.report.cells import Cell, cells_of
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance
 from quadriga.store.columns import read_inferences
 from quadriga.store.disk import write_atomically
@@ -52,6 +53,8 @@ def evaluate_stored(
     on_progress: OnProgress = lambda *_: None,
     shards_directory: Path | None = None,
     executor: ShardExecutor | None = None,
+    *,
+    on_cells: Callable[[list[Cell]], None] = lambda _: None,
 ) -> Report:
     """Evaluate stored inferences.
 
@@ -61,6 +64,7 @@ def evaluate_stored(
         on_progress: See `OnProgress`.
         shards_directory: Where to save finished shards, so that the same evaluation, started again, resumes.
         executor: Reads the shards; None: this process.
+        on_cells: Called with the inferences of each cell of the confusion matrix, if there is one.
 
     Raises:
         EvaluationError: No inference matches, they are not of one task, or its metrics do not have a chosen threshold.
@@ -98,6 +102,7 @@ def evaluate_stored(
         options=EvaluationOptions(parameters.resamples, parameters.seed, parameters.metrics),
         other_models=other_models,
         check_cancelled=lambda: on_progress(shards.total, shards.total),
+        on_pairs=lambda pairs: on_cells(cells_of(state.labels, state.ids, pairs)),
     )
     worst = read_inferences(reader, sorted({int(item.inference_id) for item in report.worst}))
     return msgspec.structs.replace(

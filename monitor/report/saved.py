@@ -93,6 +93,10 @@ class ReportStore:
         """Return the HTML of a report."""
         return _read(self._path(report_id).with_name(PAGE_FILE))
 
+    def directory(self, report_id: str) -> Path:
+        """Return the folder of a report."""
+        return self._path(report_id).parent
+
     def _path(self, report_id: str) -> Path:
         path = self._jobs.result(report_id)
         if path.name != REPORT_FILE:

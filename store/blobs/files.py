@@ -16,12 +16,14 @@ from quadriga.store.blobs.interface import (
     key_from_path,
     verify_content,
 )
+from quadriga.store.blobs.thumbnails import ThumbnailFiles
 from quadriga.store.disk import check_writable, sync_path, write_atomically
 from quadriga.store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
 _ASIDE = ".removed"
 _DIGITS = 64  # of the name of a file
+_THUMBNAILS = "thumbnails"  # folder within that of the images
 
 
 def open_blobs(location: str | Path, grace_s: float = GRACE_S) -> Blobs:
@@ -57,6 +59,7 @@ class FileBlobs:
         self._directory = directory
         self._synced_folders: set[Path] = set()  # folders whose entries are on the disk
         self.grace_s = grace_s
+        self._thumbnails = ThumbnailFiles(directory / _THUMBNAILS, self._has)
 
     def put(self, data: bytes) -> str:
         """See `Blobs`; bytes that are stored already cost a hash, a stat and a touch."""
@@ -120,6 +123,7 @@ class FileBlobs:
                 return False
             path.rename(aside)
             if aside.stat().st_mtime < expires_before:
+                self._thumbnails.remove(path.name)
                 aside.unlink()
                 return True
             os.utime(aside)  # or it could replace a file that was put since by an older one
@@ -139,7 +143,16 @@ class FileBlobs:
         for folder, names in by_folder.items():
             present = {_erase_leftover(entry, names, put_before) for entry in _files(folder)}
             remaining += [key for name, key in names.items() if name in present]
+            self._thumbnails.erase(folder.name, names.keys() - present)
         return remaining
+
+    def thumbnail(self, key: str, width: int) -> bytes | None:
+        """See `Blobs`."""
+        return self._thumbnails.get(self._path(key).name, width)
+
+    def put_thumbnail(self, key: str, width: int, data: bytes) -> None:
+        """See `Blobs`."""
+        self._thumbnails.put(self._path(key).name, width, data)
 
     def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`; only one folder is listed at a time."""
@@ -156,12 +169,16 @@ class FileBlobs:
                         yield BlobEntry(key, status.st_size, status.st_mtime)
                     elif entry.name.startswith(".") and now_s - status.st_ctime > self.grace_s:
                         _clear(Path(entry.path))
+            self._thumbnails.sweep(folder.name)
 
     def presigned_url(self, key: str, seconds: float) -> None:
         """See `Blobs`: `quadriga.store.blobs.urls` signs URLs of this server."""
 
     def _path(self, key: str) -> Path:
         return self._directory / blob_path(key)
+
+    def _has(self, digits: str) -> bool:
+        return (self._directory / digits[:2] / digits).exists()
 
 
 def _renew(path: Path, size_bytes: int) -> bool:

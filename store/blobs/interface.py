@@ -67,6 +67,12 @@ class Blobs(Protocol):
         The caller knows that nothing references them, and that no record of a put before that time is yet to be journaled.
         """
 
+    def thumbnail(self, key: str, width: int) -> bytes | None:
+        """Return the kept thumbnail of a blob in one of `quadriga.store.blobs.thumbnails.WIDTHS`, or None."""
+
+    def put_thumbnail(self, key: str, width: int, data: bytes) -> None:
+        """Keep a thumbnail for as long as its blob is there, unless there is no room for it or the storage keeps none."""
+
     def entries(self) -> Iterator[BlobEntry]:
         """Yield every blob, in no particular order, and remove leftovers of crashes."""
 

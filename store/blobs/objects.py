@@ -183,6 +183,12 @@ class ObjectBlobs:
         with suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
+    def thumbnail(self, key: str, width: int) -> None:
+        """See `Blobs`: none is kept, as no server could tell the others to remove their copies."""
+
+    def put_thumbnail(self, key: str, width: int, data: bytes) -> None:
+        """See `Blobs`."""
+
     def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`."""
         now_s = time.time()

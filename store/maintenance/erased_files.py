@@ -2,11 +2,15 @@
 
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from quadriga.store.disk import sync_path, write_atomically
 from quadriga.store.errors import NotFoundError
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs import ID_LISTS_FILE, Jobs
 from quadriga.store.maintenance.mentions import Mentions
 
 MAX_NAMED = 20
@@ -36,6 +40,7 @@ def remove_jobs(jobs: Jobs, mentions: Mentions) -> int:
     """Remove jobs that have ended, with their results, if any of their files mentions what is erased; return how many."""
     removed = 0
     for folder in _folders(jobs):
+        _take_out(folder / ID_LISTS_FILE, mentions)
         if not mentions.are_in(folder):
             continue
         hidden = folder if folder.name.startswith(".") else folder.with_name(f".{folder.name}")
@@ -46,6 +51,28 @@ def remove_jobs(jobs: Jobs, mentions: Mentions) -> int:
     if removed:
         sync_path(jobs.directory)
     return removed
+
+
+def _take_out(path: Path, mentions: Mentions) -> None:
+    """Take the ids that are erased out of the lists of a job, which stay as they are otherwise."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines()
+    rewritten = list(map(partial(_without, mentions=mentions), lines))
+    if rewritten != lines:
+        write_atomically(path, b"".join(line + b"\n" for line in rewritten), 0o600, is_synced=True)
+
+
+def _without(line: bytes, mentions: Mentions) -> bytes:
+    """Return a line of a list without the ids that are erased; nothing of it if it cannot be read."""
+    if not mentions.are_in_bytes(line):
+        return line
+    try:
+        entry = msgspec.json.decode(line, type=dict[str, Any])
+        entry["ids"] = [id_ for id_ in entry["ids"] if not mentions.are_in_bytes(id_.encode())]
+    except (msgspec.MsgspecError, KeyError, AttributeError, TypeError):
+        return b""
+    return msgspec.json.encode(entry)
 
 
 def _folders(jobs: Jobs) -> Iterator[Path]:

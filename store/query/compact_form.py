@@ -13,7 +13,7 @@ quotes, with JSON's escapes, it is a string whatever it reads as, and may hold a
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -59,8 +59,8 @@ def parse(text: str, comparisons: ComparisonParser) -> Filter:
     return _Parser(text, comparisons).parse_all()
 
 
-def split_url(query: str) -> tuple[list[str], dict[str, str]]:
-    """Return the filters of a URL's query as text, all of which must hold, and its `OPTIONS`.
+def split_url(query: str, names: Collection[str] = URL_OPTIONS) -> tuple[list[str], dict[str, str]]:
+    """Return the filters of a URL's query as text, all of which must hold, and its options, which have these names.
 
     Raises:
         QueryError: A parameter is none, or there twice.
@@ -72,7 +72,7 @@ def split_url(query: str) -> tuple[list[str], dict[str, str]]:
     filters: list[str] = []
     options: dict[str, str] = {}
     for name, value in parameters:
-        if name not in URL_OPTIONS:
+        if name not in names:
             filters.append(_parameter(name, value))
         elif name in options:
             raise QueryError(f"expected {name} once, got it twice")

@@ -2,6 +2,7 @@
 
 import base64
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from quadriga.store.query.syntax import Filter
 MAX_OFFSET = 100_000
 """Maximum matches that an offset skips: a cursor reaches further, at the cost of the first page."""
 
+_NUMBERS = ("limit", "values", "bins")
 Order = Literal["-ts", "ts"]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _Decoded = TypeVar("_Decoded")
@@ -97,19 +99,22 @@ def decode_count(body: bytes) -> QueryRequest:
 
 def query_from_url(query: str) -> QueryRequest:
     """Parse the query of a URL, or raise a `QueryError`; see `compact_form.split_url`."""
-    texts, options = compact_form.split_url(query)
+    return request_from_url(query, QueryRequest, compact_form.URL_OPTIONS)
+
+
+def request_from_url(query: str, struct: type[_Body], names: Sequence[str]) -> _Body:
+    """Parse the query of a URL into a request with a filter and options of some names, or raise a `QueryError`."""
+    texts, options = compact_form.split_url(query, names)
     converted = {
-        name: int(value) if name == "limit" and value.isdecimal() and len(value) < 9 else value
+        name: int(value) if value.isdecimal() and name in _NUMBERS and len(value) < 9 else value
         for name, value in options.items()
     }
     try:
         # Each text is parsed by itself, so that none can change the meaning of another.
         where = texts[0] if len(texts) == 1 else {"and": texts}
-        return msgspec.convert({"where": where, **converted}, QueryRequest)
+        return msgspec.convert({"where": where, **converted}, struct)
     except msgspec.ValidationError as error:
-        raise QueryError(
-            f"expected {field_names(QueryRequest, compact_form.URL_OPTIONS)}, got: {error}"
-        ) from error
+        raise QueryError(f"expected {field_names(struct, names)}, got: {error}") from error
 
 
 def decode_body(body: bytes, struct: type[_Body]) -> _Body:

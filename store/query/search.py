@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from quadriga.store.database import execute, fetch_all
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import LARGEST_ID
-from quadriga.store.query.plan import IdRange, Plan
+from quadriga.store.query.plan import IdRange, Plan, Planner
 from quadriga.store.query.sql import FULL_SCAN, TRUE, Scan, Sql
 
 MAX_BATCH_ROWS = 10_000
@@ -237,6 +237,30 @@ class Search:
         # SQLite preserves the order of the candidates, and an ORDER BY would sort them again.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
         return Sql(f"{statement} AND {test}{order} LIMIT ?", (*candidate_values, *values, limit))
+
+
+def find_first(
+    connection: sa.Connection,
+    planner: Planner,
+    *,
+    descending: bool,
+    limit: int,
+    id_range: IdRange,
+    budget: Budget,
+    select: str = "{}",
+) -> SearchResult:
+    """Return the first matches of a filter, as `Search.first_matches`, without probing indexes where matches are frequent.
+
+    The id to resume after is one that a page of the caller may begin after.
+    """
+    early_plan = planner.early_plan()
+    if early_plan is not None:
+        search = Search(connection, early_plan, descending=descending)
+        if rows := search.early_matches(limit, id_range, select):
+            return SearchResult(rows, None)
+    search = Search(connection, planner.plan, descending=descending)
+    rows, tested_id = search.first_matches(limit, id_range, budget, select)
+    return SearchResult(rows, search.resume_before(tested_id))
 
 
 def _of_models(ids: tuple[int, ...]) -> str:

@@ -8,11 +8,13 @@ from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.testing import TestClient
 
+from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
@@ -39,7 +41,8 @@ def store_routes(
 ) -> list[HTTPRouteHandler]:
     """Return the routes that read and change the store, with so many threads for each kind."""
     queries, changing = (BoundedThreads(kind, threads, 64, 30.0) for kind in ("queries", "changes"))
-    routes = inference_routes(inferences, StoreQueries(inferences, queries))
+    searches, thumbnails = StoreQueries(inferences, queries), Thumbnails(inferences, 1_000_000)
+    routes = [*browsing_routes(searches), *inference_routes(inferences, searches, thumbnails)]
     if changes is not None:
         routes += [
             *change_routes(changes, changing),

@@ -135,6 +135,7 @@ RUN_BY = {
     "docs/query.md": [
         "sh tests/e2e/test_query_page.py::test_one_question_in_three_forms_finds_the_one_inference",
         "json tests/unit/store/test_query_page.py::test_the_examples_find_what_the_page_says",
+        "json tests/unit/store/test_facets.py::test_the_answer_of_the_page_has_the_shape_of_an_answer",
         "json tests/unit/store/test_query_page.py::test_the_examples_find_what_the_page_says",
     ],
     "docs/scaling.md": [

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from quadriga.engine import settings
 from quadriga.engine.api.audit import audit_route
+from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
@@ -149,7 +150,8 @@ def test_every_endpoint_stands_in_a_table_once():
     offered += [
         (verb, path.replace(":str", ""))
         for handler in [
-            *inference_routes(None, None),
+            *browsing_routes(None),
+            *inference_routes(None, None, None),
             *change_routes(None, None),
             *ground_truth_routes(None, None, 1 << 20),
             *job_routes(None, None),

@@ -36,6 +36,7 @@ from quadriga.monitor.evaluation.state import (
     LabelNumbers,
     Table,
 )
+from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Example, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
@@ -224,6 +225,7 @@ class SingleLabelMetrics:
             curves=score_curves(self._scores, self._state.labels)
             | self._calibration.curves(weights),
             confusion=msgspec.structs.replace(confusion, examples=self._examples()),
+            pairs=PairedLabels(np.arange(self._images), self._true, best.label),
             badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
             warnings=warn_unused(

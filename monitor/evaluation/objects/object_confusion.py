@@ -13,6 +13,7 @@ from quadriga.monitor.evaluation.arrays import index_within_runs
 from quadriga.monitor.evaluation.labels.label_counts import count_confusion as confusion_of
 from quadriga.monitor.evaluation.objects.matching import IGNORED, OverlapFunction, match_objects
 from quadriga.monitor.evaluation.state import EvaluationState, Table
+from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Example
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
@@ -62,24 +63,34 @@ def match_any_label(
     )
 
 
+def paired_labels(state: EvaluationState, pairs: ConfusedPairs) -> PairedLabels:
+    """Return the labels of pairs, with their images."""
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
+    image = np.where(
+        pairs.prediction >= 0,
+        np.append(predictions["image"], -1)[pairs.prediction],
+        np.append(annotations["image"], -1)[pairs.truth],
+    )
+    true = np.append(annotations["label"], -1)[pairs.truth]
+    return PairedLabels(image, true, np.append(predictions["label"], -1)[pairs.prediction])
+
+
 def object_confusion(
     state: EvaluationState, pairs: ConfusedPairs, rule: dict[str, Any]
 ) -> Confusion:
     """Count pairs by their labels, with examples of each cell; `rule` has the thresholds that made the pairs."""
     predictions, annotations = state.tables["predictions"], state.tables["truths"]
-    predicted = np.append(predictions["label"], -1)[pairs.prediction]
-    true = np.append(annotations["label"], -1)[pairs.truth]
+    images, true, predicted = paired_labels(state, pairs)
     names = [*state.labels, None]
     examples = []
     for pair_index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
         prediction, truth = int(pairs.prediction[pair_index]), int(pairs.truth[pair_index])
-        image = predictions["image"][prediction] if prediction >= 0 else annotations["image"][truth]
         ids = (
             str(table["number"][row]) if row >= 0 else None
             for table, row in ((annotations, truth), (predictions, prediction))
         )
         labels = names[true[pair_index]], names[predicted[pair_index]]
-        examples.append(Example(*labels, state.ids[image], *ids))
+        examples.append(Example(*labels, state.ids[images[pair_index]], *ids))
     counts = np.ones(len(true), np.int64)
     counted = confusion_of(state.labels, true, predicted, counts, unit="objects")
     parameters = {**counted.parameters, **rule, "rule": "all labels of an image, by falling score"}

@@ -36,6 +36,7 @@ from quadriga.monitor.evaluation.objects.object_confusion import (
     ConfusedPairs,
     match_any_label,
     object_confusion,
+    paired_labels,
 )
 from quadriga.monitor.evaluation.objects.operating_points import (
     CountedPredictions,
@@ -208,6 +209,7 @@ class ObjectMetrics:
                 **reliability.curves(ones),
             },
             confusion=object_confusion(self.state, pairs, {"iou": iou, "score": min_score}),
+            pairs=paired_labels(self.state, pairs),
             errors_tide=error_costs(ranking, self.truths, errors),
             badness=self._badness(pairs, errors),
             parameters={

@@ -177,6 +177,7 @@ def test_what_changes_something_needs_more_than_to_read(server):
 
 NOT_AUDITED = {
     "/api/inferences/query", "/api/inferences/count", "/api/inferences/aggregate",
+    "/api/inferences/facets", "/api/inferences/disagreements",
     "/v2/repository/index", "/v2/repositories/x/index", "/console/logout",
 }  # fmt: skip
 """Paths of POST besides inference that change nothing and take away no more than a page; a log-out is written if it ends a session."""

@@ -128,10 +128,13 @@ def body_of(method: str, path: str) -> bytes:
         return b""
     if path == "/api/inferences/delete":
         return json.dumps({"where": {}, "all": True, "dry_run": True}).encode()
+    if path == "/api/inferences/disagreements":
+        return json.dumps({"a": MODEL, "b": "shapes-classifier"}).encode()
     if path.startswith("/api/inferences/") and path.rpartition("/")[2] in (
         "query",
         "count",
         "aggregate",
+        "facets",
     ):
         return json.dumps({"where": {}}).encode()
     return b"{}"
@@ -165,7 +168,7 @@ def ask(server: Server, method: str, path: str, key: str) -> tuple[int, bytes]:
     return messages[0]["status"], b"".join(message.get("body", b"") for message in messages)
 
 
-READS = frozenset({"query", "count", "aggregate", "index", "delete"})
+READS = frozenset({"query", "count", "aggregate", "facets", "disagreements", "index", "delete"})
 """Last parts of paths whose POST changes nothing with the body of `body_of`."""
 
 
@@ -207,6 +210,7 @@ def test_each_cell_of_door_role_and_team(server: Server, role: Role, team: str) 
     expected = {
         "/api/inferences",
         "/api/inferences/query",
+        "/api/inferences/facets",
         f"/api/inferences/{server.stored.inference_id}",
     }
     assert expected <= set(shown) if team != "a" and reads else not expected & set(shown)

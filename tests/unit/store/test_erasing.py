@@ -58,10 +58,10 @@ class ErasingHarness(StoreHarness):
         )
 
     def record(self, image: bytes, **fields: Any) -> InferenceRecord:
-        """Return a record with an image that is stored."""
-        reference = InputReference(
-            "image", self.blobs.put(image), 8, 8, "image/png", kept=True, bytes=len(image)
-        )
+        """Return a record with an image that is stored and was looked at."""
+        key = self.blobs.put(image)
+        self.blobs.put_thumbnail(key, 256, image + b"\xff\xd9")
+        reference = InputReference("image", key, 8, 8, "image/png", kept=True, bytes=len(image))
         return make_record(self.ids.next(), **({"input": reference} | fields))
 
     def erase(self, where: Any, **keys: Any) -> ErasureReceipt:
@@ -192,6 +192,7 @@ def test_what_is_erased_by_its_image_takes_the_image_along(sqlite_store: Erasing
     receipt = store.erase({"input.hash": digest})
     assert receipt.counts["inferences"] == 1
     assert store.blobs.get(digest) is None
+    assert store.blobs.thumbnail(digest, 256) is None
     assert store.traces(digest[7:].encode(), str(mine[0].seq).encode()) == []
     assert len(store.stored_ids()) == OTHERS + len(mine) - 1
 
@@ -205,6 +206,7 @@ def test_an_image_that_others_need_stays(sqlite_store: ErasingHarness) -> None:
     receipt = store.erase({"meta.person": PERSON})
     assert (receipt.counts["images"], receipt.counts["images_of_others"]) == (0, 1)
     assert store.blobs.get(str(second.input.hash)) == image_of(1)
+    assert store.blobs.thumbnail(str(second.input.hash), 256) == image_of(1) + b"\xff\xd9"
     assert store.traces(PERSON.encode(), str(first.seq).encode()) == []
 
 

@@ -18,13 +18,16 @@ from quadriga.store.records import InputReference, ModelReference
 from tests.unit.store_harness import store_entries
 
 PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
-RECORDS, CHARIOT = (
+RECORDS, _FACETS, CHARIOT = (
     msgspec.json.decode(block)
     for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 )
 EXAMPLES = [
     tuple(cell.strip(" `").replace("\0", "|") for cell in row[1:-1].split(" | "))
-    for row in PAGE.partition("<!-- examples")[2].replace("\\|", "\0").split("\n")
+    for row in PAGE.partition("<!-- examples")[2]
+    .partition("\n## ")[0]
+    .replace("\\|", "\0")
+    .split("\n")
     if row.startswith("| `")
 ]
 

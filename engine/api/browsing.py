@@ -1,0 +1,148 @@
+"""HTTP routes for who looks around in the store: facets of a filter, neighbours of an inference, two models side by side."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.spec import Operation, Parameter, Reference, Schema
+from litestar.openapi.spec.enums import OpenAPIType
+from litestar.params import FromPath, RawBody
+
+from quadriga.engine.api.openapi_bodies import body_schema, json_body
+from quadriga.engine.api.responses import (
+    NOT_READY,
+    QUERY_ERRORS,
+    UNKNOWN_MODEL,
+    UNREADABLE_QUERY,
+    error_response,
+    options_route,
+)
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.store.browsing.disagreements import (
+    Disagreements,
+    DisagreementsRequest,
+    decode_disagreements,
+    find_disagreements,
+)
+from quadriga.store.browsing.facets import (
+    FIELDS,
+    Facets,
+    FacetsRequest,
+    decode_facets,
+    facets_from_url,
+    find_facets,
+)
+from quadriga.store.browsing.neighbours import (
+    Neighbours,
+    NeighboursRequest,
+    find_neighbours,
+    neighbours_from_url,
+)
+
+_FACETS = "/api/inferences/facets"
+_NO_INFERENCE = error_response("No such inference, or no such model")
+_DESCRIPTIONS = {
+    "fields": f"Fields to answer, all by default: meta.<key>, {', '.join(FIELDS)}; in a URL with commas",
+    "values": "Maximum values of a field",
+    "bins": "Maximum bins of a histogram",
+    "order": "Order of the query: newest or oldest first",
+}
+_DISAGREEMENTS_BODY = json_body(
+    DisagreementsRequest,
+    a="The model whose inferences are searched: name or name:version",
+    b="The model that it is compared with: name or name:version",
+    score="Score from which predictions count",
+    iou="Overlap from which two boxes of one label are the same",
+    order="Newest or oldest first",
+    cursor="The cursor that came with the previous page",
+)
+_FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
+
+
+def _url_parameters(struct: type[Any]) -> list[Parameter | Reference]:
+    """Return the query parameters of a request in a URL, with `q` for its filter."""
+    properties = dict(body_schema(struct, **_DESCRIPTIONS)["properties"])
+    schemas = {"q": properties.pop("where")}
+    schemas |= {name: properties[name] for name in struct.__struct_fields__ if name != "where"}
+    return [
+        Parameter(name=name, param_in="query", schema=schema) for name, schema in schemas.items()
+    ]
+
+
+@dataclass
+class _FacetsUrl(Operation):
+    """Query parameters of facets; any other name is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        self.parameters = _url_parameters(FacetsRequest)
+
+
+@dataclass
+class _NeighboursUrl(Operation):
+    """Query parameters of neighbours; any other name is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        parameters = _url_parameters(NeighboursRequest)
+        path = Parameter(
+            name="inference_id",
+            param_in="path",
+            required=True,
+            schema=Schema(type=OpenAPIType.STRING),
+        )
+        self.parameters = [path, *parameters]
+
+
+def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
+    """Return the handlers, whose searches `queries` runs."""
+    errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
+
+    @get(_FACETS, operation_class=_FacetsUrl, responses=errors, need="read")
+    async def find_facets_by_url(request: Request[Any, Any, Any]) -> Facets:
+        """Return the fields, frequent values and histograms of the inferences that fields of the URL find."""
+        text = request.scope["query_string"].decode("latin-1")
+        return await queries.run(request, lambda store: find_facets(store, facets_from_url(text)))
+
+    @post(
+        _FACETS, operation_class=_FACETS_BODY, responses=QUERY_ERRORS, status_code=200, need="read"
+    )
+    async def query_facets(request: Request[Any, Any, Any], body: RawBody) -> Facets:
+        """Return fields, frequent values and histograms; the body is JSON whatever its content type."""
+        return await queries.run(request, lambda store: find_facets(store, decode_facets(body)))
+
+    @get(
+        "/api/inferences/{inference_id:str}/neighbours",
+        operation_class=_NeighboursUrl,
+        responses=errors | {404: _NO_INFERENCE},
+        need="read",
+    )
+    async def get_neighbours(
+        inference_id: FromPath[str], request: Request[Any, Any, Any]
+    ) -> Neighbours:
+        """Return what comes before and after an inference among those that fields of the URL find."""
+        text = request.scope["query_string"].decode("latin-1")
+        return await queries.run(
+            request,
+            lambda store: find_neighbours(store, inference_id, neighbours_from_url(text)),
+        )
+
+    @post(
+        "/api/inferences/disagreements",
+        operation_class=_DISAGREEMENTS_BODY,
+        responses=QUERY_ERRORS,
+        status_code=200,
+        need="read",
+    )
+    async def query_disagreements(request: Request[Any, Any, Any], body: RawBody) -> Disagreements:
+        """Find images on which two models or versions answer differently; the body is JSON whatever its content type."""
+        return await queries.run(
+            request, lambda store: find_disagreements(store, decode_disagreements(body))
+        )
+
+    return [
+        options_route(_FACETS, "GET", "POST"),
+        find_facets_by_url,
+        query_facets,
+        get_neighbours,
+        query_disagreements,
+    ]

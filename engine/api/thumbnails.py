@@ -1,0 +1,96 @@
+"""Answers with small copies of stored images: kept ones at once, new ones made in threads of their own."""
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+from litestar import Request, Response
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.proto.errors import InvalidRequest
+from quadriga.quoting import quoted
+from quadriga.store.blobs.thumbnails import WIDTHS
+from quadriga.store.errors import NotFoundError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.scope import Scoped
+from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.thumbnail import make_thumbnail
+
+THREADS, WAITING, WAIT_S = 2, 200, 10.0
+"""Thumbnails that a worker makes at once, that wait for that, and how long each waits at most."""
+
+MAX_AGE_S = 3600
+"""Seconds for which a browser need not ask again."""
+
+_MAX_FAILURES = 1000
+_FORM = 1
+"""Part of the ETag that changes whenever thumbnails of the same image change."""
+
+
+class Thumbnails:
+    """Thumbnails of stored images.
+
+    Args:
+        inferences: The store.
+        max_pixels: Maximum pixels of an image.
+    """
+
+    def __init__(self, inferences: Scoped[InferenceReader], max_pixels: int) -> None:
+        self._inferences = inferences
+        self._max_pixels = max_pixels
+        self._threads = BoundedThreads("thumbnails", THREADS, WAITING, WAIT_S)
+        self._failures: OrderedDict[str, str] = OrderedDict()
+        """Why images have no thumbnail, so that each is tried once; used on the event loop."""
+
+    async def answer(
+        self, request: Request[Any, Any, Any], inference_id: str, width: str
+    ) -> Response[bytes]:
+        """Return the thumbnail of an inference's input, or 304 if the client has it.
+
+        Raises:
+            InvalidRequest: There are no thumbnails of that width.
+            NotFoundError: There is no such inference, its input is not stored, or it is no image that can be shown.
+            quadriga.engine.bounded_threads.ThreadsFull: Too many thumbnails wait to be made.
+        """
+        if width not in map(str, WIDTHS):
+            expected = f"{', '.join(map(str, WIDTHS[:-1]))} or {WIDTHS[-1]}"
+            raise InvalidRequest(f"expected w to be {expected}, got {quoted(width, 40)}")
+        store, side_px = self._inferences.within(caller_scope()), int(width)
+        key, _ = await asyncio.to_thread(store.kept_input, inference_id)
+        tag = f'"{key.partition(":")[2][:32]}-{side_px}-{_FORM}"'
+        headers = {
+            "ETag": tag,
+            "Cache-Control": f"private, max-age={MAX_AGE_S}",
+            "X-Content-Type-Options": "nosniff",
+        }
+        if _matches(request.headers.get("if-none-match", ""), tag):
+            return Response(b"", status_code=304, headers=headers)
+        content = await asyncio.to_thread(store.thumbnail, key, side_px)
+        if content is None:
+            content = await self._make(store, inference_id, key, side_px=side_px)
+        return Response(content, media_type="image/jpeg", headers=headers)
+
+    async def _make(
+        self, store: InferenceReader, inference_id: str, key: str, *, side_px: int
+    ) -> bytes:
+        make = partial(make_thumbnail, side_px=side_px, max_pixels=self._max_pixels)
+        if key not in self._failures:
+            try:
+                return await self._threads.run(
+                    partial(store.make_thumbnail, inference_id, side_px, make)
+                )
+            except ImageError as error:
+                self._failures[key] = str(error)
+                if len(self._failures) > _MAX_FAILURES:
+                    self._failures.popitem(last=False)
+        raise NotFoundError(
+            f"thumbnail of {inference_id} is not available: {self._failures[key]}; without w the input comes as it is"
+        )
+
+
+def _matches(if_none_match: str, tag: str) -> bool:
+    """Check whether a header If-None-Match names a tag."""
+    tags = {text.strip().removeprefix("W/") for text in if_none_match.split(",")}
+    return tag in tags or "*" in tags

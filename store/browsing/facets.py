@@ -1,0 +1,314 @@
+"""Facets: which fields the matches of a filter have, their frequent values and how numbers are spread."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store import metadata
+from quadriga.store.browsing.sample import MatchSample, SampledRow, take_sample
+from quadriga.store.database import execute
+from quadriga.store.errors import QueryError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest, decode_body, request_from_url
+from quadriga.store.records import timestamp_text
+from quadriga.store.rows import StoredModel, decode_label_scores, is_number, models_by_id
+from quadriga.store.schema import KeyType
+from quadriga.store.scope import Scope
+
+MAX_FIELDS = 200
+"""Maximum fields of an answer."""
+
+FIELDS = (
+    "model", "version", "task", "label", "score", "predictions", "latency_ms", "status", "ground_truth",
+    "ground_truth.review",
+)  # fmt: skip
+"""Fields beside `meta.<path>`."""
+
+URL_OPTIONS = ("fields", "values", "bins")
+_MAX_TEXT = 256  # characters of a value
+_MAX_NAMES = 64  # names of fields in a request
+
+FacetType = Literal["string", "number", "boolean", "other"]
+_TYPES: dict[int, FacetType] = {
+    KeyType.NUM: "number", KeyType.STR: "string", KeyType.BOOL: "boolean", KeyType.OTHER: "other",
+}  # fmt: skip
+
+
+class FacetsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request of the facets of a filter."""
+
+    where: Any = None
+    """A filter, as of a query."""
+    fields: list[str] | str | None = None
+    """Fields to answer, as a list or with commas between them; all by default."""
+    values: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
+    """Maximum values of a field."""
+    bins: Annotated[int, msgspec.Meta(ge=2, le=100)] = 20
+    """Maximum bins of a histogram of numbers."""
+
+
+class FacetValue(msgspec.Struct, frozen=True):
+    """A value of a field."""
+
+    value: str | bool | float
+    count: int
+    """Matches that have it; predictions for `score`."""
+
+
+class HistogramBin(msgspec.Struct, frozen=True, rename={"low": "from", "high": "to"}):
+    """Numbers from a bound up to another, which belongs to the next bin."""
+
+    low: float
+    high: float
+    count: int
+
+
+class TimeBin(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """Slice of the time."""
+
+    start: str
+    end: str
+    count: int
+
+
+class Facet(msgspec.Struct, frozen=True):
+    """A field of the matches, with values of one type."""
+
+    field: str
+    type: FacetType
+    count: int | None
+    """Matches that have it, predictions for `score`; None if the sample has none, though others of the store have it."""
+    distinct: int
+    """Different values in the sample."""
+    values: list[FacetValue]
+    """The most frequent values; of numbers only if they are so few that these are all."""
+    histogram: list[HistogramBin]
+    """How numbers are spread."""
+
+
+class Facets(msgspec.Struct, frozen=True):
+    """Facets of a filter."""
+
+    count: int
+    """Number of matches."""
+    is_exact_count: bool
+    """`False` if `count` and `time` are estimates."""
+    exact: bool
+    """`False` if `facets` are estimates from a sample."""
+    sampled: int
+    """Matches that were looked at."""
+    time: list[TimeBin]
+    """Matches by time, from the oldest to the newest."""
+    facets: list[Facet]
+    """Fields, those that most matches have first."""
+    more_facets: int
+    """Number of fields beyond these."""
+
+
+def decode_facets(body: bytes) -> FacetsRequest:
+    """Decode the body of a request, as `decode_body`."""
+    return decode_body(body, FacetsRequest)
+
+
+def facets_from_url(query: str) -> FacetsRequest:
+    """Parse the query of a URL, or raise a `QueryError`."""
+    return request_from_url(query, FacetsRequest, URL_OPTIONS)
+
+
+def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
+    """Return the facets of a filter.
+
+    Raises:
+        QueryError: The filter or a field is invalid, or neither an index nor a time bounds the filter.
+        NotFoundError: The filter compares with a model that is not stored_keys.
+    """
+    tree = QueryRequest(where=request.where).parse_filter()
+    inferences.names.check_filter(tree)
+    fields = _fields(request.fields)
+    with inferences.snapshot() as connection:
+        sample = take_sample(connection, inferences.planner(connection, tree), inferences.scope)
+        models = models_by_id(connection, {row.model_id for row in sample.rows})
+        stored_keys = [] if sample.is_exact else _known_keys(connection, inferences.scope)
+    tallies = _Tallies(fields)
+    for row, weight in zip(sample.rows, sample.weights, strict=True):
+        tallies.add(row, models[row.model_id], weight)
+    facets = tallies.facets(request)
+    facets += [
+        Facet(field, type_, None, distinct=0, values=[], histogram=[])
+        for field, type_ in stored_keys
+        if (field, type_) not in tallies.by_field and (not fields or field in fields)
+    ]
+    return Facets(
+        count=round(sample.matches),
+        is_exact_count=sample.is_exact_count,
+        exact=sample.is_exact,
+        sampled=len(sample.rows),
+        time=_time_bins(sample),
+        facets=facets[:MAX_FIELDS],
+        more_facets=max(len(facets) - MAX_FIELDS, 0),
+    )
+
+
+class _Tally:
+    """Weights of the values of one field."""
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self.weights: defaultdict[Any, float] = defaultdict(float)
+
+    def add(self, value: Any, weight: float, *, is_first: bool) -> None:
+        self.count += weight * is_first
+        self.weights[value] += weight
+
+
+class _Tallies:
+    """Weights of the values of all fields, by the name of the field and the type of its values."""
+
+    def __init__(self, fields: frozenset[str]) -> None:
+        self._fields = fields
+        self._has_metadata = not fields or any(field.startswith("meta.") for field in fields)
+        self.by_field: dict[tuple[str, FacetType], _Tally] = {}
+
+    def add(self, row: SampledRow, model: StoredModel, weight: float) -> None:
+        """Add an inference that stands for as many as its weight says."""
+        self._add("model", model.reference.name, weight)
+        self._add("version", model.reference.version, weight)
+        self._add("task", model.task, weight)
+        self._add("latency_ms", row.latency_us / 1000, weight)
+        self._add("status", row.status, weight)
+        self._add("ground_truth", bool(row.has_truth), weight)
+        if row.has_truth and row.review:
+            self._add("ground_truth.review", row.review, weight)
+        predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
+        if predictions is not None:
+            self._add("predictions", len(predictions), weight)
+        labels = {p.label for p in predictions or () if isinstance(p.label, str)}
+        for number, label in enumerate(sorted(labels)):
+            self._add("label", label, weight, is_first=number == 0)
+        for prediction in predictions or ():
+            if is_number(prediction.score):
+                self._add("score", prediction.score, weight)
+        if self._has_metadata:
+            for path, value in metadata.index_paths(metadata.decode(row.meta)).items():
+                self._add(f"meta.{path}", value, weight)
+
+    def facets(self, request: FacetsRequest) -> list[Facet]:
+        """Return the fields, those that most have first, those of the engine before others."""
+        facets = [
+            _facet(field, type_, tally, values=request.values, bins=request.bins)
+            for (field, type_), tally in self.by_field.items()
+        ]
+        rank = {field: number for number, field in enumerate(FIELDS)}
+        return sorted(
+            facets, key=lambda f: (rank.get(f.field, len(rank)), -(f.count or 0), f.field, f.type)
+        )
+
+    def _add(self, field: str, value: Any, weight: float, *, is_first: bool = True) -> None:
+        """Add a value of an inference; of several values of one field only the first counts the inference."""
+        if self._fields and field not in self._fields:
+            return
+        type_, value = _typed(value)
+        tally = self.by_field.get((field, type_))
+        if tally is None:
+            tally = self.by_field[field, type_] = _Tally()
+        tally.add(value, weight, is_first=is_first)
+
+
+def _typed(value: Any) -> tuple[FacetType, Any]:
+    """Return the type of a value, and the value as it is counted."""
+    if isinstance(value, bool):
+        return "boolean", value
+    if isinstance(value, int | float):
+        return "number", float(value)
+    if isinstance(value, str):
+        return "string", value[:_MAX_TEXT]
+    return "other", None
+
+
+def _facet(field: str, type_: FacetType, tally: _Tally, *, values: int, bins: int) -> Facet:
+    shown: list[FacetValue] = []
+    if type_ in ("string", "boolean") or (type_ == "number" and len(tally.weights) <= values):
+        ordered = sorted(tally.weights.items(), key=lambda item: (-item[1], item[0]))
+        shown = [FacetValue(value, round(weight)) for value, weight in ordered[:values]]
+    return Facet(
+        field,
+        type_,
+        round(tally.count),
+        distinct=0 if type_ == "other" else len(tally.weights),
+        values=shown,
+        histogram=histogram(tally.weights.items(), bins) if type_ == "number" else [],
+    )
+
+
+def histogram(weights: Iterable[tuple[float, float]], bins: int) -> list[HistogramBin]:
+    """Return at most so many bins, two or more, of equal, round width for numbers with their weights; empty ones are left out."""
+    weights = list(weights)
+    low, high = min(number for number, _ in weights), max(number for number, _ in weights)
+    step = _round_step((high - low) / bins)
+    while step and math.isfinite(step) and math.floor(high / step) - math.floor(low / step) >= bins:
+        step = _round_step(step * 1.01)
+    # Where bounds cannot be told apart or are no finite numbers, there is one bin for all.
+    is_usable = step and math.isfinite(max(abs(low), abs(high)) + 2 * step)
+    if not is_usable or low + step == low or high + step == high:
+        return [HistogramBin(low, high, round(sum(weight for _, weight in weights)))]
+    counts: defaultdict[int, float] = defaultdict(float)
+    for number, weight in weights:
+        position = math.floor(number / step)
+        position += (number >= _bound(position + 1, step)) - (number < _bound(position, step))
+        counts[position] += weight
+    return [
+        HistogramBin(_bound(position, step), _bound(position + 1, step), round(count))
+        for position, count in sorted(counts.items())
+    ]
+
+
+def _round_step(width: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not less than a width; 0 for none."""
+    if not width or not math.isfinite(width):
+        return width
+    power = 10.0 ** math.floor(math.log10(width))
+    return next((power * factor for factor in (1, 2, 5) if power * factor >= width), power * 10)
+
+
+def _bound(position: int, step: float) -> float:
+    """Return where a bin begins, without the digits that come of binary fractions."""
+    return float(f"{position * step:.12g}")
+
+
+def _time_bins(sample: MatchSample) -> list[TimeBin]:
+    count = len(sample.times)
+    span_ms = sample.last_ms + 1 - sample.first_ms
+    bounds = [
+        sample.first_ms + -(-number * span_ms // max(count, 1)) for number in range(count + 1)
+    ]
+    return [
+        TimeBin(timestamp_text(bounds[number]), timestamp_text(bounds[number + 1]), round(n))
+        for number, n in enumerate(sample.times)
+    ]
+
+
+def _known_keys(connection: sa.Connection, scope: Scope) -> list[tuple[str, FacetType]]:
+    """Return the metadata keys of a team, or of all; none for a scope of some models, whose keys nothing tells apart."""
+    if scope.models:
+        return []
+    of_team, values = (" AND team = ?", (scope.team,)) if scope.team else ("", ())
+    statement = f"SELECT DISTINCT path, type FROM meta_key WHERE path <> ''{of_team} ORDER BY path, type LIMIT ?"
+    rows = execute(connection, statement, (*values, 10 * MAX_FIELDS))
+    return [(f"meta.{path}", _TYPES[type_]) for path, type_ in rows if type_ in _TYPES]
+
+
+def _fields(requested: list[str] | str | None) -> frozenset[str]:
+    """Return the fields that a request names; none means all."""
+    names = requested.split(",") if isinstance(requested, str) else requested or []
+    if len(names) > _MAX_NAMES:
+        raise QueryError(f"expected at most {_MAX_NAMES} fields, got {len(names)}")
+    for position, name in enumerate(names):
+        if name not in FIELDS and not (name.startswith("meta.") and len(name) > len("meta.")):
+            raise QueryError(
+                f"expected fields[{position}] to be one of {', '.join(FIELDS)} and meta.<key>, got {name[:80]!r}"
+            )
+    return frozenset(names)

@@ -82,7 +82,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=15)
-    parser.add_argument("--share", type=float, default=0.3, help="of the fast model's peak, beside the slow one")  # fmt: skip
+    parser.add_argument("--share", type=float, default=0.15, help="of the fast model's peak, beside the slow one")  # fmt: skip
     parser.add_argument("--slow-clients", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--flag", action="append", default=[], help="of the server")

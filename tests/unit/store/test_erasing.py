@@ -368,6 +368,7 @@ def test_no_copy_is_left_where_pages_were_split(sqlite_store: ErasingHarness, ot
     assert store.answers() == before
     with sqlite3.connect(store.root / "store.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
     store.commit(store.record(image_of(1), metadata={"person": "later"}))  # no page comes back
     assert store.traces(*needles) == []
 

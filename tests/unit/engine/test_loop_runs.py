@@ -106,7 +106,7 @@ async def test_a_request_that_may_take_long_is_answered_by_a_thread_from_its_beg
 
 
 async def test_who_answers_errors_of_a_request_does_not_see_that_it_leaves_the_loop():
-    """As streams over gRPC do."""
+    """Streams over gRPC answer errors themselves."""
     async with queue_of() as queue:
 
         def task():

@@ -14,7 +14,7 @@ from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 
 CLASSIFY = "shapes-classifier"
 PERSON = "person-6d1f0b92aa"
-KILLS_AFTER_S = (0.0, 0.2)
+KILLS_AFTER_S = [0.2, pytest.param(0.0, marks=pytest.mark.nightly)]
 
 
 def traces(folder: Path, *needles: bytes) -> list[str]:
@@ -27,36 +27,36 @@ def traces(folder: Path, *needles: bytes) -> list[str]:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("pause_s", KILLS_AFTER_S)
 def test_an_erasure_goes_on_after_kill_9_and_leaves_no_byte(
-    data: Path, photo: bytes, shape: tuple[bytes, str]
+    data: Path, photo: bytes, shape: tuple[bytes, str], pause_s: float
 ) -> None:
     server = ServerProcess(data, SAMPLE_MODELS)
-    for pause_s in KILLS_AFTER_S:
-        server.start()
-        mine = [server.store(CLASSIFY, photo, metadata={"person": PERSON}) for _ in range(20)]
-        others = [server.store(CLASSIFY, shape[0], metadata={"person": "other"}) for _ in range(9)]
-        digest = server.call("GET", f"/api/inferences/{mine[0]}")[1]["input"]["hash"]
-        before = [server.call("GET", f"/api/inferences/{id_}")[1] for id_ in others]
-        connection = server.connect()
-        body = json.dumps({"where": {"meta.person": PERSON}, "erase": True})
-        connection.request("POST", "/api/inferences/delete", body)
-        folder = data / "erasures"
-        server.wait_until(lambda folder=folder: any(folder.glob("pending/[0-9]*")))
-        time.sleep(pause_s)
-        server.kill()
-        connection.close()
-        server.start()
+    server.start()
+    mine = [server.store(CLASSIFY, photo, metadata={"person": PERSON}) for _ in range(20)]
+    others = [server.store(CLASSIFY, shape[0], metadata={"person": "other"}) for _ in range(9)]
+    digest = server.call("GET", f"/api/inferences/{mine[0]}")[1]["input"]["hash"]
+    before = [server.call("GET", f"/api/inferences/{id_}")[1] for id_ in others]
+    connection = server.connect()
+    body = json.dumps({"where": {"meta.person": PERSON}, "erase": True})
+    connection.request("POST", "/api/inferences/delete", body)
+    folder = data / "erasures"
+    server.wait_until(lambda: any(folder.glob("pending/[0-9]*")))
+    time.sleep(pause_s)
+    server.kill()
+    connection.close()
+    server.start()
 
-        def is_complete() -> bool:
-            _, answer = server.call("GET", "/api/erasures")
-            return all(receipt["state"] == "complete" for receipt in answer["erasures"])
+    def is_complete() -> bool:
+        _, answer = server.call("GET", "/api/erasures")
+        return all(receipt["state"] == "complete" for receipt in answer["erasures"])
 
-        server.wait_until(is_complete, 120)  # the image came a moment ago
-        needles = [PERSON.encode(), digest[7:].encode(), photo[:400], *map(str.encode, mine)]
-        assert traces(data, *needles) == []
-        assert [server.call("GET", f"/api/inferences/{id_}")[1] for id_ in others] == before
-        assert server.query({"meta.person": PERSON}) == []
-        assert server.stop() == 0
+    server.wait_until(is_complete, 120)  # the image came a moment ago
+    needles = [PERSON.encode(), digest[7:].encode(), photo[:400], *map(str.encode, mine)]
+    assert traces(data, *needles) == []
+    assert [server.call("GET", f"/api/inferences/{id_}")[1] for id_ in others] == before
+    assert server.query({"meta.person": PERSON}) == []
+    assert server.stop() == 0
 
 
 def test_the_answer_is_the_receipt(data: Path, photo: bytes) -> None:

@@ -210,7 +210,7 @@ def find_peak(server: ServerProcess, arguments: argparse.Namespace) -> Outcome:
     """Return the outcome of a closed loop, after a warm-up, and print it."""
     load = {"clients": arguments.clients, "seconds": 2.0}
     run_load(server.host, detector_requests(), load)
-    peak = run_load(server.host, detector_requests(), {**load, "seconds": arguments.seconds / 3})
+    peak = run_load(server.host, detector_requests(), {**load, "seconds": arguments.seconds})
     print(
         f"closed loop of {arguments.clients}: {peak.rate:.1f}/s, p50 {peak.quantile_ms(0.5):.0f} ms, "
         f"p99 {peak.quantile_ms(0.99):.0f} ms, statuses {peak.statuses}"

@@ -4,7 +4,7 @@ The model behind it reads a number from the first pixel of its crop.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -13,6 +13,8 @@ from onnx import helper
 from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
+from quadriga.proto.access import ANYBODY, set_current_caller
+from quadriga.proto.deadline import set_current_deadline
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
@@ -84,6 +86,15 @@ class Chain:
         self.repository: ModelRepository | None = None
         self.detector("cars", 'model = "marks"')
         marking(self.models / "marks", MAX_NUMBER, "")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipeline in self.opened:
+            pipeline.close()
+        set_current_caller(ANYBODY)
+        set_current_deadline(None)
 
     def detector(self, name: str, then: str) -> None:
         detector(self.models / name / "model.onnx", head(), SIDE)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from quadriga.engine.recording import Recorder
-from quadriga.proto.access import ANYBODY, Caller, set_current_caller
-from quadriga.proto.deadline import set_current_deadline
+from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.records import JournaledChange, is_change
 from quadriga.tasks.image import decode
@@ -34,12 +33,8 @@ from tests.unit.engine.harness import journal_payloads
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    chain = Chain(tmp_path)
-    yield chain
-    for pipeline in chain.opened:
-        pipeline.close()
-    set_current_caller(ANYBODY)
-    set_current_deadline(None)
+    with Chain(tmp_path) as chain:
+        yield chain
 
 
 def test_each_detection_has_the_answer_about_its_own_crop(chain):

@@ -37,12 +37,8 @@ from tests.unit.engine.crop_chain import (
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
-    chain = Chain(tmp_path)
-    yield chain
-    for pipeline in chain.opened:
-        pipeline.close()
-    set_current_caller(ANYBODY)
-    set_current_deadline(None)
+    with Chain(tmp_path) as chain:
+        yield chain
 
 
 def test_a_failure_behind_fails_the_request_and_is_stored_of_both(chain):

@@ -277,12 +277,6 @@ class Application:
             states.mark(name, "loading" if takes_requests else "starting", reason)
 
         def load() -> None:
-            if self._audit_log is not None:
-                self._audit_log.start()
-            if self._keys is not None:
-                self._keys.start()
-            if self._sign_on is not None:
-                self._sign_on.provider.start()
             if self._ids is not None:
                 assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
                 retry_until_done("find the newest id", assign, wait)
@@ -295,6 +289,13 @@ class Application:
             states.mark(name, "ready")
             loaded.set()
 
+        # Here, as `close` ends them: it may be called while the models are loaded.
+        if self._audit_log is not None:
+            self._audit_log.start()
+        if self._keys is not None:
+            self._keys.start()
+        if self._sign_on is not None:
+            self._sign_on.provider.start()
         threading.Thread(target=load, name="load-models", daemon=True).start()
         return loaded
 

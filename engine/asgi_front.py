@@ -32,6 +32,9 @@ _NOT_AT_ONCE = frozenset(
 )
 """Headers of requests that take the long way: those of browsers, and bodies that are not what they seem."""
 
+_SMALL_ANSWER_BYTES = 64 * 1024
+"""Bytes of an answer that leave at once, or wait in the buffer of their connection."""
+
 _MAX_DIGITS = 18
 """Digits of a length that are read."""
 
@@ -169,14 +172,16 @@ class AsgiFront:
             request_id = error_request_id(headers.get(b"x-request-id"))
             await send_body(send, *error_response(error, request_id))
             return
+        place = _Place(quota, send)
         try:
             if b"transfer-encoding" in headers:
                 receive = _counted(quota, receive)
+            send = place.send
             if rate_headers:
                 send = _with_headers(send, list(rate_headers), unless=b"ratelimit")
             await self._answer(request, match, path, scope=scope, receive=receive, send=send)
         finally:
-            quota.end()
+            place.leave()
 
     def _reader(
         self, method: str, headers: Mapping[bytes, bytes], scheme: str
@@ -205,6 +210,37 @@ class AsgiFront:
         inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
         request.route_scope = inner
         await self._routes(inner, receive, send)
+
+
+class _Place:
+    """The place that a request holds among those of its key at once, until it is answered.
+
+    Who has an answer may ask again before its sending is over here: a small one leaves the place just before.
+
+    Args:
+        quota: Quota of the key, which has counted the request.
+        send: Sends the answer.
+    """
+
+    def __init__(self, quota: Quota, send: Send) -> None:
+        self._quota = quota
+        self._send = send
+        self._is_whole = True
+        self._is_left = False
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        if message["type"] == "http.response.body":
+            self._is_whole = self._is_whole and not message.get("more_body")
+            if self._is_whole and len(message.get("body", b"")) <= _SMALL_ANSWER_BYTES:
+                self.leave()
+        await self._send(message)
+
+    def leave(self) -> None:
+        """Count the request as answered, unless it is already."""
+        if not self._is_left:
+            self._is_left = True
+            self._quota.end()
 
 
 def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes | None]:

@@ -101,6 +101,9 @@ def _run_worker(task: ChildTask) -> None:
         serve(task, _call_on_stop)
     except (LoadError, SettingsError) as error:
         _end_unusable(error)
+    logging.shutdown()
+    # The interpreter's own end would abort if a thread is in a native library, as it is while a model is loaded.
+    os._exit(0)
 
 
 def _run_writer(

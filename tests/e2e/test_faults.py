@@ -205,6 +205,17 @@ def test_a_hang_up_ends_no_process(data):
         assert is_ready(server)
 
 
+@pytest.mark.parametrize("seconds", [0.9, 1.2, 1.3, 1.4])
+def test_a_server_may_be_stopped_while_it_starts(data, seconds):
+    server = ServerProcess(data, SAMPLE_MODELS, "--grpc-port", "0", "--workers", "2")
+    server.start(ready=False)
+    time.sleep(seconds)
+    assert server.stop() == 0
+    log = server.log.read_text()
+    assert "Traceback" not in log
+    assert "terminate called" not in log
+
+
 def test_a_removed_data_folder_is_made_again_and_stays_locked(data, shape):
     with ServerProcess(data, MODEL) as server:
         server.store("shapes-classifier", shape[0])

@@ -160,3 +160,31 @@ async def test_a_key_is_needed_and_counts_each_request_once(tmp_path, limits, is
         (use,) = application._keys.key_uses()
         assert use.totals.totals["requests"] == 2 * SAMPLES
         assert use.totals.in_flight == 0
+
+
+@pytest.mark.parametrize(("rows", "second"), [(1, 200), (30_000, 429)])
+async def test_who_has_a_small_answer_may_ask_again_at_once(tmp_path, rows, second):
+    """The client has the answer once it is sent, which may be before the sending is over here."""
+    settings = Settings(data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    with writer_engine(settings.database_url) as engine:
+        _, secret = create_key(engine, name="caller", roles=["infer"], limits="concurrency=1")
+    allowed = {"authorization": f"Bearer {secret}"}
+    async with warm_application(tmp_path) as application:
+        application._keys.refresh()
+        body, headers = binary(rows)
+        statuses = []
+
+        async def send(message):
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            else:
+                statuses.append((await with_task(application, scope_of(**allowed), JSON))[0])
+
+        scope = scope_of(body=body, **headers, **allowed)
+        scope["extensions"][BODY_EXTENSION] = lambda: body
+        await application.asgi(scope, asyncio.Event().wait, send)
+        assert statuses == [200, second]
+        assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
+        (use,) = application._keys.key_uses()
+        assert use.totals.in_flight == 0

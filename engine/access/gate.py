@@ -20,8 +20,8 @@ class People(Protocol):
         """Return the caller whose session a header `Cookie` has; None for none."""
 
 
-class Sessions(Protocol):
-    """Sessions of browsers."""
+class BrowserSessions(Protocol):
+    """BrowserSessions of browsers."""
 
     def caller_of_cookies(self, cookies: bytes | None) -> Caller | None:
         """Return the caller whose session a header `Cookie` has; None for none."""
@@ -37,11 +37,14 @@ class KeyGate:
     """
 
     def __init__(
-        self, keys: KeyRing, people: People | None = None, key_sessions: Sessions | None = None
+        self,
+        keys: KeyRing,
+        people: People | None = None,
+        key_sessions: BrowserSessions | None = None,
     ) -> None:
         self._keys = keys
         self._people = people
-        self._sessions: Sessions | None = key_sessions if people is None else people
+        self._sessions: BrowserSessions | None = key_sessions if people is None else people
 
     def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
         """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""

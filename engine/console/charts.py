@@ -43,8 +43,8 @@ class Timeline(msgspec.Struct, frozen=True):
 
     bars: list[Bar]
     ticks: list[Tick]
-    has_days: bool
-    """Whether it spans days, so that times need their day."""
+    form: str
+    """Filter that formats its times, as it spans days, hours or seconds."""
 
 
 def timeline(slices: Sequence[tuple[str, str, int, int]]) -> Timeline:
@@ -70,9 +70,13 @@ def timeline(slices: Sequence[tuple[str, str, int, int]]) -> Timeline:
             )
         )
     if not slices:
-        return Timeline([], [], has_days=False)
+        return Timeline([], [], "clock")
     first, last = datetime.fromisoformat(slices[0][0]), datetime.fromisoformat(slices[-1][1])
-    return Timeline(bars, _ticks(first, last), has_days=last - first > timedelta(days=2))
+    span = last - first
+    form = "day_clock" if span > timedelta(days=2) else "clock"
+    return Timeline(
+        bars, _ticks(first, last), "clock_seconds" if span < timedelta(minutes=10) else form
+    )
 
 
 def _height(count: int, top: int) -> float:

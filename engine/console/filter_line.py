@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.console import texts
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import json_text
@@ -14,10 +15,12 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
 """Texts that need no quotes; all others get them."""
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
+_OPERATOR_ALONE = re.compile(r"\s*((?:gt|ge|lt|le|contains):)\s*")
+_SHOWN = 60
 _POSITION = re.compile(r"at character (\d+) of the filter")
 
 
-class Part(msgspec.Struct, frozen=True):
+class FilterPart(msgspec.Struct, frozen=True):
     """A comparison of the line, or several in parentheses."""
 
     text: str
@@ -33,8 +36,25 @@ class Problem(msgspec.Struct, frozen=True):
     position: int
     """Place of the caret below the line, in characters."""
 
+    @property
+    def before(self) -> str:
+        """The line up to the place, cut where it is long."""
+        text = self.line[: self.position]
+        return text if len(text) <= _SHOWN else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _SHOWN :]
 
-def parts(line: str) -> list[Part]:
+    @property
+    def after(self) -> str:
+        """The line from the place on, cut where it is long."""
+        text = self.line[self.position :]
+        return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+    @property
+    def caret(self) -> str:
+        """The line below, with the caret."""
+        return " " * len(self.before) + "^"
+
+
+def parts(line: str) -> list[FilterPart]:
     """Cut a line at each `&` outside of quotes and parentheses; one with such a `|` is a single part."""
     spans, start, depth, position = [], 0, 0, 0
     while position < len(line):
@@ -68,6 +88,8 @@ def comparison_text(field: str, value: str | float | bool, operator: str = "") -
     """Return the comparison of a field with a value, quoted where it would be read as something else."""
     name = field if _is_plain_field(field) else json_text(field)
     prefix = f"{operator}:" if operator else ""
+    if field == "ts":
+        return f"ts={prefix}{value}"
     return f"{name}={prefix}{_value_text(value)}"
 
 
@@ -87,6 +109,16 @@ def check(line: str) -> Problem | None:
         if match is not None:
             return Problem(message, line, min(int(match[1]) - 1, len(line)))
         return Problem(message, line, _first_wrong(line))
+    return _missing_value(line)
+
+
+def _missing_value(line: str) -> Problem | None:
+    """Return a problem where an operator has no value, which the language takes for an empty text."""
+    for part in parts(line):
+        field, rest = field_and_rest(part.text)
+        if field and (match := _OPERATOR_ALONE.fullmatch(rest)):
+            message = texts.text("missing_value", operator=match[1])
+            return Problem(message, line, part.start + len(field) + match.end(1))
     return None
 
 
@@ -100,12 +132,12 @@ def _first_wrong(line: str) -> int:
     return 0
 
 
-def _stripped(line: str, spans: Sequence[tuple[int, int]]) -> list[Part]:
+def _stripped(line: str, spans: Sequence[tuple[int, int]]) -> list[FilterPart]:
     cut = []
     for start, end in spans:
         text = line[start:end]
         if text.strip():
-            cut.append(Part(text.strip(), start + len(text) - len(text.lstrip())))
+            cut.append(FilterPart(text.strip(), start + len(text) - len(text.lstrip())))
     return cut
 
 

@@ -64,6 +64,7 @@ class Frame:
         self._environment.globals.update(
             t=TEXTS,
             text=text,
+            formats=formats.FILTERS,
             base=self.base,
             link=self.link,
             static=lambda name: self.base + self.static.path(name),
@@ -88,6 +89,7 @@ class Frame:
             {
                 "query": "",
                 "chips": [],
+                "filter_options": {},
                 **content,
                 "page": page,
                 "title": title,

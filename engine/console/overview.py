@@ -44,7 +44,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     failed_line: str
 
 
-class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """A model in the table."""
 
     entry: ModelEntry
@@ -62,7 +62,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the page."""
 
-    rows: list[ModelRow]
+    rows: list[OverviewRow]
     served: int
     changed: list[ModelEntry]
     """Models whose last drift report says so."""
@@ -176,12 +176,12 @@ def _spark(values: Iterable[float]) -> str:
     return line(hours, _SPARK_WIDTH, _SPARK_HEIGHT)
 
 
-def _row(entry: ModelEntry, day: _ModelDay | None) -> ModelRow:
+def _row(entry: ModelEntry, day: _ModelDay | None) -> OverviewRow:
     served = [version for version in entry.versions if version.state is not None]
     best = next((v for v in served if v.state == "READY"), served[0] if served else None)
     metric = None if entry.evaluation is None else entry.evaluation.headline
     value = None if metric is None else metric.value
-    return ModelRow(
+    return OverviewRow(
         entry=entry,
         state="" if best is None or best.state is None else best.state,
         version=best.version if best else entry.versions[0].version if entry.versions else "",

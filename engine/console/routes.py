@@ -18,7 +18,9 @@ from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.first_image import image_command
-from quadriga.engine.console.frame import Frame, PageRequest, page_response
+from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
+from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS
@@ -30,6 +32,8 @@ from quadriga.proto.errors import NotFound
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scoped
+
+INFERENCES_PATH = "/console/inferences"
 
 ResultT = TypeVar("ResultT")
 
@@ -107,15 +111,54 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             return page_response(await asyncio.to_thread(show, None))
         return page_response(await run_in_queries(parts.store.queries, request, show))
 
+    store_routes: list[HTTPRouteHandler] = []
+    if parts.store is not None:
+        store_routes = [inferences_page(frame, parts.store.queries, options)]
+
     @get("/console/{page:path}", need="read", **options)
     async def show_nothing(page: FromPath[str]) -> Response[bytes]:
         """Say that there is no such page."""
         raise NotFound(f"no page of the console: {page[:100]!r}")
 
-    handlers = [get_static_file, show_overview]
+    handlers = [get_static_file, show_overview, *store_routes]
     if parts.key_sessions is not None:
         handlers += key_log_in_routes(frame, visitors, parts.key_sessions, parts.audit)
     return [*handlers, show_nothing]
+
+
+def inferences_page(
+    frame: Frame, queries: StoreQueries, options: dict[str, Any]
+) -> HTTPRouteHandler:
+    """Return the handler of the page of inferences."""
+
+    @get(INFERENCES_PATH, need="read", **options)
+    async def show_inferences(request: PageRequest) -> Response[bytes]:
+        """Show the inferences that a filter finds."""
+        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.current(cursor=filter_.cursor))
+
+        def show(store: InferenceReader) -> tuple[str, int]:
+            content = read_inferences(store, filter_, links)
+            html = frame.html(
+                "inferences",
+                page="inferences",
+                title=TEXTS["inferences"],
+                query=filter_.line,
+                chips=links.chips(),
+                filter_options=filter_.options,
+                p=content,
+                links_=links,
+                order=filter_.order,
+                order_option=filter_.options.get("order"),
+                to_time=lambda bar: links.between("ts", bar.start, bar.end),
+            )
+            return html, 400 if content.problem else 200
+
+        return page_response(*await run_in_queries(queries, request, show))
+
+    return show_inferences
 
 
 async def run_in_queries(

@@ -10,12 +10,13 @@ from litestar.params import FromPath
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.cells import cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
+from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
 
@@ -89,6 +90,8 @@ def report_pages(
             title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
             r=report,
             report_id=report_id,
+            images_link=_images_link(frame, report, report.data.current),
+            baseline_link=_images_link(frame, report, report.data.baseline),
             explanation=change_texts.explanation(report) if is_drift else "",
             metrics=_metric_rows(shown),
             signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
@@ -119,6 +122,15 @@ def report_pages(
         )
 
     return [show_reports, show_report, show_cell]
+
+
+def _images_link(frame: Frame, report: Report, window: Window | None) -> str:
+    """Return the link to the inferences of the model in the time of a window; empty without a time, as of files."""
+    if window is None or window.start is None or window.end is None or not report.model.name:
+        return ""
+    model = comparison_text("model", report.model.name)
+    line = joined([model, f"ts=ge:{window.start}", f"ts=le:{window.end}"])
+    return frame.link("/console/inferences", q=line)
 
 
 def _metric_rows(metrics: list[Metric]) -> list[MetricRow]:

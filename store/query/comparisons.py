@@ -37,7 +37,7 @@ MAX_IN = 1000
 MAX_VALUES = 10_000
 """Maximum values of all `in` lists together, to bound the values of one statement."""
 
-_TEXTS = {"text", "texts", "name", "review"}
+_TEXTS = {"text", "texts", "name", "review", "report", "cell"}
 _ID = re.compile(r"\d{1,19}", re.ASCII)
 _STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
 

@@ -34,6 +34,9 @@ class SqlDialect(NamedTuple):
     annotation_labels: str
     """`FROM` clause with the label of each annotation of `t` as `m`."""
     contains: str
+    in_list: str
+    """Condition that an id is in a list as `render_ids` renders it, which it binds."""
+    render_ids: Callable[[tuple[int, ...]], str]
     place: str
     """`FROM` clause with latitude and longitude as `p`; no row if there is no place."""
     bind_exact: Callable[[Any], Any]
@@ -67,6 +70,8 @@ _SQLITE = SqlDialect(
     annotation_labels=f"json_tree(replace(t.annotations, {_UNREADABLE})) AS m"
     " WHERE m.key = 'label' AND instr(m.path, '.') = 0",
     contains="instr({0}, ?) > 0",
+    in_list="{0} IN (SELECT value FROM json_each(?))",
+    render_ids=lambda ids: f"[{','.join(map(str, ids))}]",
     place=f"(SELECT json_extract({_LITE_META}, '$.latitude') AS latitude,"
     f" json_extract({_LITE_META}, '$.longitude') AS longitude"
     f" WHERE json_type({_LITE_META}, '$.latitude') IN ('integer', 'real')"
@@ -99,6 +104,8 @@ _POSTGRESQL = SqlDialect(
     annotation_labels=f"jsonb_path_query(CAST(replace(t.annotations, {_UNREADABLE}) AS jsonb), '$[*].label')"
     " AS m(v) WHERE 1 = 1",
     contains="strpos({0}, ?) > 0",
+    in_list="{0} = ANY(CAST(? AS bigint[]))",
+    render_ids=lambda ids: f"{{{','.join(map(str, ids))}}}",
     place="(SELECT CAST(i.meta_flat ->> 'latitude' AS double precision) AS latitude,"
     " CAST(i.meta_flat ->> 'longitude' AS double precision) AS longitude"
     " WHERE jsonb_typeof(i.meta_flat -> 'latitude') = 'number'"

@@ -12,7 +12,7 @@ from quadriga.store.database import placeholders
 from quadriga.store.ids import LARGEST_ID, TIME_SHIFT, smallest_id_at
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.dialects import SqlDialect
-from quadriga.store.query.syntax import BoundOperator, Compare, Scalar
+from quadriga.store.query.syntax import BoundOperator, Compare, IdList, Scalar
 from quadriga.store.schema import KeyType
 
 MAX_MERGED_SCANS = 16
@@ -154,6 +154,16 @@ def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if leaf.operator == "exists":
         return TRUE
     return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
+
+
+def compile_ids(leaf: IdList, dialect: SqlDialect) -> Predicate:
+    """Compile a list of ids, however many; those of inferences that are not stored, or not seen, find nothing."""
+    if not leaf.ids:
+        return FALSE
+    bound = (dialect.render_ids(leaf.ids),)
+    listed = Sql(dialect.in_list.format("d.seq"), bound)
+    test = Sql(dialect.in_list.format("i.seq"), bound)
+    return Predicate(test, (Scan("inference AS d", listed, ordered=True),), is_exact=True)
 
 
 @lru_cache(256)

@@ -11,11 +11,6 @@ import numpy.typing as npt
 
 from quadriga.tasks.arrays import Float32Array
 
-IMAGE_STATISTICS = (
-    "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
-)  # fmt: skip
-"""Names of the numbers that `measure_image` returns, in the order in which they are stored."""
-
 _SIDE_PX = 512
 """Longer side of the image that edges are measured on; colours are measured on half of it. Images are never enlarged."""
 
@@ -40,7 +35,7 @@ def measure_image(
         bit_depth: Bits of a value, which goes up to 2**bit_depth - 1; None: those of the data type.
 
     Returns:
-        float32 (8,), in the order of `IMAGE_STATISTICS`; all finite.
+        float32 (8,), in the order of `quadriga.store.records.IMAGE_STATISTICS`; all finite.
     """
     bits = bit_depth or 8 * pixels.dtype.itemsize
     small = _shrink(_shrink(pixels, 2 * _SIDE_PX), _SIDE_PX)

@@ -12,7 +12,7 @@ from quadriga.store.database import placeholders
 from quadriga.store.ids import LARGEST_ID, TIME_SHIFT, smallest_id_at
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.dialects import SqlDialect
-from quadriga.store.query.syntax import BoundOperator, Compare, IdList, Scalar
+from quadriga.store.query.syntax import SIGNAL_FIELDS, BoundOperator, Compare, IdList, Scalar
 from quadriga.store.schema import KeyType
 
 MAX_MERGED_SCANS = 16
@@ -116,6 +116,7 @@ def compile_compare(leaf: Compare, catalog: Catalog, dialect: SqlDialect) -> Pre
         "answer": _answer, "geo": _place_exists,
         "ground_truth": _truth, "ground_truth.label": _truth,
         "ground_truth.review": _review, "feedback": _feedback,
+        **dict.fromkeys(SIGNAL_FIELDS, _signal),
     }  # fmt: skip
     return compilers.get(leaf.field, _column)(leaf, catalog, dialect)
 
@@ -242,6 +243,19 @@ def _review(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
 def _feedback(*_: object) -> Predicate:
     test = "EXISTS (SELECT 1 FROM feedback AS f WHERE f.seq = i.seq LIMIT 1 OFFSET 0)"
     return Predicate(Sql(test), (Scan(_FEEDBACK, Sql("1 = 1"), ordered=False),))
+
+
+def _signal(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
+    """Compile a comparison of a number of the image, which is read from the signals of each candidate."""
+    number = dialect.float32("s.picture", 4 * SIGNAL_FIELDS.index(leaf.field))
+    test = comparison_sql(number, leaf.operator, compared_values(leaf), dialect)
+    # Signals of other releases had other numbers.
+    exists = (
+        "EXISTS (SELECT 1 FROM signal AS s WHERE s.seq = i.seq"
+        f" AND length(s.picture) = {4 * len(SIGNAL_FIELDS)} AND {{}} LIMIT 1 OFFSET 0)"
+    )
+    scan = Scan("signal AS d", Sql("1 = 1"), ordered=True)
+    return Predicate(test.wrap(exists), (scan,), is_dense=False)
 
 
 def comparison_sql(

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from quadriga.store.records import IMAGE_STATISTICS
+
 Scalar = str | int | float | bool
 
 BoundOperator = Literal["eq", "gt", "ge", "lt", "le"]
@@ -156,6 +158,9 @@ FIELDS: dict[str, FieldKind] = {
 }
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
 
+SIGNAL_FIELDS = tuple(f"sig.image.{name}" for name in IMAGE_STATISTICS)
+"""Fields of the numbers that were measured on the image, for drift; not every image has them."""
+
 PROPERTIES: tuple[Property, ...] = get_args(Property)
 BOUNDS: tuple[BoundOperator, ...] = get_args(BoundOperator)
 
@@ -164,6 +169,8 @@ def kind_of(field: str) -> FieldKind | None:
     """Return the kind of a field, or `None` if it cannot be compared with values."""
     if field.startswith(("meta.", "std.")) and not field.endswith("."):
         return "value"
+    if field in SIGNAL_FIELDS:
+        return "number"
     return FIELDS.get(field)
 
 

@@ -460,7 +460,7 @@ def _open_store(
                 settings.evaluation_directory, inferences, reports, hosts=hosts
             ),
         ],
-        ConsoleStore(queries, jobs),
+        ConsoleStore(queries, inferences, jobs, reports),
         models.all,
     )
 

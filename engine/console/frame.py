@@ -1,5 +1,6 @@
 """The frame of all pages: templates, navigation, and what browsers may do with a page."""
 
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -8,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import Request, Response
 
 from quadriga.engine.console import formats
+from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.proto.access import ANYBODY, Caller, Need, current_caller
@@ -30,11 +32,20 @@ class NavigationLink(msgspec.Struct, frozen=True):
     """Name of the page, which is that of its text, too."""
     path: str
     need: Need
+    key: str = ""
+    """Key that goes there, after `g`."""
+    is_stored: bool = True
+    """Whether the page shows what is stored."""
 
 
 LINKS = (
-    NavigationLink("overview", "/console/", "read"),
-    NavigationLink("inferences", "/console/inferences", "read"),
+    NavigationLink("overview", "/console/", "read", "o", is_stored=False),
+    NavigationLink("inferences", "/console/inferences", "read", "i"),
+    NavigationLink("models", "/console/models", "read", "m", is_stored=False),
+    NavigationLink("reports", "/console/reports", "read", "r"),
+    NavigationLink("jobs", "/console/jobs", "read", "j"),
+    NavigationLink("keys", "/console/keys", "admin", "k"),
+    NavigationLink("audit", "/console/audit", "admin", "a", is_stored=False),
 )
 """Pages in the navigation, in order; each caller sees those that open."""
 
@@ -52,7 +63,7 @@ class Frame:
         self.base = urlsplit(self.public_url).path
         """Path before those of this server, as a proxy has it."""
         self.static = StaticFiles()
-        self._links = LINKS if has_store else LINKS[:1]
+        self._links = [link for link in LINKS if has_store or not link.is_stored]
         self._environment = Environment(
             loader=PackageLoader("quadriga.engine.console"),
             autoescape=True,
@@ -62,8 +73,9 @@ class Frame:
         )
         self._environment.filters.update(formats.FILTERS)
         self._environment.globals.update(
-            t=TEXTS,
+            t=SimpleNamespace(**TEXTS),
             text=text,
+            comparison=comparison_text,
             formats=formats.FILTERS,
             base=self.base,
             link=self.link,
@@ -93,6 +105,8 @@ class Frame:
                 **content,
                 "page": page,
                 "title": title,
+                "has_filter": any(link.page == "inferences" for link in self._links)
+                and opens(caller, "read"),
                 "links": [link for link in self._links if opens(caller, link.need)],
                 "caller": None if caller is ANYBODY or not caller.rights else caller,
             }

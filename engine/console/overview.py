@@ -10,7 +10,10 @@ import msgspec
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, line, timeline
-from quadriga.store.errors import QueryError
+from quadriga.monitor.report.change_texts import headline
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Report
+from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job
 from quadriga.store.maintenance.aggregates import AggregateRequest, Metric, aggregate
@@ -66,6 +69,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     served: int
     changed: list[ModelEntry]
     """Models whose last drift report says so."""
+    alarm: str
+    """Headline of the report about the only one of them; empty for several."""
     stored: int
     first_at: str | None
     day: Day | None
@@ -76,7 +81,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_overview(
-    store: InferenceReader | None, entries: list[ModelEntry], jobs: list[Job]
+    store: InferenceReader | None,
+    entries: list[ModelEntry],
+    jobs: list[Job],
+    *,
+    reports: ReportStore | None,
 ) -> Overview:
     """Read the content of the page.
 
@@ -84,7 +93,9 @@ def read_overview(
         store: What the caller sees of the store; None where nothing is stored.
         entries: The models.
         jobs: The jobs, the newest first.
+        reports: Has the report of what changed; None where nothing is stored.
     """
+    changed = [e for e in entries if e.drift is not None and e.drift.status == "drift"]
     bars, day = timeline([]), None
     by_model: dict[str, _ModelDay] = {}
     newest: list[Card] = []
@@ -98,7 +109,8 @@ def read_overview(
     return Overview(
         rows=[_row(entry, by_model.get(entry.name)) for entry in entries],
         served=sum(entry.served for entry in entries),
-        changed=[e for e in entries if e.drift is not None and e.drift.status == "drift"],
+        changed=changed,
+        alarm=_alarm(changed, reports),
         stored=sum(entry.inferences for entry in entries),
         first_at=min((e.first_at for e in entries if e.first_at), default=None),
         day=day,
@@ -106,6 +118,15 @@ def read_overview(
         newest=newest,
         jobs=jobs[:_JOBS],
     )
+
+
+def _alarm(changed: list[ModelEntry], reports: ReportStore | None) -> str:
+    """Return what the report about the only changed model says; empty for several, or if it is gone."""
+    if len(changed) == 1 and changed[0].drift is not None and reports is not None:
+        with suppress(NotFoundError, msgspec.MsgspecError):
+            report = msgspec.json.decode(reports.read(changed[0].drift.report), type=Report)
+            return headline(report)
+    return ""
 
 
 class _ModelDay(msgspec.Struct, frozen=True):

@@ -15,17 +15,21 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.failures import failure_handlers
-from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
 from quadriga.engine.console.inferences import read_inferences
+from quadriga.engine.console.job_pages import job_pages
+from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
+from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.errors import NotFound
@@ -43,7 +47,9 @@ class ConsoleStore(msgspec.Struct, frozen=True):
 
     queries: StoreQueries
     """Runs searches, within the threads and limits of those of the API."""
+    inferences: Scoped[InferenceReader]
     jobs: Scoped[Jobs]
+    reports: Scoped[ReportStore]
 
 
 class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,13 +95,14 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         def show(store: InferenceReader | None) -> str:
             entries = parts.models()
             jobs = parts.store.jobs.within(caller_scope()).all() if parts.store else []
+            reports = parts.store.reports.within(caller_scope()) if parts.store else None
             needs_key = current_caller() is not ANYBODY
             command, model = image_command(url, entries, needs_key=needs_key)
             return frame.html(
                 "overview",
                 page="overview",
                 title=TEXTS["overview"],
-                o=read_overview(store, entries, jobs),
+                o=read_overview(store, entries, jobs, reports=reports),
                 has_store=parts.store is not None,
                 command=command,
                 command_model=model,
@@ -104,23 +111,30 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
                 to_time=lambda bar: frame.link(
                     "/console/inferences", q=f"ts=ge:{bar.start} & ts=lt:{bar.end}"
                 ),
-                model_filter=lambda name: comparison_text("model", name),
             )
 
         if parts.store is None:
             return page_response(await asyncio.to_thread(show, None))
         return page_response(await run_in_queries(parts.store.queries, request, show))
 
-    store_routes: list[HTTPRouteHandler] = []
-    if parts.store is not None:
-        store_routes = [inferences_page(frame, parts.store.queries, options)]
+    pages = [
+        *model_pages(frame, parts.models, options),
+        audit_page(frame, settings.audit_directory, options),
+    ]
+    if (store := parts.store) is not None:
+        pages += [
+            inferences_page(frame, store.queries, options),
+            *report_pages(frame, store.reports, store.inferences, options),
+            *job_pages(frame, store.jobs, options),
+            keys_page(frame, store.inferences, options),
+        ]
 
     @get("/console/{page:path}", need="read", **options)
     async def show_nothing(page: FromPath[str]) -> Response[bytes]:
         """Say that there is no such page."""
         raise NotFound(f"no page of the console: {page[:100]!r}")
 
-    handlers = [get_static_file, show_overview, *store_routes]
+    handlers = [get_static_file, show_overview, *pages]
     if parts.key_sessions is not None:
         handlers += key_log_in_routes(frame, visitors, parts.key_sessions, parts.audit)
     return [*handlers, show_nothing]

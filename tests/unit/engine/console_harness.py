@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from quadriga.engine.app import Application
 
@@ -37,7 +38,7 @@ def open_page(
     scope: Any = {
         "type": "http",
         "method": method,
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in sent.items()],

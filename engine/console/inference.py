@@ -187,7 +187,9 @@ def _plain(items: object) -> Any:
 
 def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
     return [
-        ListedObject(kind, number, one_line(item.label, 60) or item.text, item.score)
+        ListedObject(
+            kind, number, one_line(item.label, 60) if item.label else item.text, item.score
+        )
         for number, item in enumerate(items[:MAX_LISTED])
     ]
 

@@ -199,7 +199,7 @@ function edit(isOn = !editing) {
   if (!editing && saved === null) setTruth(null);
   if (editing && picture.chosen?.kind !== "truth") choose(state.truth[0] ?? null);
   showLabels();
-  picture?.draw();
+  refresh();
 }
 
 function chosenTruth() {

@@ -208,18 +208,22 @@ export class Picture {
     const { context } = this;
     context.font = `600 ${FONT_PX}px ${colour("--font")}`;
     context.textBaseline = "middle";
-    let shown = 0;
+    const taken = [];
     for (const item of this.items) {
       if (!item.rings.length || (item.state === "matched" && item.kind === "truth")) continue;
       const left = view.x + item.bounds[0] * view.scale, top = view.y + item.bounds[1] * view.scale;
       const [right, bottom] = [view.x + item.bounds[2] * view.scale, view.y + item.bounds[3] * view.scale];
       if (right < 0 || bottom < 0 || left > w || top > h) continue;
-      if (++shown > MAX_PLATES) break;
+      if (taken.length >= MAX_PLATES) break;
       item.plate ??= item.label.slice(0, 40) + (item.score == null ? "" : ` ${item.score.toFixed(2)}`);
       item.plateWidth ??= context.measureText(item.plate).width;
       const glyph = GLYPHS[item.state], width = item.plateWidth + (glyph ? 14 : 0) + 12, height = FONT_PX + 7;
       const x = Math.max(Math.min(left, w - width), 0);
-      const above = top - height - 3, y = above >= 0 ? above : Math.min(Math.max(top + 3, 0), h - height);
+      // Above the object, below it, or inside: the first place that is in the picture and free.
+      const places = [top - height - 3, bottom + 3, top + 3, bottom - height - 3].filter((y) => y >= 0 && y + height <= h);
+      const isFree = (y) => taken.every((box) => x > box[0] + box[2] || x + width < box[0] || y > box[1] + height || y + height < box[1]);
+      const y = places.find(isFree) ?? places[0] ?? Math.min(Math.max(top + 3, 0), h - height);
+      taken.push([x, y, width]);
       context.fillStyle = "rgb(8 12 16 / .8)";
       context.beginPath();
       context.roundRect(x, y, width, height, 3);

@@ -57,12 +57,15 @@ export function refresh() {
   for (const [kind, items] of [["pred", state.predictions], ["truth", state.truth ?? []]]) for (const item of items) {
     const button = document.querySelector(`.object[data-kind="${kind}"][data-number="${item.number}"]`);
     if (!button) continue;
-    button.closest("li").hidden = kind === "pred" && !predictions.includes(item);
+    // A matched pair is one row, as it is one outline; while one edits, the truth has its own.
+    button.closest("li").hidden = kind === "pred" ? !predictions.includes(item) : item.state === "matched" && !picture?.hasGrips;
     button.dataset.state = item.state;
     button.querySelector(".glyph").textContent = GLYPHS[item.state] ?? (kind === "truth" ? "○" : "");
     const words = { matched: "matched", false: "false", missed: "missed" };
     button.querySelector(".how").textContent = words[item.state] ?? "";
   }
+  const hasTruthRows = document.querySelector('[data-objects="truth"] li:not([hidden])') !== null;
+  document.querySelector("[data-truth-heading]").hidden = !hasTruthRows && Boolean(state.truth?.length);
   const truthCount = state.truth === null ? "" : `${state.truth.length} true, `;
   document.querySelector("[data-counts]").textContent = `${truthCount}${predictions.length} predicted`;
   if (!picture) return;
@@ -127,7 +130,7 @@ export const keys = new Map([
 ]);
 
 function step(by) {
-  const items = [...(state.truth ?? []), ...accepted()];
+  const items = picture?.hasGrips ? state.truth ?? [] : [...(state.truth ?? []), ...accepted()];
   if (!items.length) return;
   const at = items.indexOf(picture?.chosen ?? null);
   choose(items[(at + by + items.length + (at < 0 && by < 0 ? 1 : 0)) % items.length]);

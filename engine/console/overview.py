@@ -192,7 +192,8 @@ def _change(count: int, before: int) -> int | None:
 
 def _spark(values: Iterable[float]) -> str:
     """Return a line of hours, as bars of minutes are too many for it."""
-    listed, hour = list(values), 60 // BAR_MINUTES
+    hour = 60 // BAR_MINUTES
+    listed = list(values)[-_BARS:]
     hours = [sum(listed[n : n + hour]) for n in range(0, len(listed), hour)]
     return line(hours, _SPARK_WIDTH, _SPARK_HEIGHT)
 

@@ -22,6 +22,8 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+document.querySelector(".nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
 const sameDay = (a, b) => a.toDateString() === b.toDateString();
 for (const element of document.querySelectorAll("time[datetime]")) {
   const at = new Date(element.dateTime);

@@ -559,6 +559,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.data) / "baselines"
 
     @property
+    def views_directory(self) -> Path:
+        """Folder of saved views."""
+        return Path(self.data) / "views"
+
+    @property
     def drift_directory(self) -> Path:
         """Folder of drift schedules, their history, and undelivered alerts."""
         return Path(self.data) / "drift"

@@ -151,7 +151,7 @@ def read_inference(
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
         same_source=_same_source(inference, links),
-        truth_events=[_event(one) for one in statements],
+        truth_events=[_event(stated) for stated in statements],
         feedback=inference.feedback if isinstance(inference.feedback, list) else [],
         can_annotate=can_annotate,
         data={

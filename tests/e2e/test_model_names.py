@@ -61,7 +61,7 @@ NAMELESS = {
     "/api/inferences/{inference_id}/input", "/api/inferences/{inference_id}/metadata",
     "/api/inferences/{inference_id}/metadata/history",
     "/api/inferences/{inference_id}/neighbours", "/api/reports/{report_id}/inferences", "/api/jobs", "/api/jobs/{job_id}",
-    "/api/jobs/{job_id}/cancel", "/api/jobs/{job_id}/result", "/api/models", "/api/reports",
+    "/api/jobs/{job_id}/cancel", "/api/jobs/{job_id}/result", "/api/models", "/api/reports", "/api/views", "/api/views/{view}",
     "/api/reports/{report_id}", "/api/reports/{report_id}/page", "/infer", "/metrics", "/ready",
     "/v1/models", "/v2", "/v2/health/live", "/v2/health/ready", "/v2/models", "/v2/models/stats",
     "/v2/repository/index",

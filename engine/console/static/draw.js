@@ -5,7 +5,7 @@ import { boundsOf, contains } from "./geometry.js";
 export const GLYPHS = { matched: "●", false: "▲", missed: "○" };
 const ORDER = ["truth", "missed", "matched", "pred", "false", "mine"];
 const DASHED = new Set(["pred", "matched", "false"]);
-const RIM_PX = 4.25, LINE_PX = 1.9, FONT_PX = 12, GRIP_PX = 9, MARGIN_PX = 24;
+const RIM_PX = 4.25, LINE_PX = 1.9, FONT_PX = 12, SMALL_FONT_PX = 10, SMALL_PX = 480, GRIP_PX = 9, MARGIN_PX = 24;
 const MAX_SCALE = 40;
 const MAX_PLATES = 300; // labels beyond would cover the image, and one another
 
@@ -206,7 +206,8 @@ export class Picture {
   // Labels stand above their object, or inside at the edge of the image; of many, those of the best scores.
   #drawLabels(view, w, h) {
     const { context } = this;
-    context.font = `600 ${FONT_PX}px ${colour("--font")}`;
+    const fontPx = w < SMALL_PX ? SMALL_FONT_PX : FONT_PX;
+    context.font = `600 ${fontPx}px ${colour("--font")}`;
     context.textBaseline = "middle";
     const taken = [];
     for (const item of this.items) {
@@ -216,8 +217,8 @@ export class Picture {
       if (right < 0 || bottom < 0 || left > w || top > h) continue;
       if (taken.length >= MAX_PLATES) break;
       item.plate ??= item.label.slice(0, 40) + (item.score == null ? "" : ` ${item.score.toFixed(2)}`);
-      item.plateWidth ??= context.measureText(item.plate).width;
-      const glyph = GLYPHS[item.state], width = item.plateWidth + (glyph ? 14 : 0) + 12, height = FONT_PX + 7;
+      if (item.plateFontPx !== fontPx) [item.plateFontPx, item.plateWidth] = [fontPx, context.measureText(item.plate).width];
+      const glyph = GLYPHS[item.state], width = item.plateWidth + (glyph ? 14 : 0) + 12, height = fontPx + 7;
       const x = Math.max(Math.min(left, w - width), 0);
       // Above the object, below it, or inside: the first place that is in the picture and free.
       const places = [top - height - 3, bottom + 3, top + 3, bottom - height - 3].filter((y) => y >= 0 && y + height <= h);

@@ -108,6 +108,8 @@ class TensorRequest(msgspec.Struct, frozen=True):
 
     model: Model
     request: InferRequest
+    is_stored: bool
+    """Whether results of the model are stored."""
 
     has_output_per_image = False
 
@@ -123,7 +125,7 @@ class TensorRequest(msgspec.Struct, frozen=True):
 
     def infer(self) -> Answer:
         """Answer the request; see `infer_tensors`."""
-        return infer_tensors(self.model, self.request)
+        return infer_tensors(self.model, self.request, is_stored=self.is_stored)
 
     def failed_results(self) -> list[ImageResult]:
         """Return what can be stored if the model fails to answer."""
@@ -161,11 +163,11 @@ def request_kind(
     predictor, classifier = model.image_predictor, model.row_classifier
     if predictor is not None:
         if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
-            return TensorRequest(model, request)
+            return TensorRequest(model, request, keeping.recorder_of(model) is not None)
         return ImageRequest(image_model(model, settings, keeping, cut), request)
     if classifier is not None and not _is_raw(request):
         return RowRequest(model, classifier, request, max_rows=settings.max_images)
-    return TensorRequest(model, request)
+    return TensorRequest(model, request, keeping.recorder_of(model) is not None)
 
 
 def image_model(
@@ -196,9 +198,9 @@ def _is_raw(request: InferRequest) -> bool:
     """Check whether a request asks for the outputs of the graph."""
     if request.parameters.get("content_type") == "raw":
         return True
-    return any(tensor.parameters.get("content_type") == "raw" for tensor in request.inputs)
+    return "raw" in [tensor.parameters.get("content_type") for tensor in request.inputs]
 
 
 def _has_bytes(request: InferRequest) -> bool:
     """Check for inputs that no graph of images takes: with numbers beside them, the error names the number."""
-    return any(tensor.datatype == "BYTES" for tensor in request.inputs)
+    return "BYTES" in [tensor.datatype for tensor in request.inputs]

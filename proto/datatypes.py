@@ -9,6 +9,7 @@ data extension.
 
 import math
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -241,8 +242,10 @@ def _raw_layout(
 def to_raw(tensor: Tensor) -> bytes:
     """Encode a tensor as bytes."""
     if isinstance(tensor.data, np.ndarray):
-        array = np.ascontiguousarray(tensor.data)
-        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        array = tensor.data
+        if not (array.dtype.isnative and sys.byteorder == "little"):
+            array = array.astype(array.dtype.newbyteorder("<"))
+        return array.tobytes()
     chunks: list[bytes] = []
     for element in elements_as_bytes(tensor.data):
         chunks += (_LENGTH.pack(len(element)), element)

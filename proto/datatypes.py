@@ -186,6 +186,8 @@ def _check_types(values: list[Any], datatype: str, location: str) -> None:
 def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.NDArray[Any]:
     """Cast an array of any shape to a datatype; raises InvalidRequest if it cannot hold all values."""
     dtype = NUMPY_TYPES[datatype]
+    if array.dtype == dtype:
+        return array
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if array.dtype.kind not in allowed:
         candidates = array.ravel().tolist()

@@ -88,7 +88,8 @@ class FloatBody(InferBody):
 _DECODER = msgspec.json.Decoder(InferBody)
 _FLOAT_DECODER = msgspec.json.Decoder(FloatBody)
 
-FLOAT_DATATYPES = ("FP32", "FP64")
+FLOAT_KINDS = {"FP32": "f", "FP64": "d"}
+"""Datatypes of floating-point numbers, as `struct` and numpy name them."""
 _FLOAT_MARK = b'"FP'
 _MARK_BYTES = 1024
 """Bytes at both ends of a body in which the datatype of its input is searched: between them are the data."""
@@ -238,15 +239,15 @@ def _decode_floats(text: bytes) -> FloatBody | None:
     for tensor in body.inputs:
         if tensor.data is msgspec.UNSET:
             continue
-        if tensor.datatype not in FLOAT_DATATYPES:
+        kind = FLOAT_KINDS.get(tensor.datatype)
+        if kind is None:
             return None
-        packed = struct.pack(
-            f"{len(tensor.data)}d", *tensor.data
-        )  # numpy itself takes twice the time
-        array = np.frombuffer(packed, np.float64)
+        # numpy itself takes twice the time; a number beyond FP32 becomes an infinity, which is too large
+        packed = struct.pack(f"{len(tensor.data)}{kind}", *tensor.data)
+        array = np.frombuffer(packed, kind)
         if array.size and not np.abs(array).max() < EXACT_INTEGERS:
             return None
-        tensor.data = array  # type: ignore[assignment]  # as `_tensor` takes it
+        tensor.data = array  # type: ignore[assignment]  # as `_json_data` takes it
     return body
 
 

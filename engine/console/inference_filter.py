@@ -121,8 +121,8 @@ class FilterLinks:
 
     def within(self, field: str, texts: Iterable[str]) -> str:
         """Return the link that bounds a field anew."""
-        kept = [text for text in self._texts if not _bounds(text, field)]
-        return self.to(joined([*kept, *texts]))
+        texts_of_others = [text for text in self._texts if not _bounds(text, field)]
+        return self.to(joined([*texts_of_others, *texts]))
 
     def between(self, field: str, low: Any, high: Any) -> str:
         """Return the link to the values of a field from a bound up to another."""

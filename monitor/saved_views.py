@@ -46,7 +46,7 @@ class ViewList(msgspec.Struct, frozen=True):
     """The views of a team."""
 
     views: list[SavedView]
-    """By name."""
+    """All views, sorted by name."""
 
 
 class _ViewFile(msgspec.Struct, frozen=True):

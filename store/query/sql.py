@@ -75,6 +75,8 @@ class Scan(NamedTuple):
     """Whether ids are returned in order, as for a single value."""
     is_by_value: bool = False
     """Whether ids are in order for each value that is looked up, so that a range of ids reads no others."""
+    is_list: bool = False
+    """Whether the ids are listed in the filter itself: all of them are read at once, however few are wanted."""
 
     @property
     def is_of_teams(self) -> bool:
@@ -164,7 +166,9 @@ def compile_ids(leaf: IdList, dialect: SqlDialect) -> Predicate:
     bound = (dialect.render_ids(leaf.ids),)
     listed = Sql(dialect.in_list.format("d.seq"), bound)
     test = Sql(dialect.in_list.format("i.seq"), bound)
-    return Predicate(test, (Scan("inference AS d", listed, ordered=True),), is_exact=True)
+    return Predicate(
+        test, (Scan("inference AS d", listed, ordered=True, is_list=True),), is_exact=True
+    )
 
 
 @lru_cache(256)

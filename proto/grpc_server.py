@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
 from quadriga.proto.audit import Audit, NoAudit
@@ -107,11 +107,14 @@ class GrpcServer:
             options=list(options.items()),
         )
         self._server.add_generic_rpc_handlers((self._service,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        services = _GenericHandlers(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
         for module in (health_pb2, reflection_pb2):
             POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        reflection.enable_server_reflection(reflected, self._server, POOL)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(reflected, pool=POOL), services
+        )
 
     async def start(self, address: str, tls: Callable[[], TlsTexts] | None = None) -> None:
         """Listen on `host:port`, with TLS if `tls` returns its texts; raises RuntimeError if the port is in use."""
@@ -139,6 +142,19 @@ class GrpcServer:
         self._service.close()
         self._health.close()
         await self._server.stop(grace_s)
+
+
+class _GenericHandlers:
+    """A server as generated code sees it, which adds the handlers of a service.
+
+    It would register each method, too: then for each call grpc.aio waits anew for the next call of every one of them.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Register none: the generic handler has them all."""
 
 
 class Health:

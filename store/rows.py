@@ -154,7 +154,7 @@ class NameIds:
 
         With the ids of new rows their partitions are created first, see `create_partitions`.
         """
-        if seqs is not None:
+        if seqs is not None and not self.is_sqlite:
             with engine.connect() as connection:
                 create_partitions(connection, seqs)
         with engine.begin() as connection:

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
 from quadriga.proto.audit import Audit, NoAudit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
-from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
+from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessHandler
 from quadriga.proto.grpc_arrival import MAX_STRANGERS, Arrivals
 from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
@@ -99,15 +99,12 @@ class GrpcServer:
             options["grpc.compression_enabled_algorithms_bitset"] = _IDENTITY_ALONE
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
-        access = AccessInterceptor(
+        services = AccessHandler(
             gate or OpenGate(), audit or NoAudit(), arrivals, departures=self._departures
         )
-        self._server: Any = grpc.aio.server(
-            interceptors=[access],
-            options=list(options.items()),
-        )
-        self._server.add_generic_rpc_handlers((self._service,))
-        services = _GenericHandlers(self._server)
+        self._server: Any = grpc.aio.server(options=list(options.items()))
+        self._server.add_generic_rpc_handlers((services,))
+        services.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
         for module in (health_pb2, reflection_pb2):
@@ -142,19 +139,6 @@ class GrpcServer:
         self._service.close()
         self._health.close()
         await self._server.stop(grace_s)
-
-
-class _GenericHandlers:
-    """A server as generated code sees it, which adds the handlers of a service.
-
-    It would register each method, too: then for each call grpc.aio waits anew for the next call of every one of them.
-    """
-
-    def __init__(self, server: Any) -> None:
-        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
-
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Register none: the generic handler has them all."""
 
 
 class Health:

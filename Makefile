@@ -59,7 +59,16 @@ clients: $(CLIENTS:%=.conformance/%/$(CLIENTS_INSTALLED))  ## Install the public
 conformance: $(INSTALLED)-dev clients  ## Run public clients against a server
 	@$(BIN)/python -m pytest tests/conformance -m conformance
 
-browser: $(INSTALLED)-dev  ## Open the pages of reports in Chromium, which must be there
+# Accessibility checks (MPL-2.0), for the tests alone: the one file of the package that they run, checked by its hash.
+AXE := .axe/axe.min.js
+AXE_VERSION := 4.14.1
+
+$(AXE):
+	@mkdir -p .axe
+	@cd .axe && npm pack --silent axe-core@$(AXE_VERSION) > /dev/null && tar -xzf axe-core-$(AXE_VERSION).tgz --strip-components 1 package/axe.min.js
+
+browser: $(INSTALLED)-dev  ## Open the pages of reports and the console in Chromium, which must be there
+	@$(MAKE) --no-print-directory $(AXE) || echo "without npm: accessibility is not checked"
 	@$(BIN)/python -m pytest --numprocesses 2 -m browser $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
 
 lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
@@ -115,7 +124,7 @@ EXTRAS := clickhouse oidc parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers bench-data data demo-output
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .axe bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml

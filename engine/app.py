@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
+from quadriga.engine.access.key_sessions import KeySessions
 from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
@@ -36,13 +37,14 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.api.models import model_routes
+from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
 from quadriga.engine.embedding import Vector
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_archives import UnpackedArchives
@@ -136,8 +138,13 @@ class Application:
             if settings.insecure
             else KeyRing(settings, internal_key, first_key, counts=key_counts)
         )
-        self._sign_on, console = _open_sign_on(settings, self._keys, self._audit)
-        self._gate: Gate = OpenGate() if self._keys is None else KeyGate(self._keys, self._sign_on)
+        self._sign_on, log_in_pages, log_in_routes = _open_sign_on(
+            settings, self._keys, self._audit
+        )
+        key_sessions = None if self._keys is None else KeySessions(settings, self._keys)
+        self._gate: Gate = (
+            OpenGate() if self._keys is None else KeyGate(self._keys, self._sign_on, key_sessions)
+        )
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             isolation=settings.isolation,
@@ -159,8 +166,12 @@ class Application:
             "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
         )
         handlers: list[Any] = []
+        store: ConsoleStore | None = None
+        models: Callable[[], list[ModelEntry]] = lambda: served_entries(  # noqa: E731 - the other is a method
+            self.repository.served_versions()
+        )
         if settings.store:
-            recorder, self._ids, handlers = _open_store(
+            recorder, self._ids, handlers, store, models = _open_store(
                 settings,
                 worker,
                 run_id,
@@ -215,7 +226,17 @@ class Application:
                 need="nothing" if settings.open_metrics else "monitor",
             )
         )
-        handlers += [audit_route(settings.audit_directory), *console]
+        handlers += [audit_route(settings.audit_directory), *log_in_routes]
+        handlers += console_page_routes(
+            ConsoleParts(
+                settings=settings,
+                models=models,
+                store=store,
+                audit=self._audit,
+                key_sessions=None if log_in_pages else key_sessions,
+                provider_page=log_in_pages.visitor_page if log_in_pages else None,
+            )
+        )
         app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)
         protocols = Dispatcher(
             self.pipeline,
@@ -345,23 +366,26 @@ class Application:
             self._audit_log.close()
 
 
-def _open_sign_on(settings: Settings, keys: KeyRing | None, audit: Audit) -> tuple[Any, list[Any]]:
-    """Return what knows people and the tokens of machines, and its routes; None and no route without a provider.
+def _open_sign_on(
+    settings: Settings, keys: KeyRing | None, audit: Audit
+) -> tuple[Any, Any, list[Any]]:
+    """Return what knows people and the tokens of machines, its pages and its routes; nothing without a provider.
 
     Raises:
         SettingsError: The extra is not installed.
     """
     if keys is None or not settings.oidc_issuer:
-        return None, []
+        return None, None, []
     try:
-        from quadriga.engine.api.console import console_routes  # noqa: PLC0415 - it is an extra
+        from quadriga.engine.api.console import LogInPages, console_routes  # noqa: PLC0415 - it is an extra
         from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
     except ImportError as error:
         raise SettingsError(
             f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"
         ) from error
     sign_on = SignOn(settings, keys.is_ended, keys.end_session)
-    return sign_on, console_routes(sign_on, audit, settings.public_url)
+    pages = LogInPages(sign_on, audit, settings.public_url)
+    return sign_on, pages, console_routes(pages)
 
 
 def _open_store(
@@ -374,8 +398,8 @@ def _open_store(
     jobs: Jobs,
     query_threads: BoundedThreads,
     tls_files: RenewedFiles | None,
-) -> tuple[Recorder, WorkerIds, list[Any]]:
-    """Open the store: return the recorder, its ids, and the routes that find and change inferences.
+) -> tuple[Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]]]:
+    """Open the store: return the recorder, its ids, the routes that find and change inferences, and what the console reads.
 
     Raises:
         quadriga.engine.session.LoadError: Images cannot be stored at their location.
@@ -407,6 +431,7 @@ def _open_store(
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     hosts = parse_webhook_hosts(settings.webhook_hosts)
+    models = ModelEntries(repository.served_versions, inferences, reports, drift)
     return (
         recorder,
         ids,
@@ -429,12 +454,14 @@ def _open_store(
             ),
             *evaluation_routes(jobs, inferences, reports),
             *drift_routes(drift),
-            *model_routes(repository.served_versions, inferences, reports, drift),
+            *model_routes(models),
             *schedule_routes(settings.drift_directory, inferences, hosts),
             *evaluation_schedule_routes(
                 settings.evaluation_directory, inferences, reports, hosts=hosts
             ),
         ],
+        ConsoleStore(queries, inferences, jobs, reports),
+        models.all,
     )
 
 

@@ -98,6 +98,7 @@ def _announce(url: str, grpc_address: str) -> None:
     click.echo(f"Quadriga listens on {url}")
     if grpc_address:
         click.echo(f"gRPC on {grpc_address}")
+    click.echo(f"Console on {url}/console/")
     sys.stdout.flush()
 
 

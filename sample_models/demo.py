@@ -24,6 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 from quadriga.engine.commands.datasets import resolve_model
+from quadriga.engine.commands.options import DEFAULT_SERVER
 from quadriga.engine.commands.server_client import ServerClient, ServerError, own_server
 from quadriga.tasks.drawing import draw
 from quadriga.tasks.image import decode
@@ -251,6 +252,7 @@ def main() -> None:
     shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     console.print(f"\nDone in {time.perf_counter() - started:.1f} s. Try next:\n")
     for line in (
+        f"{shown} serve sample_models --data {data}    # then look at it: {DEFAULT_SERVER}/console/",
         f'{shown} query \'{{"label": "circle", "meta.altitude": {{"ge": 100}}}}\' --data {data}',
         f"{shown} inspect sample_models/shapes-detector",
         "make serve        # and the curl of README.md from another terminal",

@@ -20,17 +20,31 @@ class People(Protocol):
         """Return the caller whose session a header `Cookie` has; None for none."""
 
 
+class BrowserSessions(Protocol):
+    """BrowserSessions of browsers."""
+
+    def caller_of_cookies(self, cookies: bytes | None) -> Caller | None:
+        """Return the caller whose session a header `Cookie` has; None for none."""
+
+
 class KeyGate:
     """Gate of a server that accepts keys; open while it needs none.
 
     Args:
         keys: The keys.
         people: Who has logged in, or presents a token; None without an identity provider.
+        key_sessions: Who has shown a key to the console; counts without an identity provider alone.
     """
 
-    def __init__(self, keys: KeyRing, people: People | None = None) -> None:
+    def __init__(
+        self,
+        keys: KeyRing,
+        people: People | None = None,
+        key_sessions: BrowserSessions | None = None,
+    ) -> None:
         self._keys = keys
         self._people = people
+        self._sessions: BrowserSessions | None = key_sessions if people is None else people
 
     def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
         """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""
@@ -49,9 +63,9 @@ class KeyGate:
         return caller
 
     def _caller_of_session(self, cookies: bytes | None) -> Caller:
-        if self._people is None or not cookies:
+        if self._sessions is None or not cookies:
             return STRANGER
-        return self._people.caller_of_cookies(cookies) or STRANGER
+        return self._sessions.caller_of_cookies(cookies) or STRANGER
 
 
 def is_token(text: str) -> bool:

@@ -119,6 +119,23 @@ class KeyRing:
         key = self._valid.get(id_of_key(text))
         if key is None or not compare_digest(hash_key(text), key.hash):
             return _UNKNOWN
+        return self._caller_of(key)
+
+    def mark_of(self, key_id: str) -> str:
+        """Return a text that tells the key from a later one of the same id; empty for no key."""
+        key = self._valid.get(key_id)
+        return "" if key is None else hash_key(key.hash)[:16]
+
+    def find_by_mark(self, key_id: str, mark: str) -> Caller:
+        """Return the caller whose key has this id and mark, as `find`."""
+        if not self._known.is_set():
+            return UNREAD
+        key = self._valid.get(key_id)
+        if key is None or not compare_digest(self.mark_of(key_id), mark):
+            return _UNKNOWN
+        return self._caller_of(key)
+
+    def _caller_of(self, key: AccessKey) -> Caller:
         now_ms = int(time.time() * 1000)
         if not key.is_valid(now_ms):
             return msgspec.structs.replace(_ENDED, name=key.name or key.id, key_id=key.id)

@@ -5,13 +5,11 @@ link of another site. There the answer is a page of this server that goes on by 
 this server; the cookie of the way to the provider and back is `Lax`.
 """
 
-import ipaddress
 import logging
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -20,15 +18,15 @@ from litestar.datastructures import Cookie
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.console_page import PAGE_HEADERS, render
-from quadriga.engine.bounded_threads import BoundedThreads
-from quadriga.engine.sign_on.log_in import (
-    FIRST_PATH,
-    LOG_IN_S,
-    LogInError,
-    NoLogIn,
-    ProviderAway,
-    own_path,
+from quadriga.engine.api.session_cookies import (
+    cookies_of,
+    keeps_cookies,
+    server_url,
+    session_cookie,
 )
+from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.engine.sign_on.log_in import LOG_IN_S, LogInError, NoLogIn, ProviderAway
+from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
 from quadriga.engine.sign_on.sessions import (
     SESSION_COOKIE,
     STATE_COOKIE,
@@ -62,18 +60,11 @@ class Account(msgspec.Struct, frozen=True):
     """Time in UTC at which the session ends; null with a key."""
 
 
-def console_routes(sign_on: SignOn, audit: Audit, public_url: str) -> list[HTTPRouteHandler]:
-    """Return the handlers of log-in, log-out and account.
-
-    Args:
-        sign_on: Single sign-on of the server.
-        audit: The audit log, in which log-ins, failed log-ins and log-outs stand.
-        public_url: URL at which people reach the server; empty for that of the request.
-    """
-    console = _Console(sign_on, audit, public_url)
+def console_routes(console: "LogInPages") -> list[HTTPRouteHandler]:
+    """Return the handlers of log-in, log-out and account."""
     options: dict[str, Any] = {"need": "nothing", "include_in_schema": False}
 
-    @get("/console", **options)
+    @get("/console/you", **options)
     async def show_console(request: PageRequest) -> Response[bytes]:
         """Show who has logged in, or where to log in."""
         return console.first_page(request)
@@ -101,8 +92,14 @@ def console_routes(sign_on: SignOn, audit: Audit, public_url: str) -> list[HTTPR
     return [show_console, read_account, begin_log_in, end_log_in, log_out]
 
 
-class _Console:
-    """What the routes answer."""
+class LogInPages:
+    """What the routes of log-in, log-out and account answer.
+
+    Args:
+        sign_on: Single sign-on of the server.
+        audit: The audit log, in which log-ins, failed log-ins and log-outs stand.
+        public_url: URL at which people reach the server; empty for that of the request.
+    """
 
     def __init__(self, sign_on: SignOn, audit: Audit, public_url: str) -> None:
         self._sign_on = sign_on
@@ -112,15 +109,25 @@ class _Console:
         self._threads = BoundedThreads("log-ins", _THREADS, _WAITING, _WAIT_S)
 
     def first_page(self, request: PageRequest) -> Response[bytes]:
+        """Return the page of who has logged in, or where to log in."""
         caller = current_caller()
         if caller.rights:
             return _page(200, title="Account", base=self._base, account=self.account(request))
+        return self.visitor_page(request, FIRST_PATH, status=200)
+
+    def visitor_page(
+        self, request: PageRequest, next_path: str, *, status: int = 401
+    ) -> Response[bytes]:
+        """Return the page for who has not logged in, or comes from another site; the way goes on to `next_path`."""
+        next_path = own_path(next_path)
         if request.headers.get("sec-fetch-site") == "cross-site":
-            return _page(200, title="Quadriga", base=self._base, go_to=self._base + FIRST_PATH)
-        was_here = bool(cookie_value(_cookies(request), SESSION_COOKIE))
-        return self._log_in_page(note="Your session has ended." if was_here else "")
+            return _page(200, title="Quadriga", base=self._base, go_to=self._base + next_path)
+        was_here = bool(cookie_value(cookies_of(request), SESSION_COOKIE))
+        note = "Your session has ended." if was_here else ""
+        return self._log_in_page(note=note, status=status, next_path=next_path)
 
     def account(self, request: PageRequest) -> Account:
+        """Return who sends the request."""
         caller, session = current_caller(), self._session(request)
         expires = None
         if session is not None and session.key_id == caller.key_id:
@@ -128,8 +135,9 @@ class _Console:
         return Account(caller.name, sorted(caller.rights), caller.team, expires)
 
     def begin_log_in(self, request: PageRequest) -> Response[bytes]:
-        origin = self._origin(request)
-        if not _keeps_cookies(origin):
+        """Return what takes the browser to the identity provider."""
+        origin = server_url(request, self._public_url)
+        if not keeps_cookies(origin):
             problem = "Log in over https: browsers keep no session of a server without it."
             return _page(400, title="Log in", base=self._base, problem=problem)
         next_path = own_path(request.query_params.get("next", ""))
@@ -138,18 +146,19 @@ class _Console:
         except ProviderAway as error:
             _log.warning("a log-in could not begin: %s", error.detail)
             return self._log_in_page(str(error), status=503, next_path=next_path)
-        cookie = _cookie(STATE_COOKIE, value, LOG_IN_S, "lax")
+        cookie = session_cookie(STATE_COOKIE, value, LOG_IN_S, "lax")
         return _redirect(302, url, cookie)
 
     async def end_log_in(self, request: PageRequest) -> Response[bytes]:
-        cookie, sent = cookie_value(_cookies(request), STATE_COOKIE), request.query_params
+        """Begin the session of the person whom the provider has sent back."""
+        cookie, sent = cookie_value(cookies_of(request), STATE_COOKIE), request.query_params
         try:
             begun = self._sign_on.log_in.opened(cookie, sent.get("state", ""))
         except NoLogIn as error:  # anybody can send that: it is no line of the audit log
             return self._log_in_page(str(error), status=400)
         request_id = error_request_id(request.headers.get("x-request-id"))
         visit = partial(_visit, request, "log-in", request_id)
-        forget = _cookie(STATE_COOKIE, "", 0, "lax")
+        forget = session_cookie(STATE_COOKIE, "", 0, "lax")
         try:
             self._audit.check()
             session, value = await self._threads.run(
@@ -166,10 +175,11 @@ class _Console:
         self._audit.write(visit(session.caller), 200)
         seconds = max(1, session.expires_s - int(time.time()))
         answer = _page(200, title="Logged in", base=self._base, go_to=self._base + begun.next_path)
-        answer.cookies += [_cookie(SESSION_COOKIE, value, seconds, "strict"), forget]
+        answer.cookies += [session_cookie(SESSION_COOKIE, value, seconds, "strict"), forget]
         return answer
 
     async def log_out(self, request: PageRequest) -> Response[bytes]:
+        """End the session."""
         session, home = self._session(request), self._base + FIRST_PATH
         # Without a session that counts, as for a page of another site, nothing is ended.
         if session is None or current_caller().key_id != session.key_id:
@@ -177,7 +187,7 @@ class _Console:
         await self._threads.run(lambda: self._sign_on.end_session(session))
         request_id = error_request_id(request.headers.get("x-request-id"))
         self._audit.write(_visit(request, "log-out", request_id, session.caller), 303)
-        return _redirect(303, home, _cookie(SESSION_COOKIE, "", 0, "strict"))
+        return _redirect(303, home, session_cookie(SESSION_COOKIE, "", 0, "strict"))
 
     def _log_in_page(
         self, problem: str = "", *, note: str = "", status: int = 200, next_path: str = FIRST_PATH
@@ -193,12 +203,7 @@ class _Console:
         )
 
     def _session(self, request: PageRequest) -> PersonSession | None:
-        return self._sign_on.sessions.find(_cookies(request))
-
-    def _origin(self, request: PageRequest) -> str:
-        """Return the URL at which the person reaches the server, without a slash at its end."""
-        host = request.headers.get("host", "")
-        return self._public_url or f"{request.scope['scheme']}://{host}"
+        return self._sign_on.sessions.find(cookies_of(request))
 
 
 def _page(status: int, **content: Any) -> Response[bytes]:
@@ -215,22 +220,6 @@ def _redirect(status: int, url: str, *cookies: Cookie) -> Response[bytes]:
     return Response(b"", status_code=status, headers=headers, cookies=list(cookies))
 
 
-def _cookie(name: str, value: str, seconds: int, same_site: Literal["lax", "strict"]) -> Cookie:
-    return Cookie(
-        key=name,
-        value=value,
-        path="/",
-        max_age=seconds,
-        secure=True,
-        httponly=True,
-        samesite=same_site,
-    )
-
-
-def _cookies(request: PageRequest) -> bytes | None:
-    return request.headers.get("cookie", "").encode("latin-1") or None
-
-
 def _visit(
     request: PageRequest, action: str, request_id: str, caller: Caller, reason: str = ""
 ) -> Visit:
@@ -241,14 +230,3 @@ def _visit(
         request_id=request_id,
         notes=Notes(target=reason),
     )
-
-
-def _keeps_cookies(url: str) -> bool:
-    """Check whether browsers keep cookies that only secure connections may send: also of this machine without TLS."""
-    parts = urlsplit(url)
-    name = parts.hostname or ""
-    if parts.scheme == "https" or name == "localhost" or name.endswith(".localhost"):
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(name).is_loopback
-    return False

@@ -101,13 +101,8 @@ class ModelList(msgspec.Struct, frozen=True):
     models: list[ModelEntry]
 
 
-def model_routes(
-    served_versions: Callable[[], list[ServedVersion]],
-    inferences: Scoped[InferenceReader],
-    reports: Scoped[ReportStore],
-    drift: Scoped[DriftService],
-) -> list[HTTPRouteHandler]:
-    """Return the handlers that list models.
+class ModelEntries:
+    """All models that the caller may see.
 
     Args:
         served_versions: Returns the versions of all models of this server.
@@ -116,13 +111,26 @@ def model_routes(
         drift: Knows the baselines.
     """
 
-    def entries(only: str | None = None) -> list[ModelEntry]:
+    def __init__(
+        self,
+        served_versions: Callable[[], list[ServedVersion]],
+        inferences: Scoped[InferenceReader],
+        reports: Scoped[ReportStore],
+        drift: Scoped[DriftService],
+    ) -> None:
+        self._served_versions = served_versions
+        self._inferences = inferences
+        self._reports = reports
+        self._drift = drift
+
+    def all(self, only: str | None = None) -> list[ModelEntry]:
+        """Return all models that are served or have stored inferences, by name; those of one name alone if it is given."""
         scope = caller_scope()
-        served = [version for version in served_versions() if scope.admits_model(version.name)]
-        stored = _stored(inferences.within(scope))
-        baselines = drift.within(scope)
+        served = [v for v in self._served_versions() if scope.admits_model(v.name)]
+        stored = _stored(self._inferences.within(scope))
+        baselines = self._drift.within(scope)
         names = {version.name for version in served} | {version.name for version in stored}
-        newest = _newest_reports(reports.within(scope).all(), names)
+        newest = _newest_reports(self._reports.within(scope).all(), names)
         return [
             _entry(
                 name,
@@ -136,10 +144,40 @@ def model_routes(
             if only in (None, name)
         ]
 
+    def one(self, name: str) -> ModelEntry:
+        """Return one model, by its name in any case.
+
+        Raises:
+            NotFoundError: No such model is served or has stored inferences.
+        """
+        model = self._inferences.within(caller_scope()).names.resolve(name)
+        return next(iter(self.all(model)))
+
+
+def served_entries(served_versions: list[ServedVersion]) -> list[ModelEntry]:
+    """Return the models of a server that stores nothing, by name."""
+    scope = caller_scope()
+    served = [version for version in served_versions if scope.admits_model(version.name)]
+    return [
+        _entry(
+            name,
+            [version for version in served if version.name == name],
+            [],
+            baseline=None,
+            drift=None,
+            evaluation=None,
+        )
+        for name in sorted({version.name for version in served})
+    ]
+
+
+def model_routes(entries: ModelEntries) -> list[HTTPRouteHandler]:
+    """Return the handlers that list models."""
+
     @get("/api/models", sync_to_thread=True, need="read")
     def list_models() -> ModelList:
         """Return all models that are served or have stored inferences, by name."""
-        return ModelList(entries())
+        return ModelList(entries.all())
 
     @get(
         "/api/models/{name:str}",
@@ -149,8 +187,7 @@ def model_routes(
     )
     def get_model(name: FromPath[str]) -> ModelEntry:
         """Return one model, as in the list."""
-        model = inferences.within(caller_scope()).names.resolve(name)
-        return next(iter(entries(model)))
+        return entries.one(name)
 
     return [list_models, get_model]
 

@@ -4,7 +4,6 @@ Source: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9700, securit
 """
 
 import hmac
-import re
 import secrets
 import time
 from typing import Any
@@ -15,15 +14,12 @@ from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import OAuth2Client
 
 from quadriga.engine.settings import Settings
+from quadriga.engine.sign_on.paths import own_path
 from quadriga.engine.sign_on.provider import TIMEOUT_S, Addresses, BadToken, Provider
 from quadriga.engine.sign_on.seals import Seal
 
 LOG_IN_S = 600
 """Time from the first redirect to the provider's answer."""
-
-FIRST_PATH = "/console/"
-_OWN_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]{0,500}")
-"""A path of this server with its query: one slash first, and no backslash, which browsers take for a slash."""
 
 
 class LogInState(msgspec.Struct, frozen=True):
@@ -185,11 +181,6 @@ class LogIn:
 
     def _verifier(self, begun: LogInState) -> str:
         return self._seal.derive(f"verifier {begun.state}")
-
-
-def own_path(text: str) -> str:
-    """Return a path of this server, where a browser goes after the log-in; that of the console for anything else."""
-    return text if _OWN_PATH.fullmatch(text) else FIRST_PATH
 
 
 def _away(detail: str) -> ProviderAway:

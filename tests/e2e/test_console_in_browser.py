@@ -71,7 +71,7 @@ def log_in(browser, server):
         input.value = 'mara';
         form.requestSubmit();
     })()""")
-    wait_for(browser, "document.querySelector('h1')?.innerText === 'Account'")
+    wait_for(browser, "document.querySelector('.nav a[aria-current]')?.innerText === 'Overview'")
 
 
 def test_log_in_log_out_and_expiry_in_a_browser(tmp_path):
@@ -105,7 +105,9 @@ def test_log_in_log_out_and_expiry_in_a_browser(tmp_path):
                     ["opaque", 0],
                     ["opaque", 0],
                 ]
-                browser.run("document.querySelector('a').click()")  # a link leads to the account
+                browser.run("document.querySelector('a').click()")  # a link leads to the console
+                wait_for(browser, "document.querySelector('.who')?.innerText.includes('mara')")
+                browser.open(f"{address}/console/you")
                 wait_for(browser, "document.querySelector('h1')?.innerText === 'Account'")
                 # Log-out.
                 browser.run("document.querySelector('form button').click()")

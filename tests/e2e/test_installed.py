@@ -1,6 +1,7 @@
 """An installation beside other people's modules of the same names: nothing of theirs is read, nothing of ours hides theirs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,7 +96,14 @@ def test_a_server_is_queried_from_a_folder_with_modules_of_the_same_names(crowde
     ) as server:  # fmt: skip
         try:
             assert server.stdout is not None
-            wait_until_ready(server.stdout.readline().split()[-1])
+            url = server.stdout.readline().split()[-1]
+            wait_until_ready(url)
+            with urlopen(f"{url}/console/") as answer:
+                page = answer.read().decode()
+            for path in re.findall(r'"(/console/static/[^"]+)"', page):
+                with urlopen(url + path) as answer:
+                    assert answer.read()
+            assert page.count("/console/static/") > 3
         finally:
             server.terminate()
             _, log = server.communicate(timeout=60)

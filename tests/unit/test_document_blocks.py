@@ -65,6 +65,7 @@ RUN_BY = {
         f" {HERE}what_is_drawn_of_a_request_is_there",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
+    "docs/console.md": ["sh tests/e2e/test_console.py::test_the_server_prints_where_the_console_is"],
     "docs/drift.md": [
         f"csv {HERE}files_are_compared_as_the_page_says",
         f"sh {HERE}files_are_compared_as_the_page_says",

@@ -1,0 +1,1 @@
+"""The console: pages about what the server runs and has stored, for people with a browser."""

@@ -1,0 +1,82 @@
+"""Pages for administrators: the keys, and the audit log."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from quadriga.engine.api.caller_scope import caller_scope, check_sees_everything
+from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.texts import TEXTS
+from quadriga.store.access_keys import read_keys
+from quadriga.store.audit.reading import parse_since, read_page
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.key_texts import AccessKey
+from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scoped
+
+LINES = 100
+"""Lines of the audit log on a page."""
+
+
+class KeyRow(msgspec.Struct, frozen=True):
+    """A key, without its secret."""
+
+    key: AccessKey
+    state: str
+    """`valid`, `expired` or `revoked`."""
+    created: str
+    expires: str
+    used: str
+
+
+def keys_page(
+    frame: Frame, inferences: Scoped[InferenceReader], options: dict[str, Any]
+) -> HTTPRouteHandler:
+    """Return the handler; `inferences` reads the database, which has the keys."""
+
+    @get("/console/keys", sync_to_thread=True, need="admin", **options)
+    def show_keys() -> Response[bytes]:
+        """Show all keys, the newest first."""
+        check_sees_everything("the keys are")
+        with inferences.within(caller_scope()).snapshot() as connection:
+            keys = read_keys(connection)
+        now_ms = time.time() * 1000
+        rows = [_row(key, now_ms) for key in reversed(keys)]
+        return frame.page("keys", page="keys", title=TEXTS["keys"], rows=rows)
+
+    return show_keys
+
+
+def audit_page(frame: Frame, folder: Path, options: dict[str, Any]) -> HTTPRouteHandler:
+    """Return the handler of the audit log in a folder."""
+
+    @get("/console/audit", sync_to_thread=True, need="admin", **options)
+    def show_audit(request: PageRequest) -> Response[bytes]:
+        """Show the audit log, the newest first, page by page."""
+        check_sees_everything("the audit log is")
+        sent = {name: request.query_params.get(name, "") for name in ("since", "key", "cursor")}
+        since = parse_since(sent["since"], time.time()) if sent["since"] else ""
+        page = read_page(folder, since=since, key=sent["key"], limit=LINES, cursor=sent["cursor"])
+        return frame.page(
+            "audit",
+            page="audit",
+            title=TEXTS["audit"],
+            lines=page.entries,
+            cursor=page.cursor,
+            sent=sent,
+        )
+
+    return show_audit
+
+
+def _row(key: AccessKey, now_ms: float) -> KeyRow:
+    expired = "valid" if key.is_valid(now_ms) else "expired"
+    created, expires, used = (
+        "" if not at_ms else timestamp_text(at_ms)
+        for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
+    )
+    return KeyRow(key, expired if key.revoked_ms is None else "revoked", created, expires, used)

@@ -1,0 +1,148 @@
+"""Inferences as cards: the whole image with its outlines, what was found, and when."""
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from quadriga.monitor.report.metric_texts import one_line
+from quadriga.monitor.report.outlines import DrawnItem, decode_items, item_outline, item_texts
+from quadriga.store.records import StoredInference
+
+THUMBNAIL_PX = 256
+MAX_OUTLINES = 80
+"""Outlines on a small image; what has more shows those of the best scores."""
+
+_MAX_WORDS = 4
+_RATIOS = (40, 50, 56, 67, 75, 80, 100, 125, 133, 150, 178, 200, 240, 300)
+"""Classes of the style sheet for the width of an image, in percent of its height."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """An outline over an image."""
+
+    kind: str
+    """`truth` or `pred`."""
+    path: str
+    """SVG path in pixels of the image."""
+    name: str
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One inference in a grid or a table."""
+
+    id: str
+    model: str
+    version: str
+    created_at: str
+    latency_ms: float
+    has_failed: bool
+    words: str
+    """What was found."""
+    score: float | None
+    """The lowest score."""
+    has_image: bool
+    ratio: int
+    """Class of the image's width to its height."""
+    width: int
+    height: int
+    marks: list[Mark]
+    extra_marks: int
+    """Outlines that are left out."""
+    has_truth: bool
+    review: str
+    metadata: list[tuple[str, str]]
+    """The first values of the metadata, with their keys."""
+
+
+def card(inference: StoredInference, *, metadata_values: int = 3) -> Card:
+    """Return the card of an inference."""
+    detections = _items(inference.predictions)
+    truth = None if inference.ground_truth is None else _items(inference.ground_truth)
+    source = inference.input
+    width, height = source.width or 0, source.height or 0
+    is_image = source.kept and bool(width and height)
+    marks: list[Mark] = []
+    total = 0
+    if is_image:
+        best = sorted(detections, key=lambda item: -(item.score or 0))
+        for kind, items in (("truth", truth or []), ("pred", best)):
+            total += sum(item.has_shape for item in items)
+            marks += _marks(kind, items[: MAX_OUTLINES - len(marks)], (width, height))
+    scores = [item.score for item in detections if item.score is not None]
+    review = inference.ground_truth_review
+    return Card(
+        id=inference.id,
+        model=inference.model.name,
+        version=inference.model.version,
+        created_at=inference.created_at,
+        latency_ms=inference.latency_ms,
+        has_failed=inference.status >= 400,
+        words=_words(detections),
+        score=min(scores, default=None),
+        has_image=is_image,
+        ratio=_nearest_ratio(width, height),
+        width=width,
+        height=height,
+        marks=marks,
+        extra_marks=max(total - len(marks), 0),
+        has_truth=truth is not None,
+        review="" if review is msgspec.UNSET else review,
+        metadata=_first_values(inference.metadata, metadata_values),
+    )
+
+
+def _items(items: object) -> list[DrawnItem]:
+    """Return predictions or annotations; none of what is no list of them, as of models of tensors."""
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        return decode_items(items)
+    return []
+
+
+def _marks(kind: str, items: Iterable[DrawnItem], size_wh: tuple[int, int]) -> list[Mark]:
+    marks = []
+    for item in items:
+        outline = item_outline(kind, item, size_wh) if item.has_shape else None
+        if outline is not None:
+            marks.append(Mark(kind, outline.path, outline.name))
+    return marks
+
+
+def _words(items: list[DrawnItem]) -> str:
+    """Return what was found: labels with their numbers, or the texts of what has no place."""
+    counts = Counter(one_line(item.label, 24) for item in items if item.has_shape)
+    if not counts:
+        return " · ".join(item_texts(items)[:1])
+    shown = [
+        label if n == 1 else f"{label} \N{MULTIPLICATION SIGN}{n}"
+        for label, n in counts.most_common(_MAX_WORDS)
+    ]
+    extra = len(counts) - _MAX_WORDS
+    return " · ".join(shown + ([f"{extra} more"] if extra > 0 else []))
+
+
+def _nearest_ratio(width: int, height: int) -> int:
+    percent = 100 * width / height if width and height else 100
+    return min(
+        _RATIOS,
+        key=lambda ratio: abs(ratio / percent - 1) if ratio > percent else abs(percent / ratio - 1),
+    )
+
+
+def _first_values(metadata: object, count: int) -> list[tuple[str, str]]:
+    """Return the first plain values of the metadata as texts, with their keys."""
+    if isinstance(metadata, msgspec.Raw):
+        with suppress(msgspec.MsgspecError, UnicodeError):
+            metadata = msgspec.json.decode(metadata)
+    if not isinstance(metadata, dict):
+        return []
+    plain = [
+        (
+            one_line(str(key), 40),
+            one_line(value if isinstance(value, str) else msgspec.json.encode(value).decode(), 60),
+        )
+        for key, value in metadata.items()
+        if isinstance(value, str | int | float | bool)
+    ]
+    return plain[:count]

@@ -1,0 +1,81 @@
+"""Errors as pages: in plain words for who looks with a browser, in the form of the API for everybody else."""
+
+from typing import Any
+
+from litestar import Response
+from litestar.exceptions import HTTPException
+from litestar.types import ExceptionHandlersMap
+
+from quadriga.engine.api.errors import answer_error, answer_http_error
+from quadriga.engine.console.frame import Frame, PageRequest, path_of
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.visitors import Visitors
+from quadriga.proto.access import ROLES, current_caller
+from quadriga.proto.errors import Forbidden, Unauthenticated
+from quadriga.proto.http import error_request_id, error_response
+
+_NOT_NOW = (429, 503, 504, 507)
+_MAX_DETAILS = 500
+
+
+def wants_page(request: PageRequest) -> bool:
+    """Check whether a request is that of a browser for a page, not of a program for data."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+def failure_handlers(frame: Frame, visitors: Visitors) -> ExceptionHandlersMap:
+    """Return what answers the exceptions of pages."""
+
+    def answer(request: PageRequest, error: Exception) -> Response[Any]:
+        """Return an error as a page, or where to log in."""
+        of_framework = error if isinstance(error, HTTPException) else None
+        if not wants_page(request):
+            if of_framework is not None:
+                return answer_http_error(request, of_framework)
+            return answer_error(request, error)
+        if isinstance(error, Unauthenticated):
+            return visitors.answer(request, path_of(request))
+        request_id = error_request_id(request.headers.get("x-request-id"))
+        status, _, headers = error_response(error, request_id)
+        status = status if of_framework is None else of_framework.status_code
+        title, sentences, details = _words(status, error, request)
+        answered = frame.page(
+            "message",
+            status=status,
+            page="",
+            title=title,
+            sentences=sentences,
+            details=details,
+            request_id=request_id,
+        )
+        wait = dict(headers).get(b"retry-after")
+        if wait is not None:
+            answered.headers["Retry-After"] = wait.decode()
+        return answered
+
+    return {Exception: answer, HTTPException: answer}
+
+
+def _words(status: int, error: Exception, request: PageRequest) -> tuple[str, list[str], str]:
+    """Return title, sentences and details of a page about an error."""
+    if status == 404:
+        return TEXTS["not_found"], [TEXTS["not_found_text"]], ""
+    if status == 403 and isinstance(error, Forbidden):
+        return TEXTS["forbidden"], _missing_right(request), ""
+    if status in _NOT_NOW:
+        return TEXTS["busy"], [TEXTS["busy_text"]], str(error)[:_MAX_DETAILS]
+    if status < 500:
+        return TEXTS["refused"], [], str(error)[:_MAX_DETAILS]
+    return TEXTS["failed"], [], ""
+
+
+def _missing_right(request: PageRequest) -> list[str]:
+    """Return what the caller's key may, and whom to ask for what the page needs."""
+    need = request.route_handler.opt.get("need", "admin")
+    rights = current_caller().rights
+    roles = " or ".join(f"`{role}`" for role, given in ROLES.items() if need in given)
+    sentences = [TEXTS["may_infer"]]
+    if rights != {"infer"}:
+        may = ", ".join(role for role in ROLES if role in rights)
+        sentences = [text("may_other", rights=may, need=need)]
+    return [*sentences, text("ask_for", roles=roles)]

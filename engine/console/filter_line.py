@@ -1,0 +1,163 @@
+"""The filter line: one text, which is the URL, cut into the comparisons that must all hold, as chips."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from quadriga.engine.console import texts
+from quadriga.store.errors import QueryError, StoreError
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import json_text
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
+"""Texts that need no quotes; all others get them."""
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
+_OPERATOR_ALONE = re.compile(r"\s*((?:gt|ge|lt|le|contains):)\s*")
+_SHOWN = 60
+_POSITION = re.compile(r"at character (\d+) of the filter")
+
+
+class FilterPart(msgspec.Struct, frozen=True):
+    """A comparison of the line, or several in parentheses."""
+
+    text: str
+    start: int
+    """Position of the text in the line."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a line is no filter."""
+
+    message: str
+    line: str
+    position: int
+    """Place of the caret below the line, in characters."""
+
+    @property
+    def before(self) -> str:
+        """The line up to the place, cut where it is long."""
+        text = self.line[: self.position]
+        return text if len(text) <= _SHOWN else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _SHOWN :]
+
+    @property
+    def after(self) -> str:
+        """The line from the place on, cut where it is long."""
+        text = self.line[self.position :]
+        return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+    @property
+    def caret(self) -> str:
+        """The line below, with the caret."""
+        return " " * len(self.before) + "^"
+
+
+def parts(line: str) -> list[FilterPart]:
+    """Cut a line at each `&` outside of quotes and parentheses; one with such a `|` is a single part."""
+    spans, start, depth, position = [], 0, 0, 0
+    while position < len(line):
+        mark = line[position]
+        if mark == '"' and (match := _QUOTED.match(line, position)):
+            position = match.end()
+            continue
+        depth += (mark == "(") - (mark == ")")
+        if depth == 0 and mark == "|":
+            return _stripped(line, [(0, len(line))])
+        if depth == 0 and mark == "&":
+            spans.append((start, position))
+            start = position + 1
+        position += 1
+    return _stripped(line, [*spans, (start, len(line))])
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Return the line of parts that must all hold."""
+    return " & ".join(texts)
+
+
+def as_part(text: str) -> str:
+    """Return a text as a part of a line: in parentheses if it has alternatives."""
+    cut = parts(text)
+    is_alternative = len(cut) == 1 and _has_alternatives(text)
+    return f"({text.strip()})" if is_alternative else joined(part.text for part in cut)
+
+
+def comparison_text(field: str, value: str | float | bool, operator: str = "") -> str:  # noqa: FBT001 - a value of metadata
+    """Return the comparison of a field with a value, quoted where it would be read as something else."""
+    name = field if _is_plain_field(field) else json_text(field)
+    prefix = f"{operator}:" if operator else ""
+    if field == "ts":
+        return f"ts={prefix}{value}"
+    return f"{name}={prefix}{_value_text(value)}"
+
+
+def field_and_rest(text: str) -> tuple[str, str]:
+    """Return a part in two: its field with the `=`, and the rest; all is rest where it is no comparison."""
+    match = re.match(r'(!?(?:"(?:[^"\\]|\\.)*"|[^"&|()=!<>]+)=)(.*)', text, re.DOTALL)
+    return (match[1], match[2]) if match else ("", text)
+
+
+def check(line: str) -> Problem | None:
+    """Return why a line is no filter; None if it is one."""
+    try:
+        QueryRequest(where=line).parse_filter()
+    except QueryError as error:
+        message = str(error)
+        match = _POSITION.search(message)
+        if match is not None:
+            return Problem(message, line, min(int(match[1]) - 1, len(line)))
+        return Problem(message, line, _first_wrong(line))
+    return _missing_value(line)
+
+
+def _missing_value(line: str) -> Problem | None:
+    """Return a problem where an operator has no value, which the language takes for an empty text."""
+    for part in parts(line):
+        field, rest = field_and_rest(part.text)
+        if field and (match := _OPERATOR_ALONE.fullmatch(rest)):
+            message = texts.text("missing_value", operator=match[1])
+            return Problem(message, line, part.start + len(field) + match.end(1))
+    return None
+
+
+def _first_wrong(line: str) -> int:
+    """Return where the first part begins that is no filter by itself: its value, if it has a field."""
+    for part in parts(line):
+        try:
+            QueryRequest(where=part.text).parse_filter()
+        except StoreError:
+            return part.start + len(field_and_rest(part.text)[0])
+    return 0
+
+
+def _stripped(line: str, spans: Sequence[tuple[int, int]]) -> list[FilterPart]:
+    cut = []
+    for start, end in spans:
+        text = line[start:end]
+        if text.strip():
+            cut.append(FilterPart(text.strip(), start + len(text) - len(text.lstrip())))
+    return cut
+
+
+def _has_alternatives(text: str) -> bool:
+    depth = 0
+    for mark in _QUOTED.sub("", text):
+        depth += (mark == "(") - (mark == ")")
+        if depth == 0 and mark == "|":
+            return True
+    return False
+
+
+def _is_plain_field(field: str) -> bool:
+    return re.fullmatch(r"[\w.-]+", field) is not None
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value:.12g}"
+    is_plain = _PLAIN.fullmatch(value) is not None and value not in ("true", "false")
+    return value if is_plain else json_text(value)

@@ -1,0 +1,121 @@
+"""Numbers, times and durations as people read them."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
+_TASKS: Mapping[str, str] = {
+    "OBJECT_DETECTION": "boxes",
+    "ORIENTED_OBJECT_DETECTION": "oriented boxes",
+    "INSTANCE_SEGMENTATION": "contours",
+    "IMAGE_CLASSIFICATION": "labels",
+    "IMAGE_SEGMENTATION": "areas",
+}
+_DAY_S = 86_400
+
+
+def number(value: float) -> str:
+    """Format a number with commas; one of less than ten with its digits, as `0.25`."""
+    if abs(value) >= 10 or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def large(value: int, *, is_exact: bool = True) -> str:
+    """Format a count: `12,921`, and `about 1.2 million` for an estimate."""
+    if is_exact:
+        return f"{value:,}"
+    if value >= 1_000_000:
+        return f"about {value / 1_000_000:.2g} million"
+    digits = max(len(str(value)) - 2, 0)
+    return f"about {round(value, -digits):,}"
+
+
+def short(value: int) -> str:
+    """Format a count in little space: `1.28 M`, `12.9 k`, `950`."""
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if value >= size:
+            scaled = value / (1000 if unit == "k" else size)
+            return f"{scaled:.3g} {unit}"
+    return f"{value:,}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Format a duration: `12.4 ms`, `1.3 s`."""
+    if value is None:
+        return "\N{EN DASH}"
+    if value >= 1000:
+        return f"{value / 1000:.3g} s"
+    return f"{value:.3g} ms"
+
+
+def moment(value: str) -> str:
+    """Format a time in RFC 3339 for tables, in UTC: `25 November 14:03:59`."""
+    at = _parsed(value)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M:%S}"
+
+
+def day(value: str) -> str:
+    """Format the day of a time in RFC 3339: `2 October 2026`."""
+    at = _parsed(value)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
+def clock(value: str) -> str:
+    """Format the hour and minute of a time in RFC 3339: `14:03`."""
+    return f"{_parsed(value):%H:%M}"
+
+
+def clock_seconds(value: str) -> str:
+    """Format the time of day of a time in RFC 3339: `14:03:59`."""
+    return f"{_parsed(value):%H:%M:%S}"
+
+
+def day_clock(value: str) -> str:
+    """Format a time in RFC 3339 without its year: `2 Oct 14:03`."""
+    at = _parsed(value)
+    return f"{at.day} {_MONTHS[at.month - 1][:3]} {at:%H:%M}"
+
+
+def state_word(state: str) -> str:
+    """Return the state of a model as a word."""
+    return state.lower() if state else "not served"
+
+
+def ago(value: str) -> str:
+    """Format how long ago a time in RFC 3339 was: `5 s ago`, `3 days ago`."""
+    seconds = max(int((datetime.now(UTC) - _parsed(value)).total_seconds()), 0)
+    for size, unit in ((_DAY_S, "day"), (3600, "hour"), (60, "min"), (1, "s")):
+        if seconds >= 2 * size or size == 1:
+            n = seconds // size
+            plural = "s" if unit in ("day", "hour") and n != 1 else ""
+            return f"{n} {unit}{plural} ago"
+    return ""
+
+
+def task_words(task: str | None) -> str:
+    """Return a task as words: `oriented boxes`."""
+    if not task:
+        return ""
+    return _TASKS.get(task, task.replace("_", " ").lower())
+
+
+def _parsed(value: str) -> datetime:
+    return datetime.fromisoformat(value)
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "number": number,
+    "large": large,
+    "short": short,
+    "milliseconds": milliseconds,
+    "moment": moment,
+    "day": day,
+    "clock": clock,
+    "clock_seconds": clock_seconds,
+    "day_clock": day_clock,
+    "state_word": state_word,
+    "ago": ago,
+    "task_words": task_words,
+}

@@ -1,0 +1,140 @@
+"""The frame of all pages: templates, navigation, and what browsers may do with a page."""
+
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar import Request, Response
+
+from quadriga.engine.console import formats
+from quadriga.engine.console.filter_line import comparison_text
+from quadriga.engine.console.static_files import StaticFiles
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.proto.access import ANYBODY, Caller, Need, current_caller
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with none at all, Chromium would send `Origin: null` for forms
+    "Cache-Control": "no-store",
+}
+
+PageRequest = Request[Any, Any, Any]
+
+
+class NavigationLink(msgspec.Struct, frozen=True):
+    """A page in the navigation."""
+
+    page: str
+    """Name of the page, which is that of its text, too."""
+    path: str
+    need: Need
+    key: str = ""
+    """Key that goes there, after `g`."""
+    is_stored: bool = True
+    """Whether the page shows what is stored."""
+
+
+LINKS = (
+    NavigationLink("overview", "/console/", "read", "o", is_stored=False),
+    NavigationLink("inferences", "/console/inferences", "read", "i"),
+    NavigationLink("models", "/console/models", "read", "m", is_stored=False),
+    NavigationLink("reports", "/console/reports", "read", "r"),
+    NavigationLink("jobs", "/console/jobs", "read", "j"),
+    NavigationLink("keys", "/console/keys", "admin", "k"),
+    NavigationLink("audit", "/console/audit", "admin", "a", is_stored=False),
+)
+"""Pages in the navigation, in order; each caller sees those that open."""
+
+
+class Frame:
+    """Renders pages.
+
+    Args:
+        public_url: URL at which people reach the server; empty for that of the request.
+        has_store: Whether anything is stored here.
+    """
+
+    def __init__(self, public_url: str, *, has_store: bool) -> None:
+        self.public_url = public_url.rstrip("/")
+        self.base = urlsplit(self.public_url).path
+        """Path before those of this server, as a proxy has it."""
+        self.static = StaticFiles()
+        self._links = [link for link in LINKS if has_store or not link.is_stored]
+        self._environment = Environment(
+            loader=PackageLoader("quadriga.engine.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(formats.FILTERS)
+        self._environment.globals.update(
+            t=SimpleNamespace(**TEXTS),
+            text=text,
+            comparison=comparison_text,
+            formats=formats.FILTERS,
+            base=self.base,
+            link=self.link,
+            static=lambda name: self.base + self.static.path(name),
+        )
+
+    def link(self, path: str, **parameters: str | None) -> str:
+        """Return the link to a path of this server, with the parameters that are not empty."""
+        query = urlencode({name: value for name, value in parameters.items() if value})
+        return f"{self.base}{path}{'?' if query else ''}{query}"
+
+    def html(self, template: str, *, page: str, title: str, **content: Any) -> str:
+        """Return the HTML of a page for the current caller.
+
+        Args:
+            template: Name of the template, without its ending.
+            page: Page of the navigation that it belongs to; empty for none.
+            title: Title of the page.
+            **content: What the template shows; `query` is the filter of the page.
+        """
+        caller = current_caller()
+        return self._environment.get_template(f"{template}.html.jinja").render(
+            {
+                "query": "",
+                "chips": [],
+                "filter_options": {},
+                **content,
+                "page": page,
+                "title": title,
+                "has_filter": any(link.page == "inferences" for link in self._links)
+                and opens(caller, "read"),
+                "links": [link for link in self._links if opens(caller, link.need)],
+                "caller": None if caller is ANYBODY or not caller.rights else caller,
+            }
+        )
+
+    def page(self, template: str, *, status: int = 200, **content: Any) -> Response[bytes]:
+        """Return a page as a response; `content` is that of `html`."""
+        return page_response(self.html(template, **content), status)
+
+
+def opens(caller: Caller, need: Need) -> bool:
+    """Check whether a caller may open a door."""
+    return need == "nothing" or need in caller.rights or (need == "key" and bool(caller.rights))
+
+
+def page_response(html: str, status: int = 200) -> Response[bytes]:
+    """Return a page as a response."""
+    return Response(
+        html.encode(), status_code=status, media_type="text/html", headers=dict(PAGE_HEADERS)
+    )
+
+
+def redirect(location: str, status: int = 303) -> Response[bytes]:
+    """Return a response that sends the browser to another page of this server."""
+    return Response(b"", status_code=status, headers={**PAGE_HEADERS, "Location": location})
+
+
+def path_of(request: PageRequest) -> str:
+    """Return the path of a request with its query, as the browser has it without the base."""
+    query = request.scope["query_string"].decode("latin-1")
+    return request.scope["path"] + (f"?{query}" if query else "")

@@ -1,0 +1,130 @@
+"""The page of inferences: those that a filter finds, as a grid or a table, with their facets and times."""
+
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.charts import Timeline, timeline
+from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
+from quadriga.engine.console.filter_line import Problem, check, joined
+from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader, Page
+from quadriga.store.query.request import QueryRequest
+
+GRID_SIZE, TABLE_SIZE = 48, 100
+"""Inferences on a page."""
+
+_COLUMNS = 4
+_METADATA_VALUES = 12
+_HINTS = 6
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """A part of a filter that finds nothing, and what there is without it."""
+
+    text: str
+    count: int
+    is_exact: bool
+    link: str
+
+
+class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the page."""
+
+    problem: Problem | None = None
+    """Why the filter is none; the page has no more then."""
+    count: int | None = None
+    """Number of matches; None where that is not known."""
+    is_exact_count: bool = True
+    cards: list[Card] = []
+    next_link: str = ""
+    first_link: str = ""
+    """Link to the first page, on all later ones."""
+    is_partial: bool = False
+    """Whether the search took too long to fill the page."""
+    view: str = "grid"
+    columns: list[str] = []
+    """Metadata that the table shows."""
+    times: Timeline = msgspec.field(default_factory=lambda: timeline([]))
+    groups: list[FacetGroup] = []
+    more_groups: int = 0
+    is_sampled: bool = False
+    """Whether facets are estimates."""
+    hints: list[Hint] = []
+
+
+def read_inferences(
+    store: InferenceReader, filter_: InferenceFilter, links: FilterLinks
+) -> InferencesPage:
+    """Read the content of the page.
+
+    Args:
+        store: What the caller sees of the store.
+        filter_: What the URL says.
+        links: Makes the links of the page.
+    """
+    problem = check(filter_.line)
+    if problem is not None:
+        return InferencesPage(problem=problem)
+    where: Any = filter_.line or {}
+    limit = TABLE_SIZE if filter_.view == "table" else GRID_SIZE
+    try:
+        request = QueryRequest(where, filter_.order, limit, filter_.cursor or None)  # type: ignore[arg-type]  # one of ORDERS
+        page = store.query(request)
+        facets = find_facets(store, FacetsRequest(where, None, VALUES, BINS))
+    except (QueryError, NotFoundError) as error:
+        return InferencesPage(problem=Problem(str(error), filter_.line, 0))
+    return _page(store, filter_, links, page=page, facets=facets)
+
+
+def _page(
+    store: InferenceReader,
+    filter_: InferenceFilter,
+    links: FilterLinks,
+    *,
+    page: Page,
+    facets: Facets,
+) -> InferencesPage:
+    cards = [card(inference, metadata_values=_METADATA_VALUES) for inference in page.inferences]
+    groups, more_groups = facet_groups(facets.facets, links)
+    has_images = any(item.has_image for item in cards)
+    is_empty = not page.inferences and page.cursor is None and not filter_.cursor
+    return InferencesPage(
+        count=0 if is_empty else facets.count,
+        is_exact_count=is_empty or facets.is_exact_count,
+        cards=cards,
+        next_link=links.current(cursor=page.cursor) if page.cursor else "",
+        first_link=links.current() if filter_.cursor else "",
+        is_partial=page.partial,
+        view=filter_.view or ("grid" if has_images or not cards else "table"),
+        columns=_columns(cards),
+        times=timeline([(bin_.start, bin_.end, bin_.count, 0) for bin_ in facets.time]),
+        groups=groups,
+        more_groups=more_groups + facets.more_facets,
+        is_sampled=not facets.exact,
+        hints=_hints(store, filter_, links) if is_empty else [],
+    )
+
+
+def _columns(cards: list[Card]) -> list[str]:
+    """Return the metadata that most of the page's inferences have."""
+    counts = Counter(key for item in cards for key, _ in item.metadata)
+    return [key for key, _ in counts.most_common(_COLUMNS)]
+
+
+def _hints(store: InferenceReader, filter_: InferenceFilter, links: FilterLinks) -> list[Hint]:
+    """Return which parts keep everything out: those without which there is something, the most first."""
+    texts = [part.text for part in filter_.parts]
+    hints = []
+    for number, text in enumerate(texts[:_HINTS]):
+        rest = joined([*texts[:number], *texts[number + 1 :]])
+        with suppress(QueryError, NotFoundError):
+            counted = store.count(QueryRequest(rest or {}))
+            if counted.count:
+                hints.append(Hint(text, counted.count, counted.is_exact, links.to(rest)))
+    return sorted(hints, key=lambda hint: -hint.count)

@@ -1,0 +1,51 @@
+"""Pages of jobs: all of them, and one with its log."""
+
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.texts import TEXTS
+from quadriga.monitor.report.saved import REPORT_FILE
+from quadriga.store.jobs import Jobs
+from quadriga.store.scope import Scoped
+
+SHOWN = 200
+"""Jobs of the list."""
+
+
+def job_pages(frame: Frame, jobs: Scoped[Jobs], options: dict[str, Any]) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+
+    @get("/console/jobs", sync_to_thread=True, need="read", **options)
+    def show_jobs() -> Response[bytes]:
+        """Show the jobs, the newest first."""
+        listed = jobs.within(caller_scope()).all()
+        return frame.page(
+            "jobs",
+            page="jobs",
+            title=TEXTS["jobs"],
+            jobs=listed[:SHOWN],
+            more=max(len(listed) - SHOWN, 0),
+            report_file=REPORT_FILE,
+        )
+
+    @get("/console/jobs/{job_id:str}", sync_to_thread=True, need="read", **options)
+    def show_job(job_id: FromPath[str]) -> Response[bytes]:
+        """Show one job with its log."""
+        job = jobs.within(caller_scope()).read(job_id, with_log=True)
+        parameters = msgspec.json.format(msgspec.json.encode(job.parameters), indent=2)
+        return frame.page(
+            "job",
+            page="jobs",
+            title=f"{job.kind} {job.id}",
+            job=job,
+            parameters=parameters.decode(),
+            report_file=REPORT_FILE,
+        )
+
+    return [show_jobs, show_job]

@@ -1,0 +1,169 @@
+"""Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
+
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.console.cards import card
+from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.texts import TEXTS
+from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report.cells import cell_page, cell_request_from_url
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.scope import Scoped
+
+REPORTS_PATH = "/console/reports"
+_AXIS_WIDTH = 128
+_MAX_LABELS = 30
+_HEAT = 5
+_IMAGES = 48
+_decoder = msgspec.json.Decoder(Report)
+
+
+class MetricRow(msgspec.Struct, frozen=True):
+    """A metric with its interval."""
+
+    name: str
+    value: str
+    interval: str
+    n: str
+    marks: IntervalMarks | None
+    """Place on an axis from 0 to 1; None for other numbers."""
+
+
+class MatrixCell(msgspec.Struct, frozen=True):
+    """A cell of the confusion matrix."""
+
+    count: int
+    heat: str
+    """Class of the style sheet: `m` for right ones, `h` for wrong ones, and how many they are."""
+    truth: str
+    predicted: str
+    """Labels as the URL has them; empty for no object and no prediction."""
+
+
+class MatrixRow(msgspec.Struct, frozen=True):
+    """A row of the confusion matrix."""
+
+    name: str
+    cells: list[MatrixCell]
+
+
+def report_pages(
+    frame: Frame,
+    reports: Scoped[ReportStore],
+    inferences: Scoped[InferenceReader],
+    options: dict[str, Any],
+) -> list[HTTPRouteHandler]:
+    """Return the handlers; `inferences` has the images of cells."""
+
+    @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
+    def show_reports() -> Response[bytes]:
+        """Show all reports, the newest first."""
+        return frame.page(
+            "reports",
+            page="reports",
+            title=TEXTS["reports"],
+            reports=reports.within(caller_scope()).all(),
+            metric_name=lambda metric: metric_texts.titles([metric])[0],
+            metric_value=lambda metric: metric_texts.format_number(metric.value),
+        )
+
+    @get(REPORTS_PATH + "/{report_id:str}", sync_to_thread=True, need="read", **options)
+    def show_report(report_id: FromPath[str]) -> Response[bytes]:
+        """Show the numbers of one report."""
+        report = _decoder.decode(reports.within(caller_scope()).read(report_id))
+        is_drift = report.kind == "drift"
+        sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
+        shown = report.metrics if is_drift else metric_texts.headlines(report)
+        return frame.page(
+            "report",
+            page="reports",
+            title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
+            r=report,
+            report_id=report_id,
+            explanation=change_texts.explanation(report) if is_drift else "",
+            metrics=_metric_rows(shown),
+            signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
+            changes=[change_texts.describe_change(s, report) for s in report.signals if s.alarm],
+            matrix=_matrix(report.confusion),
+            matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
+            notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
+            format_effect=drift_texts.format_effect,
+        )
+
+    @get(REPORTS_PATH + "/{report_id:str}/images", sync_to_thread=True, need="read", **options)
+    def show_cell(report_id: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show the inferences of a cell of the confusion matrix."""
+        scope = caller_scope()
+        query = request.scope["query_string"].decode("latin-1")
+        cells = msgspec.structs.replace(cell_request_from_url(query), limit=_IMAGES)
+        directory = reports.within(scope).directory(report_id)
+        page = cell_page(inferences.within(scope), directory, cells)
+        return frame.page(
+            "cell",
+            page="reports",
+            title=TEXTS["images_behind"],
+            report_id=report_id,
+            truth=cells.truth,
+            predicted=cells.predicted,
+            cards_=[card(inference) for inference in page.inferences],
+            cursor=page.cursor,
+        )
+
+    return [show_reports, show_report, show_cell]
+
+
+def _metric_rows(metrics: list[Metric]) -> list[MetricRow]:
+    names = metric_texts.titles(metrics)
+    return [
+        MetricRow(
+            name,
+            metric_texts.format_number(metric.value),
+            metric_texts.format_interval(metric) if metric.ci95 is not None else "",
+            metric_texts.sample_size_text(metric),
+            marks=interval(metric.value, metric.ci95, _AXIS_WIDTH)
+            if metric.value is not None and 0 <= metric.value <= 1
+            else None,
+        )
+        for name, metric in zip(names, metrics, strict=True)
+    ]
+
+
+def _matrix(confusion: Confusion | None) -> list[MatrixRow]:
+    """Return the confusion matrix with misses in its last column and false predictions in its last row."""
+    if confusion is None or not confusion.labels:
+        return []
+    labels = confusion.labels[:_MAX_LABELS]
+    counts = [row[: len(labels)] for row in confusion.matrix[: len(labels)]]
+    misses = [confusion.misses.get(label, 0) for label in labels]
+    extra = [confusion.hallucinations.get(label, 0) for label in labels]
+    top = max((n for row in (*counts, misses, extra) for n in row), default=0)
+    has_misses, has_extra = any(misses), any(extra)
+    rows = []
+    for number, label in enumerate(labels):
+        cells = [
+            _cell(n, top, label, predicted, is_right=number == column)
+            for column, (n, predicted) in enumerate(zip(counts[number], labels, strict=True))
+        ]
+        if has_misses:
+            cells.append(_cell(misses[number], top, label, "", is_right=False))
+        rows.append(MatrixRow(label, cells))
+    if has_extra:
+        cells = [
+            _cell(n, top, "", label, is_right=False) for n, label in zip(extra, labels, strict=True)
+        ]
+        rows.append(MatrixRow("", cells))
+    return rows
+
+
+def _cell(count: int, top: int, truth: str, predicted: str, *, is_right: bool) -> MatrixCell:
+    level = 0 if not count else min(1 + int(count / max(top, 1) * (_HEAT - 1)), _HEAT)
+    return MatrixCell(count, f"{'m' if is_right else 'h'}{level}", truth, predicted)

@@ -1,0 +1,183 @@
+"""HTTP routes of the console's pages."""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.session_cookies import server_url
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.console.admin_pages import audit_page, keys_page
+from quadriga.engine.console.failures import failure_handlers
+from quadriga.engine.console.first_image import image_command
+from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
+from quadriga.engine.console.inferences import read_inferences
+from quadriga.engine.console.job_pages import job_pages
+from quadriga.engine.console.model_pages import model_pages
+from quadriga.engine.console.overview import BAR_MINUTES, read_overview
+from quadriga.engine.console.report_pages import report_pages
+from quadriga.engine.console.static_files import STATIC_PATH
+from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
+from quadriga.engine.settings import Settings
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.proto.access import ANYBODY, current_caller
+from quadriga.proto.audit import Audit
+from quadriga.proto.errors import NotFound
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import Jobs
+from quadriga.store.scope import Scoped
+
+INFERENCES_PATH = "/console/inferences"
+
+ResultT = TypeVar("ResultT")
+
+
+class ConsoleStore(msgspec.Struct, frozen=True):
+    """What the pages read of what is stored."""
+
+    queries: StoreQueries
+    """Runs searches, within the threads and limits of those of the API."""
+    inferences: Scoped[InferenceReader]
+    jobs: Scoped[Jobs]
+    reports: Scoped[ReportStore]
+
+
+class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pages are made from."""
+
+    settings: Settings
+    models: Callable[[], list[ModelEntry]]
+    """Returns the models that the caller may see."""
+    store: ConsoleStore | None
+    """None where nothing is stored."""
+    audit: Audit
+    key_sessions: KeySessions | None
+    """Sessions of keys; None where no keys are needed, and where people log in with a provider."""
+    provider_page: VisitorPage | None
+    """Leads to the identity provider; None without one."""
+
+
+def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
+    """Return the handlers of all pages."""
+    settings = parts.settings
+    frame = Frame(settings.public_url, has_store=parts.store is not None)
+    visitors = Visitors(frame, settings.session_hours, parts.provider_page)
+    options: dict[str, Any] = {
+        "include_in_schema": False,
+        "exception_handlers": failure_handlers(frame, visitors),
+    }
+
+    @get(STATIC_PATH + "/{digest:str}/{name:str}", need="nothing", include_in_schema=False)
+    async def get_static_file(
+        digest: FromPath[str], name: FromPath[str], request: PageRequest
+    ) -> Response[bytes]:
+        """Return a style sheet, a script or an icon."""
+        answer = frame.static.answer(request, digest, name)
+        if answer is None:
+            raise NotFound("expected a file of the console, got another name")
+        return answer
+
+    @get("/console", need="read", **options)
+    async def show_overview(request: PageRequest) -> Response[bytes]:
+        """Show what is served, how it goes, what changed, and what arrived just now."""
+        url = server_url(request, frame.public_url)
+
+        def show(store: InferenceReader | None) -> str:
+            entries = parts.models()
+            jobs = parts.store.jobs.within(caller_scope()).all() if parts.store else []
+            reports = parts.store.reports.within(caller_scope()) if parts.store else None
+            needs_key = current_caller() is not ANYBODY
+            command, model = image_command(url, entries, needs_key=needs_key)
+            return frame.html(
+                "overview",
+                page="overview",
+                title=TEXTS["overview"],
+                o=read_overview(store, entries, jobs, reports=reports),
+                has_store=parts.store is not None,
+                command=command,
+                command_model=model,
+                needs_key=needs_key,
+                bar_minutes=BAR_MINUTES,
+                to_time=lambda bar: frame.link(
+                    "/console/inferences", q=f"ts=ge:{bar.start} & ts=lt:{bar.end}"
+                ),
+            )
+
+        if parts.store is None:
+            return page_response(await asyncio.to_thread(show, None))
+        return page_response(await run_in_queries(parts.store.queries, request, show))
+
+    pages = [
+        *model_pages(frame, parts.models, options),
+        audit_page(frame, settings.audit_directory, options),
+    ]
+    if (store := parts.store) is not None:
+        pages += [
+            inferences_page(frame, store.queries, options),
+            *report_pages(frame, store.reports, store.inferences, options),
+            *job_pages(frame, store.jobs, options),
+            keys_page(frame, store.inferences, options),
+        ]
+
+    @get("/console/{page:path}", need="read", **options)
+    async def show_nothing(page: FromPath[str]) -> Response[bytes]:
+        """Say that there is no such page."""
+        raise NotFound(f"no page of the console: {page[:100]!r}")
+
+    handlers = [get_static_file, show_overview, *pages]
+    if parts.key_sessions is not None:
+        handlers += key_log_in_routes(frame, visitors, parts.key_sessions, parts.audit)
+    return [*handlers, show_nothing]
+
+
+def inferences_page(
+    frame: Frame, queries: StoreQueries, options: dict[str, Any]
+) -> HTTPRouteHandler:
+    """Return the handler of the page of inferences."""
+
+    @get(INFERENCES_PATH, need="read", **options)
+    async def show_inferences(request: PageRequest) -> Response[bytes]:
+        """Show the inferences that a filter finds."""
+        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.current(cursor=filter_.cursor))
+
+        def show(store: InferenceReader) -> tuple[str, int]:
+            content = read_inferences(store, filter_, links)
+            html = frame.html(
+                "inferences",
+                page="inferences",
+                title=TEXTS["inferences"],
+                query=filter_.line,
+                chips=links.chips(),
+                filter_options=filter_.options,
+                p=content,
+                links_=links,
+                order=filter_.order,
+                order_option=filter_.options.get("order"),
+                to_time=lambda bar: links.between("ts", bar.start, bar.end),
+            )
+            return html, 400 if content.problem else 200
+
+        return page_response(*await run_in_queries(queries, request, show))
+
+    return show_inferences
+
+
+async def run_in_queries(
+    queries: StoreQueries, request: PageRequest, work: Callable[[InferenceReader], ResultT]
+) -> ResultT:
+    """Make a page in a thread for searches, as the current caller."""
+    context = copy_context()
+    return await queries.run(request, lambda store: context.run(work, store))

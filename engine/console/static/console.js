@@ -1,0 +1,50 @@
+// What every page has: the key / for the filter, keys that go to pages, times in the reader's zone, and "Copy".
+// Pages read and work without it.
+
+const isTyping = (target) => target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+
+let wentAt = 0;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isTyping(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.key === "/") {
+    const line = document.querySelector("[data-filter]");
+    if (line) { line.focus(); event.preventDefault(); }
+  } else if (event.key === "g") {
+    wentAt = event.timeStamp;
+  } else if (event.timeStamp - wentAt < 1500) {
+    wentAt = 0;
+    const link = document.querySelector(`.nav a[data-key="${CSS.escape(event.key)}"]`);
+    if (link) link.click();
+  }
+});
+
+document.querySelector(".nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
+const sameDay = (a, b) => a.toDateString() === b.toDateString();
+for (const element of document.querySelectorAll("time[datetime]")) {
+  const at = new Date(element.dateTime);
+  if (Number.isNaN(at.valueOf())) continue;
+  element.title = `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
+  const form = element.dataset.form;
+  if (form === "ago") continue;
+  const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(form === "clock" ? {} : { second: "2-digit" }) };
+  const day = sameDay(at, new Date()) || form === "clock" ? {} : { day: "numeric", month: "short" };
+  element.textContent = at.toLocaleString("en-GB", { ...day, ...clock });
+}
+
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const source = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = button.dataset.done;
+    } catch {
+      getSelection().selectAllChildren(source); // no access to the clipboard, as without https: the text is marked instead
+    }
+  });
+}

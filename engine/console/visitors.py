@@ -1,0 +1,166 @@
+"""Who has not logged in: the form for a key, sessions of keys, and the page of who has logged in.
+
+Where people log in with an identity provider, `quadriga.engine.api.console` has these pages.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs
+
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import RawBody
+
+from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.api.session_cookies import (
+    cookies_of,
+    keeps_cookies,
+    server_url,
+    session_cookie,
+)
+from quadriga.engine.console.frame import Frame, PageRequest, path_of, redirect
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
+from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
+from quadriga.proto.access import Caller, current_caller
+from quadriga.proto.audit import Audit, Notes, Visit
+from quadriga.proto.http import error_request_id
+
+LOG_IN_PATH = "/console/login"
+_MAX_FORM_BYTES = 4096
+_log = logging.getLogger("quadriga.http")
+
+VisitorPage = Callable[[PageRequest, str], Response[Any]]
+"""Returns the page for who has not logged in, and wants to go to a path."""
+
+
+class Visitors:
+    """Answers who has not logged in.
+
+    Args:
+        frame: The frame of all pages.
+        session_hours: Hours until a session of a key ends.
+        provider_page: The page that leads to the identity provider; None without one.
+    """
+
+    def __init__(
+        self, frame: Frame, session_hours: float, provider_page: VisitorPage | None = None
+    ) -> None:
+        self._frame = frame
+        self._provider_page = provider_page
+        self._session_text = text("key_session", hours=f"{session_hours:g} hours")
+
+    def answer(self, request: PageRequest, next_path: str) -> Response[Any]:
+        """Return the page that asks for a key, or leads to the provider; from there the way goes on to a path."""
+        if self._provider_page is not None:
+            return self._provider_page(request, next_path)
+        next_path = own_path(next_path)
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # The browser keeps the cookie of the session back on the way from another site.
+            return self.form(request, next_path, status=200, go_to=self._frame.base + next_path)
+        was_here = bool(cookie_value(cookies_of(request), SESSION_COOKIE))
+        return self.form(request, next_path, note=TEXTS["session_ended"] if was_here else "")
+
+    def form(
+        self,
+        request: PageRequest,
+        next_path: str,
+        *,
+        status: int = 401,
+        problem: str = "",
+        note: str = "",
+        go_to: str = "",
+    ) -> Response[bytes]:
+        """Return the page with the form for a key."""
+        return self._frame.page(
+            "log_in",
+            status=status,
+            page="",
+            title=TEXTS["log_in"],
+            next_path=next_path,
+            problem=problem,
+            note=note,
+            go_to=go_to,
+            key_session=self._session_text,
+            can_log_in=keeps_cookies(server_url(request, self._frame.public_url)),
+        )
+
+
+def key_log_in_routes(
+    frame: Frame, visitors: Visitors, sessions: KeySessions, audit: Audit
+) -> list[HTTPRouteHandler]:
+    """Return the handlers of log-in with a key, log-out and account.
+
+    Args:
+        frame: The frame of all pages.
+        visitors: Has the form.
+        sessions: Sessions of keys.
+        audit: The audit log, in which log-ins, failed log-ins and log-outs stand.
+    """
+    options: dict[str, Any] = {"need": "nothing", "include_in_schema": False}
+
+    @get(LOG_IN_PATH, **options)
+    async def show_log_in(request: PageRequest) -> Response[bytes]:
+        """Show the form for a key."""
+        return visitors.form(request, own_path(request.query_params.get("next", "")), status=200)
+
+    @post(LOG_IN_PATH, status_code=303, request_max_body_size=_MAX_FORM_BYTES, **options)
+    async def log_in(request: PageRequest, body: RawBody) -> Response[bytes]:
+        """Begin a session of the key that the form has."""
+        fields = parse_qs(body.decode("latin-1"), max_num_fields=10)
+        next_path = own_path(fields.get("next", [""])[0])
+        audit.check()
+        try:
+            caller, value = await asyncio.to_thread(
+                sessions.begin, fields.get("key", [""])[0].strip()
+            )
+        except OSError as error:
+            _log.warning("a session of a key cannot begin: %s", error)
+            return visitors.form(request, next_path, status=503, problem=TEXTS["log_in_not_now"])
+        if not value:
+            audit.refuse(_visit(request, "log-in", caller, "unknown key"), 400)
+            return visitors.form(request, next_path, status=400, problem=TEXTS["key_unknown"])
+        audit.write(_visit(request, "log-in", caller), 303)
+        answer = redirect(frame.base + next_path)
+        answer.cookies.append(session_cookie(SESSION_COOKIE, value, sessions.seconds, "strict"))
+        return answer
+
+    @post("/console/logout", status_code=303, **options)
+    async def log_out(request: PageRequest) -> Response[bytes]:
+        """End the session, here and in every server that shares the database."""
+        session, home = sessions.find(cookies_of(request)), frame.base + FIRST_PATH
+        caller = current_caller()
+        # Without a session that counts, as for a page of another site, nothing is ended.
+        if session is None or caller.key_id != session.key_id:
+            return redirect(home)
+        await asyncio.to_thread(sessions.end, session, caller.name)
+        audit.write(_visit(request, "log-out", caller), 303)
+        answer = redirect(home)
+        answer.cookies.append(session_cookie(SESSION_COOKIE, "", 0, "strict"))
+        return answer
+
+    @get("/console/you", **options)
+    async def show_caller(request: PageRequest) -> Response[bytes]:
+        """Show who sends the request, and until when."""
+        caller = current_caller()
+        if not caller.rights:
+            return visitors.answer(request, path_of(request))
+        session, expires = sessions.find(cookies_of(request)), None
+        if session is not None and session.key_id == caller.key_id:
+            expires = datetime.fromtimestamp(session.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return frame.page("you", page="", title=TEXTS["you"], expires=expires)
+
+    return [show_log_in, log_in, log_out, show_caller]
+
+
+def _visit(request: PageRequest, action: str, caller: Caller, reason: str = "") -> Visit:
+    return Visit(
+        caller=caller,
+        action=action,
+        address=(request.scope.get("client") or ("",))[0],
+        request_id=error_request_id(request.headers.get("x-request-id")),
+        notes=Notes(target=reason),
+    )

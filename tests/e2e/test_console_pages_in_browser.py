@@ -1,0 +1,251 @@
+"""The console in Chromium: each page with data and empty, in both themes, on a phone, printed, without JavaScript, by keyboard."""
+
+import base64
+import hashlib
+import json
+from http.client import HTTPConnection
+
+import pytest
+
+from tests.browser import Browser
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+AXE = ROOT / ".axe" / "axe.min.js"
+"""Checks of accessibility: axe-core (MPL-2.0), which `make browser` gets and the project does not contain."""
+
+AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+HOSTILE = "<script>document.title='taken'</script>"
+ATTRIBUTE = '"><img src=x onerror="document.title=\'taken\'">'
+PAGES = {
+    "overview": "/console/",
+    "grid": "/console/inferences?view=grid",
+    "table": "/console/inferences?view=table",
+    "filtered": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnorth",
+    "wrong": "/console/inferences?q=meta.altitude%3Dgt%3A",
+    "nothing": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnone",
+    "models": "/console/models",
+    "model": "/console/models/shapes-detector",
+    "reports": "/console/reports",
+    "jobs": "/console/jobs",
+    "keys": "/console/keys",
+    "audit": "/console/audit",
+    "you": "/console/you",
+    "absent": "/console/absent",
+}
+IMAGES_IN_SIGHT = """Promise.all([...document.images]
+  .filter((image) => image.getBoundingClientRect().top < innerHeight)
+  .map((image) => image.decode().catch(() => 0))).then(() => 0)"""
+"""Waits for the images that a person sees; others are loaded once they come near."""
+
+ASKED_FOR = ("400 (Bad Request)", "404 (Not Found)")
+"""What Chromium notes of the pages above that are no success."""
+
+
+def ask(server, method, path, body):
+    connection = HTTPConnection(server.host, timeout=60)
+    connection.request(method, path, body if isinstance(body, bytes) else json.dumps(body))
+    answer = connection.getresponse()
+    content = answer.read()
+    assert answer.status < 300, (path, content[:500])
+    connection.close()
+    return json.loads(content)
+
+
+def send_images(server, folder, model):
+    for number, path in enumerate(sorted((IMAGES / folder).glob("*.jpg"))):
+        camera = (HOSTILE, ATTRIBUTE, "north", "east")[number % 4]
+        metadata = {
+            "camera": camera,
+            "altitude": 100 + number,
+            "path": path.name,
+            HOSTILE: ATTRIBUTE,
+        }
+        image = {
+            "name": "input-image-0",
+            "shape": [1],
+            "datatype": "BYTES",
+            "data": [base64.b64encode(path.read_bytes()).decode()],
+            "parameters": {"metadata": json.dumps(metadata)},
+        }
+        ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [image]})
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Yield a server with images, truth and a report."""
+    with ServerProcess(tmp_path_factory.mktemp("console") / "data") as server:
+        send_images(server, "detection", "shapes-detector")
+        send_images(server, "oriented", "ships-oriented-detector")
+        ask(
+            server,
+            "POST",
+            "/api/ground-truth",
+            (IMAGES / "detection/annotations.jsonl").read_bytes(),
+        )
+        # Whatever was acknowledged before this query is in the database then.
+        ask(server, "POST", "/api/inferences/query", {"consistency": "journal", "limit": 1})
+        job = ask(server, "POST", "/api/evaluations", {"model": "shapes-detector"})
+        while (job := ask(server, "GET", f"/api/jobs/{job['id']}", b""))["state"] in (
+            "queued",
+            "running",
+        ):
+            pass
+        assert job["state"] == "succeeded", job
+        server.report = job["id"]
+        yield server
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """Yield a server that has stored nothing yet."""
+    with ServerProcess(
+        tmp_path_factory.mktemp("empty") / "data", SAMPLE_MODELS / "shapes-detector"
+    ) as server:
+        yield server
+
+
+def open_page(browser, server, path, **options):
+    """Open a page, see that nothing is wrong with it, and nothing was asked of another server."""
+    browser.errors.clear()
+    browser.open(f"http://{server.host}{path}", **options)
+    browser.run(IMAGES_IN_SIGHT)
+    errors = [
+        error
+        for error in browser.errors
+        if not (isinstance(error, str) and error.startswith(f"http://{server.host}/"))
+        and not any(text in str(error) for text in ASKED_FOR)
+    ]
+    assert not errors, (path, errors)
+    assert browser.run("document.title") != "taken"
+
+
+def with_reports(server):
+    report = f"/console/reports/{server.report}"
+    return {**PAGES, "report": report, "cell": f"{report}/images?truth=star&predicted=star",
+            "job": f"/console/jobs/{server.report}"}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 900, 360])
+def test_no_page_asks_elsewhere_or_scrolls_sideways(browser, server, scheme, width):
+    for path in with_reports(server).values():
+        open_page(browser, server, path, scheme=scheme, width=width)
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+        ground = browser.run("getComputedStyle(document.documentElement).backgroundColor")
+        assert ground == ("rgb(246, 247, 248)" if scheme == "light" else "rgb(14, 17, 20)")
+
+
+def test_every_page_of_an_empty_store_is_in_order(browser, empty):
+    for path in PAGES.values():
+        open_page(browser, empty, path)
+    open_page(browser, empty, "/console/")
+    command = browser.run("document.getElementById('command').textContent")
+    assert f"curl http://{empty.host}/infer " in command
+    assert browser.run("!document.querySelector('[data-copy]').hidden")
+
+
+def test_images_are_whole_and_have_their_outlines(browser, server):
+    open_page(browser, server, "/console/inferences?q=model%3Dshapes-detector&view=grid")
+    assert browser.run("document.images.length") > 10
+    assert browser.run("[...document.images].slice(0, 5).every((image) => image.naturalWidth > 0)")
+    assert browser.run("document.querySelectorAll('.mark.pred').length") > 20
+    assert browser.run("document.querySelectorAll('.mark.o-truth').length") > 20
+    rows = browser.run(
+        "[...document.querySelectorAll('.shot')].map((shot) => shot.getBoundingClientRect().right)"
+    )
+    assert max(rows) <= 1200
+
+
+def test_pages_read_and_work_without_javascript(browser, server):
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        for path in with_reports(server).values():
+            browser.errors.clear()
+            browser.open(f"http://{server.host}{path}")
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+        browser.open(f"http://{server.host}/console/inferences?q=label%3Dcircle")
+        browser.send("Emulation.setScriptExecutionDisabled", value=True)
+        browser.run("document.querySelector('[data-filter]').focus()")
+        browser.send("Input.insertText", text="meta.altitude=ge:103")
+        press(browser, "Enter")
+        wait_for(browser, "location.search.includes('103')")
+        assert browser.run("document.querySelectorAll('.chip').length") == 2
+        assert browser.run("document.querySelectorAll('.shot').length") > 1
+        # The filters of a phone open by their link alone.
+        browser.open(f"http://{server.host}/console/inferences#facets", width=360)
+        assert browser.run("getComputedStyle(document.getElementById('facets')).display") == "grid"
+    finally:
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def press(browser, key):
+    code, text = (13, "\r") if key == "Enter" else (ord(key.upper()), key)
+    browser.send(
+        "Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, text=text
+    )
+    browser.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+
+def wait_for(browser, condition):
+    for _ in range(100):
+        try:
+            if browser.run(f"document.readyState === 'complete' && ({condition})"):
+                return
+        except AssertionError:  # a page that is left meanwhile
+            pass
+        browser.send("Browser.getVersion")
+    raise AssertionError(browser.run("location.href + document.body.innerText.slice(0, 500)"))
+
+
+def test_keys_alone_find_inferences(browser, server):
+    open_page(browser, server, "/console/")
+    press(browser, "g")
+    press(browser, "i")
+    wait_for(browser, "location.pathname === '/console/inferences'")
+    press(browser, "/")
+    assert browser.run("document.activeElement.name") == "q"
+    browser.send("Input.insertText", text="label=star & meta.camera=north")
+    press(browser, "Enter")
+    wait_for(browser, "document.querySelectorAll('.chip').length === 2")
+    count = browser.run("document.querySelectorAll('.shot').length")
+    assert count > 0
+    browser.send("Page.reload")
+    wait_for(browser, "document.querySelectorAll('.chip').length === 2")
+    assert browser.run("document.querySelectorAll('.shot').length") == count
+
+
+def test_a_printed_page_has_neither_bar_nor_facets(browser, server):
+    open_page(browser, server, "/console/inferences", medium="print")
+    for selector in (".bar", ".side"):
+        assert (
+            browser.run(f"getComputedStyle(document.querySelector('{selector}')).display") == "none"
+        )
+    assert browser.printed().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser, server, empty, scheme):
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: `make browser` gets it with npm")
+    script = AXE.read_text("utf-8")
+    assert hashlib.sha256(script.encode()).hexdigest() == AXE_SHA256
+    found = []
+    for target, paths in ((server, with_reports(server)), (empty, {"overview": "/console/"})):
+        for width in (1200, 360):
+            for path in paths.values():
+                open_page(browser, target, path, scheme=scheme, width=width)
+                browser.run(script + "; 0")
+                violations = browser.run(
+                    "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 300))]))"
+                )
+                found += [(path, width, *violation) for violation in violations]
+    assert not found

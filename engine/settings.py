@@ -262,7 +262,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             description="Images per second, model and worker whose drift signals are stored, chosen at random; 0: none.",
         ),
-    ] = 10.0
+    ] = 4.0
     score_threshold: Annotated[
         float | None,
         Meta(

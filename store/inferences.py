@@ -14,6 +14,7 @@ from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
 from quadriga.store.cancellation import Cancellation
+from quadriga.store.commit_pace import ask_for_commit
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 from quadriga.store.ids import LARGEST_ID, time_ms
@@ -421,6 +422,7 @@ class InferenceReader:
                 raise NotReadyError(
                     f"the journal is not committed after {JOURNAL_TIMEOUT_S:g} s: {lag} bytes are waiting"
                 )
+            ask_for_commit(self._directory)
             time.sleep(0.01)
 
 

@@ -4,7 +4,8 @@ The alarm of one signal in one window, with all its gates (p below alpha, effect
 the same as one of ten signals, nine of which did not change, in one of 24 windows of a day. Beside them,
 evidently's default rules on the same samples: read them with how often they alarm when nothing changed.
 
-Flags: `--repeats N` (500), `--baseline N` (2,000), `--only NAME` for some of the changes.
+Flags: `--repeats N` (500), `--baseline N` (2,000), `--only NAME` for some of the changes. With `--rows N --chosen M` each
+window has N rows, of which M are chosen at random, as images for signals are.
 """
 
 import argparse
@@ -116,11 +117,25 @@ CHANGES = {
 }
 
 
-def detect_once(change: Change, baseline_n: int, seed: int) -> tuple[bool, bool, bool, bool]:
+def choose(rng: np.random.Generator, side: Any, count: int) -> tuple[Any, Any]:
+    """Choose rows at random, in their order; return their values, and their sources if they have any."""
+    values, sources = side if isinstance(side, tuple) else (side, None)
+    if count >= len(values):
+        return values, sources
+    rows = np.sort(rng.choice(len(values), count, replace=False))
+    return values[rows], None if sources is None else [sources[row] for row in rows]
+
+
+def detect_once(
+    change: Change, baseline_n: int, chosen: int, seed: int
+) -> tuple[bool, bool, bool, bool]:
     """Return whether a change is detected: alone, among ten signals, by evidently, and with a baseline of 1,000."""
     rng = np.random.default_rng(seed)
-    drawn = [change.baseline(rng, baseline_n), change.current(rng, change.n)]
-    drawn = [side if isinstance(side, tuple) else (side, None) for side in drawn]
+    baseline_rows, current_rows = change.baseline(rng, baseline_n), change.current(rng, change.n)
+    drawn = [
+        choose(rng, baseline_rows, baseline_n),
+        choose(rng, current_rows, chosen or change.n),
+    ]
     sides = [
         build_sample({"x": values} | worlds.quiet(rng, len(values), 9), sources=sources)
         for values, sources in drawn
@@ -147,15 +162,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=500)
     parser.add_argument("--baseline", type=int, default=2000)
     parser.add_argument("--only", default="")
+    parser.add_argument("--rows", type=int, default=0, help="of a window, in place of those in the table")  # fmt: skip
+    parser.add_argument("--chosen", type=int, default=0, help="of these, at random; 0 for all")
     arguments = parser.parse_args()
     print(ROW.format("change", "n", "alarm", "one of 24 x 10", "evidently", "evidently, 1,000"))
     for name, change in CHANGES.items():
         if arguments.only in name:
-            seen = worlds.repeat(
-                partial(detect_once, change, arguments.baseline), name, arguments.repeats
-            )
+            window = change._replace(n=arguments.rows or change.n)
+            detect = partial(detect_once, window, arguments.baseline, arguments.chosen)
+            seen = worlds.repeat(detect, name, arguments.repeats)
             shares = [worlds.share(list(flags)) for flags in zip(*seen, strict=True)]
-            print(ROW.format(name, change.n, *shares), flush=True)
+            print(ROW.format(name, arguments.chosen or change.n, *shares), flush=True)
 
 
 if __name__ == "__main__":

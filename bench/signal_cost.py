@@ -61,7 +61,7 @@ def making() -> None:
 def answering(folder: Path, rounds: int) -> None:
     """Print what a request costs its thread to be recorded, without signals and with them."""
     model = Model("m", "1", SAMPLE_MODELS / "shapes-classifier" / "model.onnx")
-    rates = {"without signals": 0.0, "with, at most 10/s": 10.0, "with, all": 1e9}
+    rates = {"without signals": 0.0, "with, at most 4/s": 4.0, "with, all": 1e9}
     recorders = {name: _recorder(folder / name, per_s) for name, per_s in rates.items()}
     costs_us: dict[str, list[float]] = {name: [] for name in rates}
     for _ in range(rounds):

@@ -42,6 +42,7 @@ from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.thumbnails import Thumbnails
+from quadriga.engine.api.views import view_routes
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
@@ -456,6 +457,7 @@ def _open_store(
             *drift_routes(drift),
             *model_routes(models),
             *schedule_routes(settings.drift_directory, inferences, hosts),
+            *view_routes(settings.views_directory),
             *evaluation_schedule_routes(
                 settings.evaluation_directory, inferences, reports, hosts=hosts
             ),

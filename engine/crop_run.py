@@ -73,7 +73,7 @@ class CropRun:
         self._images = image_model(
             self._model,
             settings,
-            keeping.choose_for_signals(self._model),
+            keeping,
             None if self._below is None else self._below.cut,
         )
         self._crops: list[tuple[int, Crop]] = []

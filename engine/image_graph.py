@@ -101,9 +101,18 @@ class ImageGraph:
         return ImageOptions(options.action, options, tiling, legacy_format)
 
     def predict(
-        self, images: Sequence[Image], options: Sequence[ImageOptions]
+        self,
+        images: Sequence[Image],
+        options: Sequence[ImageOptions],
+        *,
+        with_embedding: bool = True,
     ) -> list[tuple[list[Prediction], Vector | None]]:
         """Predict what at most `batch_size` images show; those of one input size run together.
+
+        Args:
+            images: The images.
+            options: Options of each image.
+            with_embedding: Whether embeddings are wanted; without them there may be none.
 
         Returns:
             Predictions and embedding of each image, in order; for an image in tiles the mean of their embeddings.
@@ -118,11 +127,14 @@ class ImageGraph:
             [images[index] for index in untiled],
             [options[index].task for index in untiled],
             self._task.predict,
+            with_embedding=with_embedding,
         )
         by_index = dict(zip(untiled, predicted, strict=True))
         for index, option in enumerate(options):
             if option.tiling is not None:
-                by_index[index] = self._predict_tiles(images[index], option.task, option.tiling)
+                by_index[index] = self._predict_tiles(
+                    images[index], option.task, option.tiling, with_embedding=with_embedding
+                )
         return [by_index[index] for index in range(len(images))]
 
     def format_predictions(
@@ -145,19 +157,21 @@ class ImageGraph:
         """Return the candidates of an image in one piece, not clipped to it; None for a task without them."""
         if self._tiled_task is None:
             return None
-        ((candidates, _),) = self._run_and_read([image], [options.task], self._tiled_task.detect)
+        ((candidates, _),) = self._run_and_read(
+            [image], [options.task], self._tiled_task.detect, with_embedding=False
+        )
         return candidates
 
     def outputs_for(self, image: Image) -> Mapping[str, npt.NDArray[Any]]:
         """Return what the graph outputs for an image, without the batch axis."""
         tensor, affine = self._task.preprocess(image)
-        outputs, _ = self._run([(tensor, affine)])
+        outputs, _ = self._run([(tensor, affine)], with_embedding=False)
         if not self._spec.output.batch_axis:
             return outputs
         return {name: array[0] for name, array in outputs.items()}
 
     def _predict_tiles(
-        self, image: Image, options: Any, tiling: Tiling
+        self, image: Image, options: Any, tiling: Tiling, *, with_embedding: bool
     ) -> tuple[list[Prediction], Vector | None]:
         """Predict what an image shows tile by tile, and merge predictions over the borders."""
         task = self._tiled_task
@@ -177,7 +191,11 @@ class ImageGraph:
         for start in range(0, len(tile_images), size):
             chunk = tile_images[start : start + size]
             self.stopwatch.record_preparation()
-            detected.extend(self._run_and_read(chunk, [options] * len(chunk), task.detect))
+            detected.extend(
+                self._run_and_read(
+                    chunk, [options] * len(chunk), task.detect, with_embedding=with_embedding
+                )
+            )
         detections = [detections for detections, _ in detected]
         merged = task.merge(list(zip(image_tiles, detections, strict=True)), tiling, options)
         predictions = task.to_predictions(merged, image.width, image.height, options)
@@ -188,6 +206,8 @@ class ImageGraph:
         images: Sequence[Image],
         options: Sequence[Any],
         reader: Callable[[Mapping[str, npt.NDArray[Any]], Affine, Any], Read],
+        *,
+        with_embedding: bool,
     ) -> list[tuple[Read, Vector | None]]:
         """Run images, those of one input size together, and read outputs and embedding of each."""
         prepared = [self._task.preprocess(image) for image in images]
@@ -197,7 +217,9 @@ class ImageGraph:
         has_rows = self._spec.output.batch_axis
         by_index: dict[int, tuple[Read, Vector | None]] = {}
         for indices in groups.values():
-            outputs, vectors = self._run([prepared[index] for index in indices])
+            outputs, vectors = self._run(
+                [prepared[index] for index in indices], with_embedding=with_embedding
+            )
             for name, array in outputs.items():
                 if has_rows and (not array.ndim or len(array) < len(indices)):
                     raise OutputError(
@@ -213,11 +235,13 @@ class ImageGraph:
         return [by_index[index] for index in range(len(prepared))]
 
     def _run(
-        self, items: Sequence[PreparedImage]
+        self, items: Sequence[PreparedImage], *, with_embedding: bool = True
     ) -> tuple[dict[str, npt.NDArray[Any]], list[Vector | None]]:
         """Run one batch of images of one input size; a batch that the file fixes is filled up."""
         feeds = self._feeds(items)
-        if not self._embedding:
+        # Requests share runs of the same outputs only, so there the embedding is always one of them.
+        is_shared = self._session.batched_runs is not None
+        if not self._embedding or not (with_embedding or is_shared):
             return self._session.run(feeds, batch=len(items)), [None] * len(items)
         outputs = self._session.run(feeds, self._outputs, len(items))
         embedded = outputs[self._embedding]
@@ -230,7 +254,11 @@ class ImageGraph:
         spec = self._spec.input
         tensors = [tensor for tensor, _ in items]
         tensors.extend(tensors[:1] * (-self.batch_size - len(tensors)))
-        feeds = {spec.name: np.stack(tensors) if spec.batch_axis else tensors[0]}
+        if not spec.batch_axis:
+            batch = tensors[0]
+        else:
+            batch = np.stack(tensors) if len(tensors) > 1 else tensors[0][None]
+        feeds = {spec.name: batch}
         if spec.size_input:
             _, affine = items[0]
             feeds[spec.size_input] = np.array([affine.network_wh] * len(tensors), np.int64)

@@ -49,6 +49,8 @@ class ImageModel(msgspec.Struct, frozen=True):
     budgets: ImageBudgets = msgspec.field(default_factory=ImageBudgets)
     choose_for_signals: Callable[[int], Collection[int]] | None = None
     """Chooses, among so many images, the positions of those whose signals are wanted; None chooses none."""
+    is_scored: bool = False
+    """Whether images get semantic scores, for which they need embeddings."""
     cut: CutDetections | None = None
     """Cuts the crops for the model behind this one; None where there is none."""
 
@@ -270,8 +272,9 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
     for image_request, image in zip(image_requests, decoded, strict=True):
         tiles = images.predictor.count_tiles(image, image_request.options)
         _spend(images.budgets.tiles, tiles, image_request)
+    with_embedding = images.is_scored or any(request.wants_signals for request in image_requests)
     try:
-        predicted = images.predictor.predict(decoded, options)
+        predicted = images.predictor.predict(decoded, options, with_embedding=with_embedding)
     except ParameterError as error:
         raise InvalidRequest(f"{image_requests[0].location}: {error}") from error
     results = [

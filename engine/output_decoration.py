@@ -29,7 +29,7 @@ def decorate_outputs(
     *,
     per_image: bool,
     with_scores: bool,
-) -> list[Tensor]:
+) -> Sequence[Tensor]:
     """Add to the parameters of each output: ids, semantic scores, and whether predictions were cut.
 
     Args:
@@ -39,6 +39,8 @@ def decorate_outputs(
         per_image: Whether an output holds one element for each image; those of a graph belong to one inference.
         with_scores: Whether scores are added where a request does not say.
     """
+    if not per_image and stored.stored and not stored.ids:
+        return outputs
     decorated = []
     start, stop = 0, len(results)
     for tensor in outputs:

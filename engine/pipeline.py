@@ -298,9 +298,8 @@ class Pipeline:
         self, model: Model, request: InferRequest, behind: CropRun | None = None
     ) -> RequestKind:
         """Find out what a request brings; see `request_kind`."""
-        choose = self._keeping.choose_for_signals(model)
         cut = None if behind is None else behind.cut
-        return request_kind(model, request, self._settings, choose, cut=cut)
+        return request_kind(model, request, self._settings, self._keeping, cut=cut)
 
     def _trace(self, model: Model, kind: RequestKind, request: InferRequest) -> RequestTrace:
         """Prepare the accounting of a request."""

@@ -1,6 +1,6 @@
 """Three kinds of requests to a model, answered in the same way: images, rows of features, and tensors of the graph."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from quadriga.engine.image_inference import (
 )
 from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult
+from quadriga.engine.result_keeping import ResultKeeping
 from quadriga.engine.row_explanation import explain_rows, read_rows_to_explain
 from quadriga.engine.row_inference import infer_rows
 from quadriga.engine.settings import Settings
@@ -107,6 +108,8 @@ class TensorRequest(msgspec.Struct, frozen=True):
 
     model: Model
     request: InferRequest
+    is_stored: bool
+    """Whether results of the model are stored."""
 
     has_output_per_image = False
 
@@ -122,7 +125,7 @@ class TensorRequest(msgspec.Struct, frozen=True):
 
     def infer(self) -> Answer:
         """Answer the request; see `infer_tensors`."""
-        return infer_tensors(self.model, self.request)
+        return infer_tensors(self.model, self.request, is_stored=self.is_stored)
 
     def failed_results(self) -> list[ImageResult]:
         """Return what can be stored if the model fails to answer."""
@@ -145,7 +148,7 @@ def request_kind(
     model: Model,
     request: InferRequest,
     settings: Settings,
-    choose_for_signals: Callable[[int], Collection[int]] | None,
+    keeping: ResultKeeping,
     cut: CutDetections | None = None,
 ) -> RequestKind:
     """Find out what a request brings: images or rows for the model, or tensors for its graph.
@@ -154,23 +157,23 @@ def request_kind(
         model: The model that answers.
         request: The request.
         settings: Settings with the limits of a request.
-        choose_for_signals: Chooses, among so many images, those whose signals are wanted; None chooses none.
+        keeping: Knows what is stored of the model's results.
         cut: Cuts crops of images for the model behind this one; None where there is none.
     """
     predictor, classifier = model.image_predictor, model.row_classifier
     if predictor is not None:
         if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
-            return TensorRequest(model, request)
-        return ImageRequest(image_model(model, settings, choose_for_signals, cut), request)
+            return TensorRequest(model, request, keeping.recorder_of(model) is not None)
+        return ImageRequest(image_model(model, settings, keeping, cut), request)
     if classifier is not None and not _is_raw(request):
         return RowRequest(model, classifier, request, max_rows=settings.max_images)
-    return TensorRequest(model, request)
+    return TensorRequest(model, request, keeping.recorder_of(model) is not None)
 
 
 def image_model(
     model: Model,
     settings: Settings,
-    choose_for_signals: Callable[[int], Collection[int]] | None,
+    keeping: ResultKeeping,
     cut: CutDetections | None,
 ) -> ImageModel:
     """Return a model whose inputs are images with the limits of one request; arguments as of `request_kind`."""
@@ -185,7 +188,8 @@ def image_model(
         max_pixels=settings.max_pixels,
         max_images=settings.max_images,
         budgets=budgets,
-        choose_for_signals=choose_for_signals,
+        choose_for_signals=keeping.choose_for_signals(model),
+        is_scored=keeping.has_scores(model),
         cut=cut,
     )
 
@@ -194,9 +198,9 @@ def _is_raw(request: InferRequest) -> bool:
     """Check whether a request asks for the outputs of the graph."""
     if request.parameters.get("content_type") == "raw":
         return True
-    return any(tensor.parameters.get("content_type") == "raw" for tensor in request.inputs)
+    return "raw" in [tensor.parameters.get("content_type") for tensor in request.inputs]
 
 
 def _has_bytes(request: InferRequest) -> bool:
     """Check for inputs that no graph of images takes: with numbers beside them, the error names the number."""
-    return any(tensor.datatype == "BYTES" for tensor in request.inputs)
+    return "BYTES" in [tensor.datatype for tensor in request.inputs]

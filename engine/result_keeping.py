@@ -47,6 +47,11 @@ class ResultKeeping:
         recorder = self.recorder_of(model)
         return recorder is None or recorder.stores_at_once(model)
 
+    def has_scores(self, model: Model) -> bool:
+        """Check whether the images of a model get semantic scores, for which they need embeddings."""
+        scores = self._scores
+        return scores is not None and scores.has_references(model, current_caller().team)
+
     def score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
         """Add to each result its semantic score, where there is one."""
         if self._scores is None:

@@ -56,11 +56,20 @@ class SemanticScores:
 
     def score(self, model: Model, results: list[ImageResult], team: str = "") -> list[ImageResult]:
         """Add to each result of a model its semantic score by the team's baseline, where it has an embedding to score."""
-        key = (team, model.name)
-        references = self._references.get(key)
-        if references is None or references.space != model.embedding_space:
+        references = self._references_of(model, team)
+        if references is None:
             return results
+        key = (team, model.name)
         return [self._score_one(key, references, result) for result in results]
+
+    def has_references(self, model: Model, team: str = "") -> bool:
+        """Check whether images of a model are scored by the team's baseline."""
+        return self._references_of(model, team) is not None
+
+    def _references_of(self, model: Model, team: str) -> References | None:
+        references = self._references.get((team, model.name))
+        fits = references is not None and references.space == model.embedding_space
+        return references if fits else None
 
     def close(self) -> None:
         """Stop reading references."""

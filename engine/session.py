@@ -292,6 +292,8 @@ class Session:
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
         outputs = [_tensor_info(node) for node in self._session.get_outputs()]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
+        self.tensor_outputs = [info.name for info in self.outputs if info.datatype != MAPS]
+        """Names of the outputs that are tensors."""
         self.hidden_output = next(
             (tensor for tensor in outputs if tensor.name == hidden_output), None
         )

@@ -262,7 +262,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             description="Images per second, model and worker whose drift signals are stored, chosen at random; 0: none.",
         ),
-    ] = 10.0
+    ] = 4.0
     score_threshold: Annotated[
         float | None,
         Meta(
@@ -557,6 +557,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def baselines_directory(self) -> Path:
         """Folder with one folder of baselines per model."""
         return Path(self.data) / "baselines"
+
+    @property
+    def views_directory(self) -> Path:
+        """Folder of saved views."""
+        return Path(self.data) / "views"
 
     @property
     def drift_directory(self) -> Path:

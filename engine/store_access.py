@@ -1,9 +1,12 @@
 """Opens the store that the settings name, for reading."""
 
 from quadriga.engine.settings import Settings
+from quadriga.monitor.report.cells import listed_ids
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import Jobs
 from quadriga.store.model_names import NamesOf
 
 
@@ -26,6 +29,7 @@ def open_reader(
         quadriga.store.errors.StoreError: The database or the images cannot be read at their location.
     """
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    reports = ReportStore(Jobs(settings.jobs_directory))
     inferences = InferenceReader(
         settings.database_url,
         settings.journal_directory,
@@ -34,5 +38,6 @@ def open_reader(
         connections=connections,
         presign_s=settings.presign_s,
         served=served,
+        cell_ids=listed_ids(lambda scope, id_: reports.within(scope).directory(id_)),
     )
     return inferences, blobs

@@ -11,7 +11,7 @@ import pybase64
 from quadriga.engine.model import Model
 from quadriga.engine.output_decoration import echoed_parameters
 from quadriga.engine.recording import ImageResult
-from quadriga.engine.session import MAPS, RunError
+from quadriga.engine.session import RunError
 from quadriga.proto.chariot import parse_metadata, read_storage_options
 from quadriga.proto.datatypes import DATATYPES, elements_as_bytes, to_raw
 from quadriga.proto.errors import InvalidRequest
@@ -42,26 +42,36 @@ MAX_STORED_INPUT_BYTES = 1 << 20
 """Maximum size of the inputs of an inference that are stored."""
 
 
-def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], list[ImageResult]]:
+def infer_tensors(
+    model: Model, request: InferRequest, *, is_stored: bool
+) -> tuple[list[Tensor], list[ImageResult]]:
     """Answer a request to a model of tensors.
 
+    Args:
+        model: The model.
+        request: The request.
+        is_stored: Whether results of the model are stored.
+
     Returns:
-        The outputs of the graph; and one result for all of them.
+        The outputs of the graph; and one result for all of them, which describes them where it is stored.
     """
     feeds = read_feeds(model.name, model.session.inputs, request)
-    result = result_without_predictions(request)
-    available = [info.name for info in model.session.outputs if info.datatype != MAPS]
-    names = [output.name for output in request.requested_outputs] or available
+    parameters = all_parameters(request)
+    result = _result_of(request, parameters, ACTIONS)
+    available = model.session.tensor_outputs
+    names = [output.name for output in request.requested_outputs]
     if not set(names) <= set(available):
         raise InvalidRequest(
             f"expected outputs among {', '.join(available)}, got {', '.join(names)}"
         )
     try:
-        arrays = model.session.run(feeds, names, count_rows(model, request))
+        arrays = model.session.run(feeds, names or available, count_rows(model, request))
     except RunError as error:
         raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
-    echoed = echoed_parameters(all_parameters(request))
+    echoed = echoed_parameters(parameters)
     outputs = [_output_tensor(name, array, echoed) for name, array in arrays.items()]
+    if not is_stored:
+        return outputs, [result]
     predictions = [_stored_form(tensor) for tensor in outputs]
     result = with_input(model, result, feeds, model.recognition.written.features)
     return outputs, [msgspec.structs.replace(result, predictions=predictions)]
@@ -97,13 +107,13 @@ def read_feeds(model: str, infos: Sequence[TensorInfo], request: InferRequest) -
         if name in inputs:
             raise InvalidRequest(f"inputs[{number}]: expected each input once, got {name!r} twice")
         inputs[name] = tensor
-    expected = {info.name: info for info in infos}
-    if inputs.keys() != expected.keys():
+    expected = [info.name for info in infos]
+    if inputs.keys() != set(expected):
         raise InvalidRequest(
             f"expected the inputs {', '.join(expected)}, as {model} takes tensors, got "
             f"{', '.join(map(repr, inputs))}; task in its model.toml would make them of images"
         )
-    return {name: _check_input(inputs[name], info) for name, info in expected.items()}
+    return {info.name: _check_input(inputs[info.name], info) for info in infos}
 
 
 def failed_tensor_results(request: InferRequest) -> list[ImageResult]:
@@ -115,7 +125,12 @@ def result_without_predictions(
     request: InferRequest, actions: Sequence[str] = ACTIONS
 ) -> ImageResult:
     """Check action, metadata and storage options, of the request and of all its inputs together."""
-    parameters = all_parameters(request)
+    return _result_of(request, all_parameters(request), actions)
+
+
+def _result_of(
+    request: InferRequest, parameters: Mapping[str, Any], actions: Sequence[str]
+) -> ImageResult:
     if parameters.keys().isdisjoint(_OPTIONS):
         return ImageResult(request.inputs[0].name, actions[0], [], {})
     metadata = parse_metadata(parameters, "inputs[0]")
@@ -145,10 +160,9 @@ def count_rows(model: Model, request: InferRequest) -> int:
 
 def _check_input(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
     """Check one input tensor against the graph and make it what onnxruntime takes."""
-    location = f"input {tensor.name!r}"
     if tensor.datatype != info.datatype:
         raise InvalidRequest(
-            f"{location}: expected datatype {info.datatype}, got {tensor.datatype}"
+            f"input {tensor.name!r}: expected datatype {info.datatype}, got {tensor.datatype}"
         )
     shape = tensor.shape
     if len(shape) == 1 and len(info.shape) == 2 and info.shape[1] in (1, -1):
@@ -162,10 +176,10 @@ def _check_input(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
     )
     if not fits:
         raise InvalidRequest(
-            f"{location}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
+            f"input {tensor.name!r}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
         )
     if isinstance(tensor.data, list):
-        return _strings(tensor, location).reshape(shape)
+        return _strings(tensor, f"input {tensor.name!r}").reshape(shape)
     return tensor.data.reshape(shape)
 
 

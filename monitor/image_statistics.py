@@ -11,11 +11,6 @@ import numpy.typing as npt
 
 from quadriga.tasks.arrays import Float32Array
 
-IMAGE_STATISTICS = (
-    "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
-)  # fmt: skip
-"""Names of the numbers that `measure_image` returns, in the order in which they are stored."""
-
 _SIDE_PX = 512
 """Longer side of the image that edges are measured on; colours are measured on half of it. Images are never enlarged."""
 
@@ -40,7 +35,7 @@ def measure_image(
         bit_depth: Bits of a value, which goes up to 2**bit_depth - 1; None: those of the data type.
 
     Returns:
-        float32 (8,), in the order of `IMAGE_STATISTICS`; all finite.
+        float32 (8,), in the order of `quadriga.store.records.IMAGE_STATISTICS`; all finite.
     """
     bits = bit_depth or 8 * pixels.dtype.itemsize
     small = _shrink(_shrink(pixels, 2 * _SIDE_PX), _SIDE_PX)
@@ -48,14 +43,16 @@ def measure_image(
     shown = small[..., :3] if small.shape[2] >= 3 else small[..., [0, 0, 0]]
     rgb: npt.NDArray[Any] = np.multiply(shown, np.float32(1 / (2**bits - 1)), dtype=np.float32)
     gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-    _, edges = cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_32F, scale=255))
+    edges = cv2.Laplacian(gray, cv2.CV_32F, scale=255)
+    # A quarter of the time of `cv2.meanStdDev`.
+    variance = cv2.norm(edges, cv2.NORM_L2SQR) / edges.size - cv2.mean(edges)[0] ** 2
     rgb = _shrink(rgb, _SIDE_PX // 2)
     lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)
     (brightness, a, b), (contrast, _, _) = (columns.ravel() for columns in cv2.meanStdDev(lab))
     light = cv2.extractChannel(lab, 0)
     saturation = cv2.mean(cv2.extractChannel(cv2.cvtColor(rgb, cv2.COLOR_RGB2HSV), 1))[0]
-    blur = -np.log1p(edges.item() ** 2)
-    dark, burnt = (light < _DARK).mean(), (light > _BURNT).mean()
+    blur = -np.log1p(max(variance, 0.0))
+    dark, burnt = (np.count_nonzero(mask) / light.size for mask in (light < _DARK, light > _BURNT))
     statistics = (brightness, contrast, blur, saturation, a, b, dark, burnt)
     return np.array(statistics, np.float32)
 

@@ -9,6 +9,7 @@ data extension.
 
 import math
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -185,6 +186,8 @@ def _check_types(values: list[Any], datatype: str, location: str) -> None:
 def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.NDArray[Any]:
     """Cast an array of any shape to a datatype; raises InvalidRequest if it cannot hold all values."""
     dtype = NUMPY_TYPES[datatype]
+    if array.dtype == dtype:
+        return array
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if array.dtype.kind not in allowed:
         candidates = array.ravel().tolist()
@@ -241,8 +244,10 @@ def _raw_layout(
 def to_raw(tensor: Tensor) -> bytes:
     """Encode a tensor as bytes."""
     if isinstance(tensor.data, np.ndarray):
-        array = np.ascontiguousarray(tensor.data)
-        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        array = tensor.data
+        if not (array.dtype.isnative and sys.byteorder == "little"):
+            array = array.astype(array.dtype.newbyteorder("<"))
+        return array.tobytes()
     chunks: list[bytes] = []
     for element in elements_as_bytes(tensor.data):
         chunks += (_LENGTH.pack(len(element)), element)

@@ -1,7 +1,7 @@
-"""What each RPC needs, and the interceptor that admits the callers of all of them, health and reflection included."""
+"""What each RPC needs, and the handler that admits the callers of all of them, health and reflection included."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from inspect import isasyncgenfunction
 from typing import Any
@@ -87,10 +87,35 @@ PLACE_AFTER_S = 0.5
 _PROBES = (f"/{HEALTH_SERVICE}/", f"/{REFLECTION_SERVICE}/")
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses calls whose caller has not what the RPC needs, before their message is read, and writes the audit log.
+class _Metadata:
+    """Metadata of a call by their names, read once somebody asks for any."""
 
-    A call counts for its key from then on, whenever its message arrives, which has a limited time.
+    __slots__ = ("_by_name", "_pairs")
+
+    def __init__(self, pairs: Sequence[tuple[str, str | bytes]] | None) -> None:
+        self._pairs = pairs
+        self._by_name: dict[bytes, bytes] | None = None
+
+    def get(self, name: bytes) -> bytes | None:
+        """Return a value, as `headers_by_name` has it."""
+        if self._by_name is None:
+            self._by_name = headers_by_name(
+                [
+                    (key.encode(), value if isinstance(value, bytes) else value.encode())
+                    for key, value in self._pairs or ()
+                ]
+            )
+            # A browser sends it by itself, for a page of anybody; over gRPC nothing says whose page it is.
+            self._by_name.pop(b"cookie", None)
+        return self._by_name.get(name)
+
+
+class AccessHandler:
+    """Handler of all calls: refuses those whose caller has not what the RPC needs, and writes the audit log.
+
+    It does so before their message is read. A call counts for its key from then on, whenever its message arrives, which has a
+    limited time. To the code that adds services it looks like a server. It stands before them as a generic handler, since
+    an interceptor of grpc.aio does the same with four more calls and a coroutine.
     """
 
     def __init__(
@@ -100,22 +125,21 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
         self._audit = audit
         self._arrivals = arrivals
         self._departures = departures
+        self._handlers: list[Any] = []
 
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Return the handler of a call: the RPC's, or one that refuses the call."""
-        metadata = headers_by_name(
-            [
-                (name.encode(), value if isinstance(value, bytes) else value.encode())
-                for name, value in handler_call_details.invocation_metadata or ()
-            ]
-        )
-        # A browser sends it by itself, for a page of anybody; over gRPC nothing says whose page it is.
-        metadata.pop(b"cookie", None)
+    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
+        """Add the services behind this one."""
+        self._handlers += handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Register none: for each call grpc.aio would wait anew for the next call of every registered method."""
+
+    def service(self, details: Any) -> Any:
+        """Return the handler of a call: the RPC's, or one that refuses the call; None if there is no such RPC."""
+        metadata = _Metadata(details.invocation_metadata)
         identify = partial(self._gate.identify, metadata.get)
         caller = identify()
-        method = handler_call_details.method
+        method = details.method
         need = NEEDS.get(method, "admin")
         call = _Call(
             self._audit,
@@ -124,7 +148,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
             caller=caller,
             method=method,
             need=need,
-            request_id=metadata.get(b"x-request-id"),
+            metadata=metadata,
         )
         try:
             admit(caller, need)
@@ -136,8 +160,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gr
             return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
         set_current_caller(caller)
         set_identification(identify)
-        handler = await continuation(handler_call_details)
-        return None if handler is None else call.watched(handler)
+        for services in self._handlers:
+            if (handler := services.service(details)) is not None:
+                return call.watched(handler)
+        return None
 
 
 class _Call:
@@ -152,7 +178,7 @@ class _Call:
         caller: Caller,
         method: str,
         need: Need,
-        request_id: bytes | None,
+        metadata: _Metadata,
     ) -> None:
         self._audit = audit
         self._arrivals = arrivals
@@ -161,7 +187,7 @@ class _Call:
         self._method = method
         self._need = need
         self._is_audited = is_audited(need, "RPC")
-        self._request_id = request_id
+        self._metadata = metadata
         self._respond: Callable[[Any], Awaitable[Any]]
         self.quota = None if need == "nothing" else caller.quota
         self._is_counted = False
@@ -186,7 +212,7 @@ class _Call:
 
     async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
         """Refuse the call."""
-        notes = Notes(request_id=error_request_id(self._request_id))
+        notes = Notes(request_id=error_request_id(self._metadata.get(b"x-request-id")))
         self._end(context, error.grpc_code, notes, is_audited=False)
         await self._abort(error, notes, context)
 
@@ -196,7 +222,7 @@ class _Call:
         set_notes(notes)
         context.add_done_callback(self._finish)
         if self._is_audited:
-            notes.request_id = error_request_id(self._request_id)
+            notes.request_id = error_request_id(self._metadata.get(b"x-request-id"))
             context.set_trailing_metadata((("x-request-id", notes.request_id),))
         try:
             self._arrivals.begin(context)
@@ -276,7 +302,7 @@ class _Call:
 
     async def _abort(self, error: ProtocolError, notes: Notes, context: Any) -> None:
         """End the call with an error; raises what grpc ends handlers by."""
-        notes.request_id = notes.request_id or error_request_id(self._request_id)
+        notes.request_id = notes.request_id or error_request_id(self._metadata.get(b"x-request-id"))
         notes.grpc_code = error.grpc_code
         context.set_trailing_metadata((*error_metadata(error), ("x-request-id", notes.request_id)))
         await context.abort(grpc.StatusCode[error.grpc_code], str(error))
@@ -291,7 +317,7 @@ class _Call:
             caller=self._caller,
             action=f"RPC {self._method}",
             address=peer_address(context.peer()),
-            request_id=notes.request_id or error_request_id(self._request_id),
+            request_id=notes.request_id or error_request_id(self._metadata.get(b"x-request-id")),
             notes=notes,
         )
         if is_refused:

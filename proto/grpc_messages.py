@@ -135,13 +135,16 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
         yield key, start, position
 
 
-def check_model_name(request: Any, body: bytes) -> None:
+def check_model_name(request: Any, name: str) -> None:
     """Check that a decoded request names the model in whose queue it waited: of two names the last one counts.
+
+    Args:
+        request: The request.
+        name: The name as `read_model_name` has it.
 
     Raises:
         InvalidRequest: It has several names, or one behind too many fields.
     """
-    name = read_model_name(body)
     if request.model_name != name:
         raise InvalidRequest(
             f"expected model_name once, among the first {MAX_FIELDS} fields of the message, got {quoted(name, 60)} "

@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
 from quadriga.proto.audit import Audit, NoAudit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
-from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessInterceptor
+from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessHandler
 from quadriga.proto.grpc_arrival import MAX_STRANGERS, Arrivals
 from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
@@ -99,19 +99,19 @@ class GrpcServer:
             options["grpc.compression_enabled_algorithms_bitset"] = _IDENTITY_ALONE
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
-        access = AccessInterceptor(
+        services = AccessHandler(
             gate or OpenGate(), audit or NoAudit(), arrivals, departures=self._departures
         )
-        self._server: Any = grpc.aio.server(
-            interceptors=[access],
-            options=list(options.items()),
-        )
-        self._server.add_generic_rpc_handlers((self._service,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server: Any = grpc.aio.server(options=list(options.items()))
+        self._server.add_generic_rpc_handlers((services,))
+        services.add_generic_rpc_handlers((self._service,))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
         for module in (health_pb2, reflection_pb2):
             POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        reflection.enable_server_reflection(reflected, self._server, POOL)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(reflected, pool=POOL), services
+        )
 
     async def start(self, address: str, tls: Callable[[], TlsTexts] | None = None) -> None:
         """Listen on `host:port`, with TLS if `tls` returns its texts; raises RuntimeError if the port is in use."""

@@ -8,7 +8,7 @@ they differ.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -82,6 +82,8 @@ _METHODS: dict[str, dict[str, Any]] = {
 }
 """Methods of each service by their names."""
 
+_REQUEST, _RESPONSE = message_class("ModelInferRequest"), response_class("ModelInferResponse")
+
 _Trailer = tuple[tuple[str, str], ...]
 
 
@@ -110,18 +112,28 @@ class GrpcService:
         self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
+        self._handlers = {
+            f"/{service}/{name}": self._handler(name, method)
+            for service, methods in _METHODS.items()
+            for name, method in methods.items()
+        }
 
     def service(self, details: Any) -> Any:
         """Return the handler of a method; None if it belongs to another service."""
-        _, _, path = details.method.partition("/")
-        service, _, name = path.partition("/")
-        if service not in (SERVICE, REPOSITORY_SERVICE):
+        handler = self._handlers.get(details.method)
+        if handler is not None:
+            return handler
+        _, service, name = f"{details.method}//".split("/")[:3]
+        if service not in _METHODS:
             return None
-        method = _METHODS[service].get(name)
-        if method is None:
-            return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
+        return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
+
+    def _handler(self, name: str, method: Any) -> Any:
+        """Make the handler of a method."""
         if name == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
+        if name == "ModelInfer":
+            return grpc.unary_unary_rpc_method_handler(self._model_infer)
         return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
 
     def close(self) -> None:
@@ -132,51 +144,62 @@ class GrpcService:
         task = partial(self._answer, method, body, current_caller())
         try:
             with self._intake.hold(len(body)):
-                if method.name == "ModelInfer":
-                    response, trailer = await self._run(task, body, context)
-                elif method.name in _IN_THREAD:
-                    response, trailer = await asyncio.to_thread(task)
-                else:
-                    response, trailer = task()
+                return await asyncio.to_thread(task) if method.name in _IN_THREAD else task()
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a status
+            await _abort(context, error)
+
+    async def _model_infer(self, body: bytes, context: Any) -> bytes:
+        """Answer an inference; the result of storing is trailing metadata."""
+        try:
+            with self._intake.hold(len(body)):
+                model = read_model_name(body)
+                task = partial(self._infer, model, body, current_caller())
+                response, trailer = await self._run(task, model, body, context=context)
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
         if trailer:
             context.set_trailing_metadata(trailer)
         return response
 
-    def _run(self, task: Callable[[], Result], body: bytes, context: Any) -> Awaitable[Result]:
-        """Run an inference in the pool of threads; its time ends with that of the call.
+    async def _run(
+        self, task: Callable[[], Result], model: str, body: bytes, *, context: Any
+    ) -> Result:
+        """Run an inference at once if it is cheap, else in the pool of threads; its time ends with that of the call.
 
         If the client leaves, grpc cancels the handler, and so the request.
         """
         deadline = Deadline(self._request_timeout_s)
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
-        return self._serving.run(
-            task,
-            model=read_model_name(body),
-            deadline=deadline,
-            connection=context.peer(),
-            body_bytes=len(body),
+        result = self._serving.run_at_once(
+            task, model=model, deadline=deadline, body_bytes=len(body)
+        )
+        if result is not None:
+            return result
+        return await self._serving.run(
+            task, model=model, deadline=deadline, connection=context.peer()
         )
 
-    def _answer(self, method: Any, body: bytes, caller: Caller) -> tuple[bytes, _Trailer]:
-        """Decode, run and encode a request; return the bytes, and the result of storing as trailing metadata."""
+    def _infer(self, model: str, body: bytes, caller: Caller) -> tuple[bytes, _Trailer]:
+        """Decode, run and encode an inference; return the bytes, and the result of storing as trailing metadata."""
+        set_current_caller(caller)
+        request = decode_message(_REQUEST, body)
+        check_model_name(request, model)
+        message = _RESPONSE()
+        headers = store_headers(_infer(self._serving, request, message))
+        trailer = tuple((name.decode(), value.decode()) for name, value in headers)
+        return message.SerializeToString(), trailer
+
+    def _answer(self, method: Any, body: bytes, caller: Caller) -> bytes:
+        """Decode, run and encode a request that is no inference."""
         set_current_caller(caller)
         request = decode_message(message_class(method.input_type), body)
-        trailer: _Trailer = ()
-        if method.name == "ModelInfer":
-            check_model_name(request, body)
-            response = response_class("ModelInferResponse")()
-            headers = store_headers(_infer(self._serving, request, response))
-            trailer = tuple((name.decode(), value.decode()) for name, value in headers)
-        else:
-            response = message_class(method.output_type)()
-            value = self._metadata
-            if method.name != "ServerMetadata":
-                value = _ANSWERS[method.name](self._serving, request)
-            json_format.Parse(msgspec.json.encode(value), response, ignore_unknown_fields=True)
-        return response.SerializeToString(), trailer
+        response = message_class(method.output_type)()
+        value = self._metadata
+        if method.name != "ServerMetadata":
+            value = _ANSWERS[method.name](self._serving, request)
+        json_format.Parse(msgspec.json.encode(value), response, ignore_unknown_fields=True)
+        return bytes(response.SerializeToString())
 
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests one after the other, until the client or the server closes the stream."""
@@ -229,7 +252,7 @@ class GrpcService:
                     caller.quota.add_message(len(body))
             with self._intake.hold(len(body)):
                 task = partial(self._stream_answer, body, caller, current_notes())
-                return await self._run(task, body, context)
+                return await self._run(task, read_model_name(body), body, context=context)
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
             if self._stream_form == "mlserver":
                 await _abort(context, error)
@@ -247,14 +270,14 @@ class GrpcService:
         An id that is too long is not repeated: answers that a client does not read stay in memory.
         """
         set_current_caller(caller)
-        request = decode_message(message_class("ModelInferRequest"), body)
+        request = decode_message(_REQUEST, body)
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
         checked_id = ""
         try:
             check_name("id", request.id)
             checked_id = request.id
-            check_model_name(request, body)
+            check_model_name(request, read_model_name(body))
             _infer(self._serving, request, infer_response)
         except ProtocolError as error:
             if self._stream_form == "mlserver":

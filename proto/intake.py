@@ -18,6 +18,21 @@ from quadriga.proto.errors import IntakeFull, TooSlow
 from quadriga.proto.http import BODY_EXTENSION, LEFT_EXTENSION
 
 
+class _Hold:
+    """A context in which bytes are held; as a class it takes a third of what a generator does."""
+
+    __slots__ = ("_intake", "_size")
+
+    def __init__(self, intake: "Intake", size: int) -> None:
+        self._intake, self._size = intake, size
+
+    def __enter__(self) -> None:
+        self._intake.take(self._size)
+
+    def __exit__(self, *_: object) -> None:
+        self._intake.give_back(self._size)
+
+
 class Intake:
     """Bytes of the bodies that a process holds, with their limits, and what was refused.
 
@@ -55,14 +70,9 @@ class Intake:
             "connections_displaced_total": self.displaced,
         }
 
-    @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Hold the bytes of a body that has arrived; raises IntakeFull if they are too many."""
-        self.take(size)
-        try:
-            yield
-        finally:
-            self.give_back(size)
+    def hold(self, size: int) -> "_Hold":
+        """Hold the bytes of a body that has arrived within a context; to begin it raises IntakeFull if they are too many."""
+        return _Hold(self, size)
 
     @contextmanager
     def expanding(self) -> Iterator[Callable[[int], None]]:

@@ -88,7 +88,8 @@ class FloatBody(InferBody):
 _DECODER = msgspec.json.Decoder(InferBody)
 _FLOAT_DECODER = msgspec.json.Decoder(FloatBody)
 
-FLOAT_DATATYPES = ("FP32", "FP64")
+FLOAT_KINDS = {"FP32": "f", "FP64": "d"}
+"""Datatypes of floating-point numbers, as `struct` and numpy name them."""
 _FLOAT_MARK = b'"FP'
 _MARK_BYTES = 1024
 """Bytes at both ends of a body in which the datatype of its input is searched: between them are the data."""
@@ -118,21 +119,21 @@ def parse_infer(
     """
     text = body if json_bytes is None else body[:json_bytes]
     if json_bytes is not None and len(text) <= MAX_REMEMBERED_BYTES and b'"data"' not in text:
-        decoded: InferBody = _remembered(text)
+        decoded, described = _remembered(text)
     else:
         check_amount(text)
         decoded = _decode_floats(text) or _decode(text)
-    if not decoded.inputs:
-        raise InvalidRequest("inputs is empty: at least one input is required")
-    check_input_count(len(decoded.inputs))
+        described = _described(decoded)
     raw = memoryview(body)[len(text) :]
     inputs = []
-    for index, tensor in enumerate(decoded.inputs):
-        check_name("name", tensor.name)
-        location = f"inputs[{index}] ({quoted(tensor.name, 60)})"
+    for tensor, location, parameters in described:
         size_bytes = _binary_size(tensor, raw.nbytes, location)
-        inputs.append(_tensor(tensor, None if size_bytes is None else raw[:size_bytes], location))
-        raw = raw[size_bytes or 0 :]
+        if size_bytes is None:
+            data, shape = _json_data(tensor, location)
+        else:
+            data, shape = from_raw(raw[:size_bytes], tensor.datatype, tensor.shape, location)
+            raw = raw[size_bytes:]
+        inputs.append(Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters))
     if raw.nbytes:
         raise InvalidRequest(f"expected no bytes behind the last input, got {raw.nbytes}")
     return InferRequest(
@@ -238,22 +239,41 @@ def _decode_floats(text: bytes) -> FloatBody | None:
     for tensor in body.inputs:
         if tensor.data is msgspec.UNSET:
             continue
-        if tensor.datatype not in FLOAT_DATATYPES:
+        kind = FLOAT_KINDS.get(tensor.datatype)
+        if kind is None:
             return None
-        packed = struct.pack(
-            f"{len(tensor.data)}d", *tensor.data
-        )  # numpy itself takes twice the time
-        array = np.frombuffer(packed, np.float64)
+        # numpy itself takes twice the time; a number beyond FP32 becomes an infinity, which is too large
+        packed = struct.pack(f"{len(tensor.data)}{kind}", *tensor.data)
+        array = np.frombuffer(packed, kind)
         if array.size and not np.abs(array).max() < EXACT_INTEGERS:
             return None
-        tensor.data = array  # type: ignore[assignment]  # as `_tensor` takes it
+        tensor.data = array  # type: ignore[assignment]  # as `_json_data` takes it
     return body
 
 
+_Described = list[tuple[InputTensor, str, dict[str, Any]]]
+"""Inputs of a request, each with its place for messages, and its parameters without the size of its bytes."""
+
+
 @lru_cache(maxsize=256)
-def _remembered(text: bytes) -> InferBody:
+def _remembered(text: bytes) -> tuple[InferBody, _Described]:
     """Decode the JSON before the bytes of tensors, which mostly is the same as the last time; nobody changes the result."""
-    return _decode(text)
+    decoded = _decode(text)
+    return decoded, _described(decoded)
+
+
+def _described(decoded: InferBody) -> _Described:
+    """Check number and names of the inputs of a request, and describe them."""
+    if not decoded.inputs:
+        raise InvalidRequest("inputs is empty: at least one input is required")
+    check_input_count(len(decoded.inputs))
+    described = []
+    for index, tensor in enumerate(decoded.inputs):
+        check_name("name", tensor.name)
+        location = f"inputs[{index}] ({quoted(tensor.name, 60)})"
+        parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
+        described.append((tensor, location, parameters))
+    return described
 
 
 def _decode(text: bytes) -> InferBody:
@@ -308,20 +328,15 @@ def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> in
     return size_bytes
 
 
-def _tensor(tensor: InputTensor, raw: memoryview | None, location: str) -> Tensor:
-    data: Any
-    if raw is not None:
-        data, shape = from_raw(raw, tensor.datatype, tensor.shape, location)
-    elif tensor.datatype == "BYTES":
-        data, shape = datatypes.elements_from_json(tensor.data, tensor.shape, location)
-    else:
-        values: Any = tensor.data
-        is_float = isinstance(tensor, FloatTensor)
-        read = datatypes.shaped_array if is_float else datatypes.array_from_json
-        data = read(values, tensor.datatype, tensor.shape, location)
-        shape = data.shape
-    parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
-    return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)
+def _json_data(tensor: InputTensor, location: str) -> tuple[Any, tuple[int, ...]]:
+    """Read the data of an input in JSON: an array or elements, and the shape."""
+    if tensor.datatype == "BYTES":
+        return datatypes.elements_from_json(tensor.data, tensor.shape, location)
+    values: Any = tensor.data
+    is_float = isinstance(tensor, FloatTensor)
+    read = datatypes.shaped_array if is_float else datatypes.array_from_json
+    array = read(values, tensor.datatype, tensor.shape, location)
+    return array, array.shape
 
 
 def _raw_shape(shape: Sequence[int], size_bytes: int, datatype: str, location: str) -> list[int]:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from quadriga.store.commit_pace import ask_for_commit
 from quadriga.store.disk import sync_path
 from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.journal import AppendPosition
@@ -154,6 +155,7 @@ class GroupSync:
 def wait_until_committed(directory: Path, position: AppendPosition, timeout_s: float) -> None:
     """Wait until the writer has committed an append, for durability `database`; raise `UnconfirmedError` if late."""
     deadline = time.monotonic() + timeout_s
+    ask_for_commit(directory)
     while (
         read_offsets(directory).get(position.segment, 0) < position.end
         and (directory / position.segment).exists()  # removed once all of it is committed

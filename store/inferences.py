@@ -14,17 +14,19 @@ from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
 from quadriga.store.cancellation import Cancellation
+from quadriga.store.commit_pace import ask_for_commit
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 from quadriga.store.ids import LARGEST_ID, time_ms
 from quadriga.store.model_names import ModelNames, NamesOf
+from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
+from quadriga.store.query.report_cells import CellIds, find_cells, no_reports
 from quadriga.store.query.request import (
     QueryRequest,
     cursor_range,
     encode_cursor,
     query_digest,
-    range_after,
 )
 from quadriga.store.query.search import Budget, Search, find_first
 from quadriga.store.query.syntax import Filter
@@ -38,9 +40,6 @@ from quadriga.store.records import (
 )
 from quadriga.store.rows import RECORD_COLUMNS, RecordRow, StoredModel, models_by_id
 from quadriga.store.scope import EVERYTHING, Scope
-
-COUNT_CAP = 10_001
-"""Limit of a capped count; a count that reaches it means: more than 10,000."""
 
 JOURNAL_TIMEOUT_S = 5.0
 _LATEST = (
@@ -76,14 +75,6 @@ class Page(msgspec.Struct, frozen=True):
     """`False` if there may be more than `count`, None if nothing was counted."""
 
 
-class Count(msgspec.Struct, frozen=True):
-    """Number of matches."""
-
-    count: int
-    is_exact: bool
-    """`False` if there may be more."""
-
-
 _record_decoder = msgspec.json.Decoder(JournaledRecord)
 
 
@@ -106,6 +97,7 @@ class InferenceReader:
         served: Returns the names of the models that the server knows, so that a filter by an unknown one is
             refused with a `NotFoundError`; None where no name counts as unknown.
         scope: What may be seen; everything for whoever works on the data folder itself.
+        cell_ids: Finds the inferences that reports list.
     """
 
     def __init__(
@@ -121,6 +113,7 @@ class InferenceReader:
         presign_s: float = PRESIGN_S,
         served: NamesOf | None = None,
         scope: Scope = EVERYTHING,
+        cell_ids: CellIds = no_reports,
     ) -> None:
         self._readers = ReaderPool(url, connections, timeout_s)
         self._directory = journal_directory
@@ -129,6 +122,7 @@ class InferenceReader:
         self._narrow_rows = narrow_rows
         self.budget = budget
         self._served = served
+        self._cell_ids = cell_ids
         self.scope = scope
         """What may be seen."""
 
@@ -149,6 +143,17 @@ class InferenceReader:
         view._readers = self._readers.cancelled_by(cancellation)  # noqa: SLF001 - it is one of these
         return view
 
+    def read_filter(self, request: QueryRequest, now_us: int | None = None) -> Filter:
+        """Parse the filter of a request, `now_us` as there, check its models, and find what its reports list.
+
+        Raises:
+            QueryError: The filter is invalid.
+            NotFoundError: The filter compares with a model or a report that is not known.
+        """
+        tree = request.parse_filter(now_us)
+        self.names.check_filter(tree)
+        return find_cells(tree, self.scope, self._cell_ids)
+
     def query(self, request: QueryRequest, now_us: int | None = None) -> Page:
         """Return a page of matches; `now_us` as for `QueryRequest.parse_filter`.
 
@@ -158,8 +163,7 @@ class InferenceReader:
             NotReadyError: There is no database yet, or the journal was not committed in time.
             QueryTimeoutError: The query took too long.
         """
-        tree = request.parse_filter(now_us)
-        self.names.check_filter(tree)
+        tree = self.read_filter(request, now_us)
         query = query_digest(request)
         id_range = cursor_range(request, query)
         if request.consistency == "journal":
@@ -168,7 +172,7 @@ class InferenceReader:
             planner, is_descending = self.planner(connection, tree), request.order == "-ts"
             if request.offset:
                 search = Search(connection, planner.plan, descending=is_descending)
-                id_range = _skip(search, request, id_range, self.budget)
+                id_range = skip_matches(search, request, id_range, self.budget)
             rows, resume_id = find_first(
                 connection,
                 planner,
@@ -183,11 +187,11 @@ class InferenceReader:
             if request.count not in (None, "none"):
                 is_capped = request.count == "capped"
                 search = Search(connection, planner.plan, descending=is_descending)
-                count = _count(search, self.budget, is_capped=is_capped)
+                count = count_matches(search, self.budget, is_capped=is_capped)
         if len(rows) > request.limit:
             resume_id = page_rows[-1].seq
         elif resume_id is not None and request.offset:
-            raise _late_offset(request.offset)
+            raise late_offset(request.offset)
         return Page(
             inferences=[_stored(row, models[row.model_id]) for row in page_rows],
             cursor=None if resume_id is None else encode_cursor(resume_id, query),
@@ -208,8 +212,7 @@ class InferenceReader:
 
     def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
-        tree, id_range = QueryRequest(where=where).parse_filter(now_us), IdRange()
-        self.names.check_filter(tree)
+        tree, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
                 plan = self.planner(connection, tree).plan
@@ -225,12 +228,11 @@ class InferenceReader:
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
-        tree = request.parse_filter()
-        self.names.check_filter(tree)
+        tree = self.read_filter(request)
         with self._readers.snapshot() as connection:
             plan = self.planner(connection, tree).plan
             search = Search(connection, plan, descending=True)
-            return _count(search, self.budget, is_capped=False)
+            return count_matches(search, self.budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference, also if it is only in the journal yet."""
@@ -420,39 +422,8 @@ class InferenceReader:
                 raise NotReadyError(
                     f"the journal is not committed after {JOURNAL_TIMEOUT_S:g} s: {lag} bytes are waiting"
                 )
+            ask_for_commit(self._directory)
             time.sleep(0.01)
-
-
-def _skip(search: Search, request: QueryRequest, id_range: IdRange, budget: Budget) -> IdRange:
-    """Return the ids behind the matches that an offset skips.
-
-    Raises:
-        QueryTimeoutError: The budget ended before that.
-    """
-    rows, resume_id = search.first_matches(request.offset, id_range, budget)
-    if len(rows) == request.offset:
-        return range_after(rows[-1][0], request.order)
-    if resume_id is not None:
-        raise _late_offset(request.offset)
-    return IdRange(1, 0)
-
-
-def _late_offset(offset: int) -> QueryTimeoutError:
-    """Return the error of a page that was not full in time: the next offset would leave out the rest of it."""
-    return QueryTimeoutError(
-        f"cannot read a whole page at offset {offset} in time: narrow the filter, or send the cursor that the page "
-        "before answered"
-    )
-
-
-def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
-    """Count up to the cap, and beyond it if required."""
-    rows, resume_id = search.first_matches(COUNT_CAP, IdRange(), budget)
-    if resume_id is None and len(rows) < COUNT_CAP:
-        return Count(len(rows), is_exact=True)
-    if is_capped:
-        return Count(len(rows), is_exact=False)
-    return Count(search.count(), is_exact=True)
 
 
 def _stored(row: RecordRow, model: StoredModel) -> StoredInference:

@@ -33,6 +33,7 @@ HEADER_BYTES = _FRAME.size
 _SEQ = struct.Struct("<q")  # last part of a header: the checksum covers it and the payload
 _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
+_READ_BYTES = 1 << 17  # as many frames are read at once
 
 
 class AppendPosition(msgspec.Struct, frozen=True):
@@ -185,7 +186,7 @@ def read_frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]
     way, that of a closed segment is damage.
     """
     try:
-        file = path.open("rb")
+        file = path.open("rb", buffering=_READ_BYTES)
     except FileNotFoundError:  # committed and removed in the meantime
         return
     with file:

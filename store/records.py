@@ -151,11 +151,17 @@ class RetentionRule(msgspec.Struct, frozen=True, tag="retention"):
     """Team whose inferences the rule is for; empty for those of every team."""
 
 
+IMAGE_STATISTICS = (
+    "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
+)  # fmt: skip
+"""Names of the numbers of an image that drift is told by, in the order in which they are stored."""
+
+
 class ImageSignals(msgspec.Struct, frozen=True, omit_defaults=True):
     """What drift is told by and no row tells, of one image; what is empty says nothing."""
 
     seq: int
-    picture: bytes = b""  # float32, little-endian, in the order of `quadriga.monitor.image_statistics.IMAGE_STATISTICS`
+    picture: bytes = b""  # float32, little-endian, in the order of `IMAGE_STATISTICS`
     embedding: bytes = b""  # float16, little-endian
     space: str = ""  # tells which embeddings may be compared: 16 hexadecimal digits
 

@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +28,7 @@ SECURE_SINCE_CREATION = 1
 """`user_version` of a file in which nothing was ever written without `secure_delete`."""
 
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
+_FLOAT32 = Struct("<f")
 _POOL: Any = {"poolclass": sa.pool.QueuePool, "max_overflow": 0}
 _BESIDE = ("-wal", "-shm")  # what SQLite keeps beside a database that is open
 _Identity = tuple[int, int] | None
@@ -146,10 +148,19 @@ def _prepare_reader(connection: Any, entry: Any) -> None:
     if ("ENABLE_MATH_FUNCTIONS",) not in connection.execute("PRAGMA compile_options").fetchall():
         for function in (math.sin, math.cos, math.radians):
             connection.create_function(function.__name__, 1, function, deterministic=True)
+    connection.create_function("float32_at", 2, _float32_at, deterministic=True)
     deadline = entry.info["deadline"] = [0.0]
     connection.set_progress_handler(
         lambda: time.monotonic() > deadline[0], _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK
     )
+
+
+def _float32_at(data: bytes | None, offset: int) -> float | None:
+    """Return the little-endian float32 at an offset; None beyond the end, and where it is no number."""
+    if data is None or len(data) < offset + _FLOAT32.size:
+        return None
+    (number,) = _FLOAT32.unpack_from(data, offset)
+    return float(number)
 
 
 def _configure(connection: Any, settings: tuple[str, ...]) -> None:

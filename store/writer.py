@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import groupby
+from itertools import compress, groupby
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from quadriga.store import database, journal
 from quadriga.store.changes.applying import apply_changes
 from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.commit_pace import CommitPace
 from quadriga.store.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotReadyError, StoreError, full_text
@@ -96,6 +97,7 @@ class Writer:
         self._engine = database.open_writer(url)
         self._lock = _lock(self._data_directory / "writer.lock")
         self._renumbering = Renumbering(self._data_directory)
+        self._pace = CommitPace(journal_directory)
         self._offsets: dict[str, int] | None = None
         self._published_offsets: dict[str, int] | None = None  # offsets that workers can read
         self._names: NameIds | None = None
@@ -118,7 +120,7 @@ class Writer:
             try:
                 if (
                     stopping
-                    or self._has_uncommitted()
+                    or self._is_commit_due(at_once=failing)
                     or time.monotonic() - drained_at > CLEANUP_INTERVAL_S
                 ):
                     self.drain(may_pause=not stopping)
@@ -201,12 +203,11 @@ class Writer:
             _log.exception("an erasure failed and is retried later")
             return True
 
-    def _has_uncommitted(self) -> bool:
-        offsets = self._offsets or {}
-        return any(
-            size > offsets.get(name, 0)
-            for name, size in journal.segment_sizes(self._directory).items()
-        )
+    def _is_commit_due(self, *, at_once: bool) -> bool:
+        """Check whether to move what is in the journal, if there is anything: now, or as the pace says."""
+        is_wanted = self._pace.take_request() or at_once
+        waiting_bytes = journal.lag_bytes(self._directory, self._offsets or {})
+        return waiting_bytes > 0 if is_wanted else self._pace.is_due(waiting_bytes)
 
     def drain(self, *, may_pause: bool = False) -> int:
         """Commit everything in the journal and return the number of records.
@@ -252,6 +253,7 @@ class Writer:
                 self._publish(self._offsets)
                 return
             self._commit(batch, self._offsets)
+            self._pace.note_commit()
             if may_pause and len(batch) < SMALL_BATCH:
                 self._remove(closed, self._offsets)
                 self._publish(self._offsets)
@@ -342,11 +344,13 @@ class Writer:
             with self._engine.connect() as connection:
                 self._names = NameIds(connection)
         freed: set[str] = set()
-        exclusive = not all(is_add_only(frame.payload) for frame in batch)
+        are_changes = [is_change(frame.payload) for frame in batch]
+        exclusive = not all(is_add_only(frame.payload) for frame in compress(batch, are_changes))
         seqs = [frame.seq for frame in batch]
         with self._names.transaction(self._engine, seqs, exclusive=exclusive) as connection:
-            for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
-                if are_changes:
+            kinds = iter(are_changes)
+            for is_of_changes, frames in groupby(batch, lambda _: next(kinds)):
+                if is_of_changes:
                     decoded = (_change_decoder.decode(frame.payload) for frame in frames)
                     changes = [self._renumbering.follow(change) for change in decoded]
                     freed |= apply_changes(connection, self._names, changes)

@@ -21,7 +21,7 @@ class People(Protocol):
 
 
 class BrowserSessions(Protocol):
-    """BrowserSessions of browsers."""
+    """Sessions whose cookies browsers send."""
 
     def caller_of_cookies(self, cookies: bytes | None) -> Caller | None:
         """Return the caller whose session a header `Cookie` has; None for none."""

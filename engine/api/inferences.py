@@ -20,7 +20,7 @@ from quadriga.engine.api.responses import (
 )
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.thumbnails import Thumbnails
-from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
+from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
     Aggregates,
@@ -28,6 +28,7 @@ from quadriga.store.maintenance.aggregates import (
     decode_aggregate,
 )
 from quadriga.store.query.compact_form import URL_OPTIONS
+from quadriga.store.query.paging import Count
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,

@@ -22,7 +22,7 @@ LINES = 100
 """Lines of the audit log on a page."""
 
 
-class KeyRow(msgspec.Struct, frozen=True):
+class ListedKey(msgspec.Struct, frozen=True):
     """A key, without its secret."""
 
     key: AccessKey
@@ -73,10 +73,10 @@ def audit_page(frame: Frame, folder: Path, options: dict[str, Any]) -> HTTPRoute
     return show_audit
 
 
-def _row(key: AccessKey, now_ms: float) -> KeyRow:
+def _row(key: AccessKey, now_ms: float) -> ListedKey:
     expired = "valid" if key.is_valid(now_ms) else "expired"
     created, expires, used = (
         "" if not at_ms else timestamp_text(at_ms)
         for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
     )
-    return KeyRow(key, expired if key.revoked_ms is None else "revoked", created, expires, used)
+    return ListedKey(key, expired if key.revoked_ms is None else "revoked", created, expires, used)

@@ -56,7 +56,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """The first values of the metadata, with their keys."""
 
 
-def card(inference: StoredInference, *, metadata_values: int = 3) -> Card:
+def card(
+    inference: StoredInference, *, metadata_values: int = 3, outlines: int = MAX_OUTLINES
+) -> Card:
     """Return the card of an inference."""
     detections = _items(inference.predictions)
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
@@ -69,7 +71,7 @@ def card(inference: StoredInference, *, metadata_values: int = 3) -> Card:
         best = sorted(detections, key=lambda item: -(item.score or 0))
         for kind, items in (("truth", truth or []), ("pred", best)):
             total += sum(item.has_shape for item in items)
-            marks += _marks(kind, items[: MAX_OUTLINES - len(marks)], (width, height))
+            marks += _marks(kind, items[: outlines - len(marks)], (width, height))
     scores = [item.score for item in detections if item.score is not None]
     review = inference.ground_truth_review
     return Card(

@@ -1,11 +1,11 @@
 """The frame of all pages: templates, navigation, and what browsers may do with a page."""
 
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from litestar import Request, Response
 
 from quadriga.engine.console import formats
@@ -64,15 +64,21 @@ class Frame:
         """Path before those of this server, as a proxy has it."""
         self.static = StaticFiles()
         self._links = [link for link in LINKS if has_store or not link.is_stored]
-        self._environment = Environment(
+
+    @cached_property
+    def _environment(self) -> Any:
+        """Templates, read when the first page is asked for: a server that shows none does without them."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - as above
+
+        environment = Environment(
             loader=PackageLoader("quadriga.engine.console"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters.update(formats.FILTERS)
-        self._environment.globals.update(
+        environment.filters.update(formats.FILTERS)
+        environment.globals.update(
             t=SimpleNamespace(**TEXTS),
             text=text,
             comparison=comparison_text,
@@ -81,6 +87,7 @@ class Frame:
             link=self.link,
             static=lambda name: self.base + self.static.path(name),
         )
+        return environment
 
     def link(self, path: str, **parameters: str | None) -> str:
         """Return the link to a path of this server, with the parameters that are not empty."""
@@ -97,7 +104,7 @@ class Frame:
             **content: What the template shows; `query` is the filter of the page.
         """
         caller = current_caller()
-        return self._environment.get_template(f"{template}.html.jinja").render(
+        html: str = self._environment.get_template(f"{template}.html.jinja").render(
             {
                 "query": "",
                 "chips": [],
@@ -111,6 +118,7 @@ class Frame:
                 "caller": None if caller is ANYBODY or not caller.rights else caller,
             }
         )
+        return html
 
     def page(self, template: str, *, status: int = 200, **content: Any) -> Response[bytes]:
         """Return a page as a response; `content` is that of `html`."""

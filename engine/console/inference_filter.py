@@ -96,6 +96,11 @@ class FilterLinks:
         """Return the link to the same filter with changed options."""
         return self.to(self._filter.line, **changes)
 
+    def inference(self, inference_id: str) -> str:
+        """Return the link to the page of an inference within the filter."""
+        options = {"q": self._filter.line, **self._filter.options}
+        return self._link(f"{self._path}/{inference_id}", **options)
+
     def chips(self) -> list[Chip]:
         """Return the parts of the filter."""
         chips = []

@@ -19,6 +19,7 @@ from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.inference import read_inference
 from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
 from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.job_pages import job_pages
@@ -26,7 +27,7 @@ from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.static_files import STATIC_PATH
-from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore
@@ -124,6 +125,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
     if (store := parts.store) is not None:
         pages += [
             inferences_page(frame, store.queries, options),
+            inference_page(frame, store.queries, parts.models, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
             keys_page(frame, store.inferences, options),
@@ -173,6 +175,45 @@ def inferences_page(
         return page_response(*await run_in_queries(queries, request, show))
 
     return show_inferences
+
+
+def inference_page(
+    frame: Frame,
+    queries: StoreQueries,
+    models: Callable[[], list[ModelEntry]],
+    options: dict[str, Any],
+) -> HTTPRouteHandler:
+    """Return the handler of the page of one inference; `models` knows the labels that it may have."""
+
+    @get(INFERENCES_PATH + "/{inference_id:str}", need="read", **options)
+    async def show_inference(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show one inference, within a filter."""
+        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.inference(inference_id))
+
+        def show(store: InferenceReader) -> str:
+            model = store.get(inference_id).model.name
+            labels = next((entry.labels for entry in models() if entry.name == model), [])
+            content = read_inference(
+                store, inference_id, filter_, links, caller=current_caller(), labels=labels
+            )
+            return frame.html(
+                "inference",
+                page="inferences",
+                title=text("inference_title", id=content.card.id),
+                query=filter_.line,
+                chips=links.chips(),
+                filter_options=filter_.options,
+                p=content,
+                to_list=links.current(),
+                inference_path=f"{frame.base}/api/inferences/{content.card.id}",
+            )
+
+        return page_response(await run_in_queries(queries, request, show))
+
+    return show_inference
 
 
 async def run_in_queries(

@@ -125,13 +125,18 @@ class TextPackage:
         return predictions
 
     def predict(
-        self, images: Sequence[Image], options: Sequence[ImageTextOptions]
+        self,
+        images: Sequence[Image],
+        options: Sequence[ImageTextOptions],
+        *,
+        with_embedding: bool = True,
     ) -> list[tuple[list[Prediction], Vector | None]]:
         """Answer the prompts about each image, which is encoded once; see `ImageGraph.predict`."""
-        return [
-            self._answer(*image_and_options)
-            for image_and_options in zip(images, options, strict=True)
-        ]
+        answers = []
+        for image, image_options in zip(images, options, strict=True):
+            predictions, features = self._answer(image, image_options)
+            answers.append((predictions, self._vector(features) if with_embedding else None))
+        return answers
 
     def decode(self, data: bytes, max_pixels: int, budget: Budget | None = None) -> Image:
         """Decode an image file as the encoder takes it; see `decode_image`."""
@@ -212,7 +217,8 @@ class TextPackage:
 
     def _answer(
         self, image: Image, options: ImageTextOptions
-    ) -> tuple[list[Prediction], Vector | None]:
+    ) -> tuple[list[Prediction], npt.NDArray[Any]]:
+        """Return the answers to the prompts about an image, and its features."""
         features, prompts, limits = self._read(image, options)
         answers: dict[int, str] = {}
         groups: dict[int, list[int]] = {}  # prompts of one length, unless the decoder can pad
@@ -231,7 +237,7 @@ class TextPackage:
         predictions = [
             Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)
         ]
-        return list(predictions), self._vector(features)
+        return list(predictions), features
 
     def warm_up(self) -> Vector | None:
         """Answer a prompt about a gray image, as `ImageGraph.warm_up` does."""

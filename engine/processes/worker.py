@@ -175,6 +175,7 @@ def _eraser(settings: Settings, blobs: Any, replica: tuple[Any, Any] | None = No
         settings.baselines_directory,
         settings.drift_directory,
         settings.evaluation_directory,
+        settings.views_directory,
     )
     return Eraser(
         Erasures(settings.erasures_directory),

@@ -16,10 +16,9 @@ from quadriga.monitor.drift.row_signals import (
     derive_signals,
 )
 from quadriga.monitor.drift.samples import drop_unused_names, value_label
-from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.columns import InferenceColumns, labelled_ids, scan, source_values
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import ModelReference, StoredSignals
+from quadriga.store.records import IMAGE_STATISTICS, ModelReference, StoredSignals
 from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
 from quadriga.tasks.tensor_file import MEDIA_TYPE, read_features

@@ -4,7 +4,7 @@ The report itself shows a few examples. The file has a line for each cell, with 
 out the ids of what it erases, see `quadriga.store.maintenance.erased_files`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.jobs import ID_LISTS_FILE
+from quadriga.store.query.report_cells import CellIds
 from quadriga.store.query.request import (
     Order,
     QueryRequest,
@@ -23,6 +24,8 @@ from quadriga.store.query.request import (
     query_digest,
     request_from_url,
 )
+from quadriga.store.query.syntax import ReportCells
+from quadriga.store.scope import Scope
 from quadriga.tasks.arrays import Int64Array
 
 MAX_IDS = 500_000
@@ -105,7 +108,7 @@ def cell_page(inferences: InferenceReader, directory: Path, request: CellRequest
         QueryError: The cursor or the filter is invalid.
     """
     cells = [cell for cell in _read(directory) if _is_among(cell, request)]
-    all_ids = sorted({int(id_) for cell in cells for id_ in cell.ids})
+    all_ids = sorted(_ids(cells))
     query = QueryRequest(
         {"and": [request.where or {}, {"report": [directory.name, request.truth, request.predicted]}]},
         order=request.order,
@@ -126,6 +129,25 @@ def cell_page(inferences: InferenceReader, directory: Path, request: CellRequest
         partial=page.partial,
         count_is_exact=not any(cell.more for cell in cells),
     )
+
+
+def listed_ids(folder_of: Callable[[Scope, str], Path]) -> CellIds:
+    """Return what finds the inferences of cells in a filter, given what returns the folder of a report; raises as `cell_page`."""
+
+    def ids(scope: Scope, cells: ReportCells) -> set[int]:
+        directory = folder_of(scope, cells.report)
+        return _ids(
+            cell
+            for cell in _read(directory)
+            if (cells.truth is None or (cell.truth or "") in cells.truth)
+            and (cells.predicted is None or (cell.predicted or "") in cells.predicted)
+        )
+
+    return ids
+
+
+def _ids(cells: Iterable[Cell]) -> set[int]:
+    return {int(id_) for cell in cells for id_ in cell.ids}
 
 
 def _is_among(cell: Cell, request: CellRequest) -> bool:

@@ -126,8 +126,7 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
         QueryError: The filter or a field is invalid, or neither an index nor a time bounds the filter.
         NotFoundError: The filter compares with a model that is not stored_keys.
     """
-    tree = QueryRequest(where=request.where).parse_filter()
-    inferences.names.check_filter(tree)
+    tree = inferences.read_filter(QueryRequest(where=request.where))
     fields = _fields(request.fields)
     with inferences.snapshot() as connection:
         sample = take_sample(connection, inferences.planner(connection, tree), inferences.scope)

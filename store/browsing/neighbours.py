@@ -46,8 +46,7 @@ def find_neighbours(
         NotFoundError: There is no such inference, or the filter compares with a model that is not known.
         QueryError: The id is malformed, or the filter is invalid.
     """
-    tree = QueryRequest(where=request.where).parse_filter()
-    inferences.names.check_filter(tree)
+    tree = inferences.read_filter(QueryRequest(where=request.where))
     seq = int(inferences.get(inference_id).id)
     ids: list[str | None] = []
     is_partial = False

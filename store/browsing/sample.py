@@ -26,6 +26,10 @@ _SLICE_ROWS = ROWS // SLICES
 _ALL = Budget(rows=10_000, seconds=0.3)
 """Limits of the search for all matches."""
 
+_LISTED_ROWS = 1_000_000
+_LISTED = Budget(rows=_LISTED_ROWS, seconds=0.3)
+"""Limits of the search for all matches among ids that the filter lists: a slice would read the whole list again."""
+
 _SLICE = Budget(rows=500, seconds=0.1, first_batch_rows=200)
 """Limits of the search in one slice."""
 
@@ -82,9 +86,10 @@ def take_sample(connection: sa.Connection, planner: Planner, scope: Scope) -> Ma
     """
     plan = planner.plan
     is_narrow = plan.scans is not None and not all(scan.ordered for scan in plan.scans)
-    limit = (NARROW_ROWS if is_narrow else ROWS) + 1
+    is_listed = plan.scans is not None and any(scan.is_list for scan in plan.scans)
+    limit = (_LISTED_ROWS if is_listed else NARROW_ROWS if is_narrow else ROWS) + 1
     rows, resume_id = Search(connection, plan, descending=True).first_matches(
-        limit, IdRange(), _ALL
+        limit, IdRange(), _LISTED if is_listed else _ALL
     )
     ids = [int(row[0]) for row in rows]
     if resume_id is None and len(ids) < limit:

@@ -15,7 +15,17 @@ import msgspec
 
 from quadriga.store.disk import sync_path, write_atomically
 from quadriga.store.errors import NotFoundError, OutOfScopeError, translate_disk_errors
-from quadriga.store.query.syntax import And, Compare, Filter, Or, PlaceCondition, Range, leaves
+from quadriga.store.query.syntax import (
+    And,
+    Compare,
+    Filter,
+    IdList,
+    Or,
+    PlaceCondition,
+    Range,
+    ReportCells,
+    leaves,
+)
 from quadriga.store.records import timestamp_text
 from quadriga.store.scope import EVERYTHING, Scope
 
@@ -180,6 +190,8 @@ def filter_fields(tree: Filter) -> list[str]:
     for leaf in leaves(tree):
         if isinstance(leaf, Compare | Range):
             names.add(leaf.field)
+        elif isinstance(leaf, ReportCells | IdList):
+            names.add("report")
         else:
             names.add("geo" if isinstance(leaf, PlaceCondition) else "predictions")
     return sorted(names)

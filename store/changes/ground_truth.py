@@ -297,6 +297,8 @@ def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Link newly inserted inferences to statements that came before them."""
+    if not execute(connection, "SELECT EXISTS (SELECT 1 FROM truth)").scalar():
+        return
     subjects = [
         Subject(
             record.seq,

@@ -20,6 +20,7 @@ from quadriga.store.query.syntax import (
     FIELDS,
     OPERATORS,
     PROPERTIES,
+    SIGNAL_FIELDS,
     Compare,
     FieldKind,
     Filter,
@@ -37,7 +38,7 @@ MAX_IN = 1000
 MAX_VALUES = 10_000
 """Maximum values of all `in` lists together, to bound the values of one statement."""
 
-_TEXTS = {"text", "texts", "name", "review"}
+_TEXTS = {"text", "texts", "name", "review", "report", "cell"}
 _ID = re.compile(r"\d{1,19}", re.ASCII)
 _STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
 
@@ -67,9 +68,13 @@ class ComparisonParser:
             return [parse_shape(value, path)]
         kind = "presence" if field == "geo" else kind_of(field)
         if kind is None:
-            allowed = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
+            allowed = ", ".join(
+                (*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
+            )
             key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
             hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""
+            if field.startswith("sig."):
+                allowed = ", ".join(SIGNAL_FIELDS)
             raise QueryError(
                 f"expected {path} to name one of {allowed}, got {field[:80]!r}; {hint}of the metadata it is "
                 f"meta.{key}"

@@ -34,6 +34,11 @@ class SqlDialect(NamedTuple):
     annotation_labels: str
     """`FROM` clause with the label of each annotation of `t` as `m`."""
     contains: str
+    float32: Callable[[str, int], str]
+    """Number at an offset in bytes of a text of bytes, float32, little-endian, or NULL beyond its end."""
+    in_list: str
+    """Condition that an id is in a list as `render_ids` renders it, which it binds."""
+    render_ids: Callable[[tuple[int, ...]], str]
     place: str
     """`FROM` clause with latitude and longitude as `p`; no row if there is no place."""
     bind_exact: Callable[[Any], Any]
@@ -67,6 +72,9 @@ _SQLITE = SqlDialect(
     annotation_labels=f"json_tree(replace(t.annotations, {_UNREADABLE})) AS m"
     " WHERE m.key = 'label' AND instr(m.path, '.') = 0",
     contains="instr({0}, ?) > 0",
+    float32=lambda column, offset: f"float32_at({column}, {offset})",
+    in_list="{0} IN (SELECT value FROM json_each(?))",
+    render_ids=lambda ids: f"[{','.join(map(str, ids))}]",
     place=f"(SELECT json_extract({_LITE_META}, '$.latitude') AS latitude,"
     f" json_extract({_LITE_META}, '$.longitude') AS longitude"
     f" WHERE json_type({_LITE_META}, '$.latitude') IN ('integer', 'real')"
@@ -78,6 +86,19 @@ _SQLITE = SqlDialect(
 def _decimal(value: Any) -> Any:
     """Return a float as its shortest decimal, which is its form in the JSON of the table."""
     return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def _float32_of_bytea(column: str, offset: int) -> str:
+    """Return the number that four bytes stand for: there is no conversion, and of a double this one loses nothing."""
+    low, middle, high, top = (f"get_byte({column}, {offset + place})" for place in range(4))
+    sign = f"CASE WHEN {top} >= 128 THEN -1 ELSE 1 END"
+    exponent = f"(({top} & 127) * 2 + ({high} >> 7))"
+    fraction = f"((({high} & 127) << 16) + ({middle} << 8) + {low})"
+    number = (
+        f"({sign}) * (CASE WHEN {exponent} = 0 THEN {fraction} ELSE {fraction} + 8388608 END)"
+        f" * power(CAST(2 AS double precision), greatest({exponent}, 1) - 150)"
+    )
+    return f"CASE WHEN length({column}) >= {offset + 4} THEN {number} END"
 
 
 _POSTGRESQL = SqlDialect(
@@ -99,6 +120,9 @@ _POSTGRESQL = SqlDialect(
     annotation_labels=f"jsonb_path_query(CAST(replace(t.annotations, {_UNREADABLE}) AS jsonb), '$[*].label')"
     " AS m(v) WHERE 1 = 1",
     contains="strpos({0}, ?) > 0",
+    float32=_float32_of_bytea,
+    in_list="{0} = ANY(CAST(? AS bigint[]))",
+    render_ids=lambda ids: f"{{{','.join(map(str, ids))}}}",
     place="(SELECT CAST(i.meta_flat ->> 'latitude' AS double precision) AS latitude,"
     " CAST(i.meta_flat ->> 'longitude' AS double precision) AS longitude"
     " WHERE jsonb_typeof(i.meta_flat -> 'latitude') = 'number'"

@@ -11,6 +11,7 @@ from quadriga.store.errors import QueryError
 from quadriga.store.query import chariot_form, compact_form
 from quadriga.store.query.comparisons import MAX_DEPTH, ComparisonParser
 from quadriga.store.query.filter_errors import check_text, unexpected_value
+from quadriga.store.query.report_cells import join_cells
 from quadriga.store.query.syntax import And, Filter, Not, Or, join_operands
 
 
@@ -20,7 +21,8 @@ def parse(where: Any, now_us: int) -> Filter:
     Raises:
         QueryError: The filter is invalid; the message names the place, as `where.and[1].meta.altitude`.
     """
-    return _tree({} if where is None else where, "where", 1, ComparisonParser(now_us))
+    tree = _tree({} if where is None else where, "where", 1, ComparisonParser(now_us))
+    return join_cells(tree)
 
 
 def _tree(node: Any, path: str, depth: int, parser: ComparisonParser) -> Filter:

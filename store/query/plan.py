@@ -29,6 +29,7 @@ from quadriga.store.query.sql import (
     Scan,
     Sql,
     compile_compare,
+    compile_ids,
     of_models,
     seq_range,
 )
@@ -36,11 +37,13 @@ from quadriga.store.query.syntax import (
     And,
     Compare,
     Filter,
+    IdList,
     Leaf,
     Not,
     PlaceCondition,
     PredictionCondition,
     Range,
+    ReportCells,
     conjuncts,
     leaves,
 )
@@ -298,6 +301,10 @@ class Planner:
             return compile_prediction(leaf, self._catalog, self._dialect)
         if isinstance(leaf, PlaceCondition):
             return compile_place(leaf, self._catalog, self._dialect)
+        if isinstance(leaf, IdList):
+            return compile_ids(leaf, self._dialect)
+        if isinstance(leaf, ReportCells):
+            raise TypeError("expected the cells of reports to be found before a filter is planned")
         if isinstance(leaf, Range) or leaf.field.startswith(("meta.", "std.")):
             return compile_metadata(leaf, self._catalog, self._dialect)
         return compile_compare(leaf, self._catalog, self._dialect)
@@ -334,7 +341,17 @@ def _usable(predicates: list[Predicate]) -> list[Predicate]:
 
 def _subject(predicate: Predicate) -> tuple[Any, ...]:
     """Return what a predicate looks up in its index, such as a metadata key or a label."""
-    return tuple((scan.source, scan.condition.values[:1]) for scan in (predicate.scans or ())[:1])
+    # Of a long list of ids, which would be remembered with the connection, the beginning tells enough.
+    return tuple(
+        (
+            scan.source,
+            *(
+                value[:512] if isinstance(value, str) else value
+                for value in scan.condition.values[:1]
+            ),
+        )
+        for scan in (predicate.scans or ())[:1]
+    )
 
 
 def _preference(predicate: Predicate) -> tuple[bool, bool, int]:

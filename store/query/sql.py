@@ -12,7 +12,7 @@ from quadriga.store.database import placeholders
 from quadriga.store.ids import LARGEST_ID, TIME_SHIFT, smallest_id_at
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.dialects import SqlDialect
-from quadriga.store.query.syntax import BoundOperator, Compare, Scalar
+from quadriga.store.query.syntax import SIGNAL_FIELDS, BoundOperator, Compare, IdList, Scalar
 from quadriga.store.schema import KeyType
 
 MAX_MERGED_SCANS = 16
@@ -75,6 +75,8 @@ class Scan(NamedTuple):
     """Whether ids are returned in order, as for a single value."""
     is_by_value: bool = False
     """Whether ids are in order for each value that is looked up, so that a range of ids reads no others."""
+    is_list: bool = False
+    """Whether the ids are listed in the filter itself: all of them are read at once, however few are wanted."""
 
     @property
     def is_of_teams(self) -> bool:
@@ -116,6 +118,7 @@ def compile_compare(leaf: Compare, catalog: Catalog, dialect: SqlDialect) -> Pre
         "answer": _answer, "geo": _place_exists,
         "ground_truth": _truth, "ground_truth.label": _truth,
         "ground_truth.review": _review, "feedback": _feedback,
+        **dict.fromkeys(SIGNAL_FIELDS, _signal),
     }  # fmt: skip
     return compilers.get(leaf.field, _column)(leaf, catalog, dialect)
 
@@ -154,6 +157,18 @@ def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if leaf.operator == "exists":
         return TRUE
     return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
+
+
+def compile_ids(leaf: IdList, dialect: SqlDialect) -> Predicate:
+    """Compile a list of ids, however many; those of inferences that are not stored, or not seen, find nothing."""
+    if not leaf.ids:
+        return FALSE
+    bound = (dialect.render_ids(leaf.ids),)
+    listed = Sql(dialect.in_list.format("d.seq"), bound)
+    test = Sql(dialect.in_list.format("i.seq"), bound)
+    return Predicate(
+        test, (Scan("inference AS d", listed, ordered=True, is_list=True),), is_exact=True
+    )
 
 
 @lru_cache(256)
@@ -232,6 +247,19 @@ def _review(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
 def _feedback(*_: object) -> Predicate:
     test = "EXISTS (SELECT 1 FROM feedback AS f WHERE f.seq = i.seq LIMIT 1 OFFSET 0)"
     return Predicate(Sql(test), (Scan(_FEEDBACK, Sql("1 = 1"), ordered=False),))
+
+
+def _signal(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
+    """Compile a comparison of a number of the image, which is read from the signals of each candidate."""
+    number = dialect.float32("s.picture", 4 * SIGNAL_FIELDS.index(leaf.field))
+    test = comparison_sql(number, leaf.operator, compared_values(leaf), dialect)
+    # Signals of other releases had other numbers.
+    exists = (
+        "EXISTS (SELECT 1 FROM signal AS s WHERE s.seq = i.seq"
+        f" AND length(s.picture) = {4 * len(SIGNAL_FIELDS)} AND {{}} LIMIT 1 OFFSET 0)"
+    )
+    scan = Scan("signal AS d", Sql("1 = 1"), ordered=True)
+    return Predicate(test.wrap(exists), (scan,), is_dense=False)
 
 
 def comparison_sql(

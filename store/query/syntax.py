@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from quadriga.store.records import IMAGE_STATISTICS
+
 Scalar = str | int | float | bool
 
 BoundOperator = Literal["eq", "gt", "ge", "lt", "le"]
@@ -93,10 +95,29 @@ class PlaceCondition(msgspec.Struct, frozen=True):
     shape: GeoCircle | GeoBox | GeoPolygon
 
 
-Leaf = Compare | Range | PredictionCondition | PlaceCondition
+class ReportCells(msgspec.Struct, frozen=True):
+    """Condition that some cells of a report's confusion matrix list the inference; see `quadriga.store.query.report_cells`."""
+
+    report: str
+    """Id of the report."""
+    truth: tuple[str, ...] | None = None
+    """True labels, one of which is required, empty for predictions without an object; `None` allows any."""
+    predicted: tuple[str, ...] | None = None
+    """Predicted labels, as above; empty for objects without a prediction."""
+
+
+class IdList(msgspec.Struct, frozen=True):
+    """Condition that the id is one of many, rising."""
+
+    ids: tuple[int, ...]
+
+
+Leaf = Compare | Range | PredictionCondition | PlaceCondition | ReportCells | IdList
 Filter = And | Or | Not | Leaf
 
-FieldKind = Literal["id", "time", "text", "texts", "name", "number", "value", "presence", "review"]
+FieldKind = Literal[
+    "id", "time", "text", "texts", "name", "number", "value", "presence", "review", "report", "cell"
+]
 
 _ORDERED = ("eq", "ne", "gt", "ge", "lt", "le", "in", "exists")
 OPERATORS: dict[FieldKind, tuple[str, ...]] = {
@@ -109,6 +130,8 @@ OPERATORS: dict[FieldKind, tuple[str, ...]] = {
     "name": ("eq", "ne", "in", "exists"),
     "review": ("eq", "ne", "in", "exists"),
     "presence": ("exists",),
+    "report": ("eq",),
+    "cell": ("eq", "in"),
 }
 """Operators of each kind of field; `texts` are several texts, one of which must match."""
 
@@ -129,8 +152,14 @@ FIELDS: dict[str, FieldKind] = {
     "ground_truth.label": "texts",
     "ground_truth.review": "review",
     "feedback": "presence",
+    "report": "report",
+    "truth": "cell",
+    "predicted": "cell",
 }
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
+
+SIGNAL_FIELDS = tuple(f"sig.image.{name}" for name in IMAGE_STATISTICS)
+"""Fields of the numbers that were measured on the image, for drift; not every image has them."""
 
 PROPERTIES: tuple[Property, ...] = get_args(Property)
 BOUNDS: tuple[BoundOperator, ...] = get_args(BoundOperator)
@@ -140,6 +169,8 @@ def kind_of(field: str) -> FieldKind | None:
     """Return the kind of a field, or `None` if it cannot be compared with values."""
     if field.startswith(("meta.", "std.")) and not field.endswith("."):
         return "value"
+    if field in SIGNAL_FIELDS:
+        return "number"
     return FIELDS.get(field)
 
 

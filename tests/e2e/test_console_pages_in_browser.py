@@ -101,6 +101,13 @@ def server(tmp_path_factory):
             pass
         assert job["state"] == "succeeded", job
         server.report = job["id"]
+        query = {
+            "where": {"model": "shapes-detector", "ground_truth.label": {"exists": True}},
+            "limit": 1,
+        }
+        server.inference = ask(server, "POST", "/api/inferences/query", query)["inferences"][0][
+            "id"
+        ]
         yield server
 
 
@@ -130,7 +137,7 @@ def open_page(browser, server, path, **options):
 
 def with_reports(server):
     report = f"/console/reports/{server.report}"
-    return {**PAGES, "report": report, "cell": f"{report}/images?truth=star&predicted=star",
+    return {**PAGES, "inference": f"/console/inferences/{server.inference}", "report": report, "cell": f"{report}/images?truth=star&predicted=star",
             "job": f"/console/jobs/{server.report}"}  # fmt: skip
 
 

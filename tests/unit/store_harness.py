@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from quadriga.monitor.report.cells import listed_ids
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.database import execute, writer_engine
@@ -95,7 +97,13 @@ class StoreHarness:
     @cached_property
     def inferences(self) -> InferenceReader:
         """The readers of the stored inferences."""
-        return InferenceReader(self.url, self.journal_directory, self.blobs)
+        reports = ReportStore(self.jobs)
+        return InferenceReader(
+            self.url,
+            self.journal_directory,
+            self.blobs,
+            cell_ids=listed_ids(lambda scope, id_: reports.within(scope).directory(id_)),
+        )
 
     def commit(self, *entries: Entry) -> None:
         """Journal records and changes, and commit them by the open writer."""

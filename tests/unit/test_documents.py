@@ -21,6 +21,7 @@ from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.views import view_routes
 from quadriga.engine.image_text.files import TextTable
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
@@ -159,6 +160,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *drift_routes(None),
             *schedule_routes(ROOT, None),
             *evaluation_schedule_routes(ROOT, None, None),
+            *view_routes(ROOT),
             audit_route(ROOT),
             metrics_route(PrometheusMetrics(None, "", dict), need="key"),
         ]

@@ -3,7 +3,7 @@
 
 const isTyping = (target) => target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 
-let wentAt = 0;
+let wentAt = -Infinity;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (isTyping(event.target)) {
@@ -16,9 +16,9 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "g") {
     wentAt = event.timeStamp;
   } else if (event.timeStamp - wentAt < 1500) {
-    wentAt = 0;
+    wentAt = -Infinity;
     const link = document.querySelector(`.nav a[data-key="${CSS.escape(event.key)}"]`);
-    if (link) link.click();
+    if (link) { link.click(); event.preventDefault(); } // no key of the page, then
   }
 });
 

@@ -173,7 +173,7 @@ READS = frozenset({"query", "count", "aggregate", "facets", "disagreements", "in
 
 
 OF_ALL_TEAMS = {
-    "/metrics", "/api/audit", "/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/x/stats",
+    "/metrics", "/api/audit", "/console/audit", "/console/keys", "/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/x/stats",
 }  # fmt: skip
 """Paths that answer about all teams, and so only to keys without one."""
 

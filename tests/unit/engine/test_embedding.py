@@ -41,10 +41,24 @@ def copied(folder, name, monitor=""):
 
 
 def answered(model, paths, **parameters):
-    images = ImageModel(model.image_predictor, 10**7, 10)
+    images = ImageModel(model.image_predictor, 10**7, 10, is_scored=True)
     data = [path.read_bytes() for path in paths]
     tensor = Tensor("a", "BYTES", (len(data),), data=data, parameters=parameters)
     return infer_images(images, InferRequest(model.name, None, "", [tensor]))[1]
+
+
+def test_what_nobody_asks_for_is_not_computed():
+    model = open_model(SAMPLE_MODELS / "shapes-classifier")
+    asked = []
+    run = model.session._session.run
+    model.session._session.run = lambda names, *others: asked.append(names) or run(names, *others)
+    image = decode(SCENES[0].read_bytes())
+    options = [model.image_predictor.read_options({})]
+    ((predictions, vector),) = model.image_predictor.predict([image], options)
+    ((same, none),) = model.image_predictor.predict([image], options, with_embedding=False)
+    assert (same, none) == (predictions, None)
+    assert vector is not None
+    assert asked[1] == [name for name in asked[0] if name != model.embedding.output]
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -109,7 +123,7 @@ def test_an_image_in_tiles_has_the_mean_of_theirs():
 
 def test_an_answer_in_pieces_has_it():
     model = open_model(SAMPLE_MODELS / "shapes-image-text")
-    images = ImageModel(model.image_predictor, 10**7, 10)
+    images = ImageModel(model.image_predictor, 10**7, 10, is_scored=True)
     parameters = {"prompt": "How many circles?"}
     tensor = Tensor("a", "BYTES", (1,), data=[SCENES[0].read_bytes()], parameters=parameters)
     *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))

@@ -11,11 +11,10 @@ import pytest
 
 from quadriga.engine import signal_worker
 from quadriga.engine.signal_worker import SignalRecorder, SignalTask
-from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
-from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.store.records import IMAGE_STATISTICS, ImageSignals, JournaledChange, SignalsOfImages
 from quadriga.tasks.image import Image
 from tests.unit.engine.harness import journal_payloads
 

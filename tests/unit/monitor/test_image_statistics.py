@@ -4,7 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.monitor.image_statistics import IMAGE_STATISTICS, measure_image
+from quadriga.monitor.image_statistics import measure_image
+from quadriga.store.records import IMAGE_STATISTICS
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, (300, 400, 3), np.uint8)

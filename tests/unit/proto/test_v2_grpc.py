@@ -24,6 +24,7 @@ from quadriga.proto.grpc_messages import (
     SERVICE,
     decode_message,
     message_class,
+    read_model_name,
     response_class,
 )
 from quadriga.proto.intake import Intake
@@ -281,7 +282,10 @@ def called(method, request, serving=None):
     service = grpc_service.GrpcService(serving or EchoGrpc(), "0")
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()
-    answer, _ = service._answer(row, body, ANYBODY)
+    if method == "ModelInfer":
+        answer, _ = service._infer(read_model_name(body), body, ANYBODY)
+    else:
+        answer = service._answer(row, body, ANYBODY)
     return decode_message(message_class(row.output_type), answer)
 
 

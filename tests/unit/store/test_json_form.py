@@ -89,7 +89,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 FIELDS = (
     "id, request_id, model, version, task, action, ts, latency_ms, status, predictions, answer, input.hash, "
-    "ground_truth, ground_truth.label, ground_truth.review, feedback, label, box, geo, meta.<key>, std.<key>"
+    "ground_truth, ground_truth.label, ground_truth.review, feedback, report, truth, predicted, label, box, geo, meta.<key>, std.<key>, sig.<signal>"
 )
 
 
@@ -125,6 +125,9 @@ FIELDS = (
         ({"meta.a": "x" * 65537}, "expected where.meta.a to be at most 65536 bytes, got 65537"),
         ({"meta.": 1}, "expected where.meta. to name one of"),
         ({"meta": 1}, "expected where.meta to name one of"),
+        ({"sig.image.colour": 1}, "expected where.sig.image.colour to name one of sig.image.brightness, sig.image.contrast, "),
+        ({"sig.image.blur": "a"}, "expected where.sig.image.blur to be a number, got a string 'a'"),
+        ({"sig.image.blur": {"contains": "a"}}, "expected where.sig.image.blur to have one of eq, ne, gt, ge, lt, le, in, exists"),
         ({"score": 1}, "got 'score'; of a prediction it stands in label or box, of the metadata it is"),
         ({"metadata": 1}, "got 'metadata'; of the metadata it is meta.<key>"),
         ({"and": [{}, {"meta.altitude": None}]},

@@ -14,8 +14,9 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import migrate
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import Count, InferenceReader
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.json_form import parse
+from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest, query_from_url
 from quadriga.store.query.search import Budget
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference, timestamp_text

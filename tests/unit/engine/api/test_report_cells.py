@@ -12,7 +12,7 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.engine.api import evaluations
+from quadriga.engine.api import evaluations, store_queries
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.report import cells as cells_module
@@ -28,7 +28,7 @@ from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import TruthStatement
 from quadriga.store.scope import Scope
 from tests.background import in_background, until
-from tests.unit.http_client import client_of
+from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -109,7 +109,11 @@ def evaluated(
     monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
     store, jobs = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db"), Jobs(tmp_path / "jobs")
     cells = request.param(store)
-    with client_of(evaluation_routes(jobs, store.inferences, ReportStore(jobs))) as client:
+    routes = [
+        *evaluation_routes(jobs, store.inferences, ReportStore(jobs)),
+        *store_routes(store.inferences),
+    ]
+    with client_of(routes) as client:
         body = json.dumps({"model": "shapes-detector", "resamples": 0})
         answer = client.post("/api/evaluations", content=body)
         assert answer.status_code == 202, answer.text
@@ -199,6 +203,90 @@ def test_another_team_sees_neither_report_nor_inferences(
 ) -> None:
     monkeypatch.setattr(evaluations, "caller_scope", lambda: Scope("b"))
     assert evaluated.client.get(evaluated.path).status_code == 404
+
+
+def filtered_ids(evaluated: Evaluated, where: Any, **options: Any) -> list[str]:
+    """Return the ids of all pages of a query."""
+    ids, body = [], {"where": where, "limit": 5} | options
+    while True:
+        answer = evaluated.client.post("/api/inferences/query", content=json.dumps(body))
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        ids += [inference["id"] for inference in page["inferences"]]
+        if page["cursor"] is None:
+            return ids
+        body["cursor"] = page["cursor"]
+
+
+def test_a_filter_may_name_cells_of_a_report(evaluated: Evaluated) -> None:
+    report, cells = evaluated.report_id, evaluated.cells
+    stars = cells["star", "cross"]
+    text = f"report={report} & truth=star & predicted=cross"
+    assert filtered_ids(evaluated, text) == stars[::-1]
+    assert filtered_ids(evaluated, text, order="ts") == stars
+    where = {"report": report, "truth": "star", "predicted": "cross"}
+    assert filtered_ids(evaluated, where) == stars[::-1]
+    assert filtered_ids(evaluated, {"and": [{k: v} for k, v in where.items()]}) == stars[::-1]
+    page = evaluated.client.get("/api/inferences", params=where).json()
+    assert [inference["id"] for inference in page["inferences"]] == stars[::-1]
+    everything = sorted({int(i) for ids in cells.values() for i in ids})
+    assert filtered_ids(evaluated, {"report": report}, order="ts") == list(map(str, everything))
+    either = sorted({int(i) for name in ("cross", "") for i in cells.get(("star", name), [])})
+    where = {"report": report, "truth": "star", "predicted": {"in": ["cross", ""]}}
+    assert filtered_ids(evaluated, where, order="ts") == list(map(str, either))
+    assert filtered_ids(evaluated, f'report={report} & truth="" & predicted=star', order="ts") == [
+        str(i) for i in sorted(map(int, cells.get(("", "star"), [])))
+    ]
+    assert filtered_ids(evaluated, {"report": report, "truth": "unheard of"}) == []
+
+
+def test_cells_combine_with_every_other_filter(evaluated: Evaluated) -> None:
+    report, cells = evaluated.report_id, evaluated.cells
+    stars, rings = set(cells["star", "cross"]), set(cells["ring", "ring"])
+    norths = set(filtered_ids(evaluated, "meta.camera=north"))
+    star, ring = (f"(report={report} & truth={t} & predicted={p})" for t, p in (("star", "cross"), ("ring", "ring")))  # fmt: skip
+    everything = set(filtered_ids(evaluated, None))
+    for where, expected in (
+        (f"{star} & meta.camera=north", stars & norths),
+        (f"{star} | {ring}", stars | rings),
+        (f"{star} & {ring}", stars & rings),
+        (f"!{star} & meta.camera=north", norths - stars),
+        (f"{star} | meta.camera=north", stars | norths),
+        (f"!{star}", everything - stars),
+    ):
+        ids = filtered_ids(evaluated, where, limit=1000)
+        assert len(ids) == len(set(ids))
+        assert set(ids) == expected, where
+        body = json.dumps({"where": where})
+        counted = evaluated.client.post("/api/inferences/count", content=body).json()
+        assert counted == {"count": len(expected), "is_exact": True}
+        facets = evaluated.client.post("/api/inferences/facets", content=body).json()
+        assert facets["count"] == len(expected)
+    query = {"q": f"{star}"}
+    middle = cells["star", "cross"][1]
+    answer = evaluated.client.get(f"/api/inferences/{middle}/neighbours", params=query).json()
+    assert answer["previous"] == cells["star", "cross"][2]
+    assert answer["next"] == cells["star", "cross"][0]
+
+
+@pytest.mark.parametrize("evaluated", [classified], indirect=True)
+def test_a_filter_with_an_unknown_report_is_not_found(evaluated: Evaluated) -> None:
+    for report in ("1795541056789012345-9c1f", "../..", "x" * 300, ""):
+        for path in ("query", "count", "facets", "aggregate"):
+            body = json.dumps({"where": {"report": report}})
+            answer = evaluated.client.post(f"/api/inferences/{path}", content=body)
+            assert answer.status_code == 404, path
+            assert answer.json()["error"].startswith("job not found: ")
+
+
+@pytest.mark.parametrize("evaluated", [classified], indirect=True)
+def test_a_filter_shows_a_team_its_own_reports(
+    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_queries, "caller_scope", lambda: Scope("b"))
+    body = json.dumps({"where": {"report": evaluated.report_id}})
+    answer = evaluated.client.post("/api/inferences/query", content=body)
+    assert answer.status_code == 404
 
 
 def test_an_erasure_takes_ids_out_and_leaves_the_report(evaluated: Evaluated) -> None:

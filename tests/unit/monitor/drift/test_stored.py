@@ -11,9 +11,9 @@ from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
-from quadriga.monitor.image_statistics import IMAGE_STATISTICS
 from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
+    IMAGE_STATISTICS,
     ImageSignals,
     InputReference,
     ModelReference,

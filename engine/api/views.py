@@ -1,0 +1,84 @@
+"""HTTP routes for saved views: filters with a name."""
+
+from pathlib import Path
+
+from litestar import delete, get, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, RawBody
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.openapi_bodies import json_body
+from quadriga.engine.api.responses import (
+    NOT_STORED,
+    TOO_LARGE,
+    error_response,
+    options_route,
+)
+from quadriga.monitor.saved_views import (
+    OtherOwnerError,
+    SavedView,
+    ViewBody,
+    ViewList,
+    ViewStore,
+    decode_view,
+)
+from quadriga.proto.access import current_caller
+from quadriga.proto.errors import Forbidden
+
+_PATH = "/api/views/{view:str}"
+_BODY = json_body(
+    ViewBody,
+    query="Filter as one line of text; empty for everything",
+    order="Newest or oldest first",
+)
+_UNREADABLE = error_response("The name, the body or its filter cannot be understood")
+_UNKNOWN = error_response("No such view")
+_OF_OTHERS = error_response("The view belongs to somebody else")
+
+
+def view_routes(directory: Path) -> list[HTTPRouteHandler]:
+    """Return the handlers that list, save and delete the views of the caller's team, which stand in a folder."""
+    every_team = ViewStore(directory)
+
+    @get("/api/views", sync_to_thread=True, need="read")
+    def list_views() -> ViewList:
+        """Return the saved views, by name."""
+        return every_team.within(caller_scope()).all()
+
+    @put(
+        _PATH,
+        operation_class=_BODY,
+        status_code=200,
+        sync_to_thread=True,
+        responses={400: _UNREADABLE, 403: _OF_OTHERS, 413: TOO_LARGE, 503: NOT_STORED},
+        need="annotate",
+    )
+    def put_view(view: FromPath[str], body: RawBody) -> SavedView:
+        """Save a view; the body is JSON whatever its content type."""
+        caller = current_caller()
+        decoded = decode_view(body)
+        try:
+            return every_team.within(caller_scope()).put(
+                view, decoded, caller.name, caller.key_id, may_replace="operate" in caller.rights
+            )
+        except OtherOwnerError as error:
+            raise Forbidden(str(error)) from error
+
+    @delete(
+        _PATH,
+        status_code=200,
+        sync_to_thread=True,
+        responses={400: _UNREADABLE, 403: _OF_OTHERS, 404: _UNKNOWN, 503: NOT_STORED},
+        need="annotate",
+    )
+    def delete_view(view: FromPath[str]) -> SavedView:
+        """Delete a view, and return it."""
+        caller = current_caller()
+        try:
+            return every_team.within(caller_scope()).remove(
+                view, caller.key_id, may_replace="operate" in caller.rights
+            )
+        except OtherOwnerError as error:
+            raise Forbidden(str(error)) from error
+
+    return [options_route(_PATH, "PUT", "DELETE"), list_views, put_view, delete_view]

@@ -1,0 +1,260 @@
+"""The page of one inference: its image with all outlines, objects, ground truth, metadata, history and neighbours."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.filter_line import Problem, check, comparison_text
+from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.monitor.drift.parameters import SOURCE_KEYS
+from quadriga.monitor.report.metric_texts import one_line
+from quadriga.monitor.report.outlines import DrawnItem, decode_items
+from quadriga.proto.access import Caller
+from quadriga.store.browsing.neighbours import Neighbours, NeighboursRequest, find_neighbours
+from quadriga.store.changes.ground_truth import (
+    StoredStatement,
+    current_statement,
+    statements_about,
+)
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.records import (
+    IMAGE_STATISTICS,
+    StoredFeedback,
+    StoredInference,
+    timestamp_text,
+)
+
+MAX_LISTED = 200
+"""Maximum objects, and maximum values of metadata, that the page lists; the picture shows all objects."""
+
+MAX_PICTURED = 2000
+"""Maximum outlines of the picture that needs no script."""
+
+_MAX_HISTORY = 20
+_MAX_LABELS = 100
+_DEPTH = 8
+_AROUND = timedelta(minutes=10)
+_SOURCE_KEYS = (*SOURCE_KEYS, "camera", "source", "sensor", "device")
+_DRAWN_FIELDS = ("predictions", "ground_truth")
+
+
+class ListedObject(msgspec.Struct, frozen=True):
+    """A prediction or an annotation in the list beside the image."""
+
+    kind: str
+    """`pred` or `truth`."""
+    number: int
+    """Position among the predictions, or among the annotations."""
+    words: str
+    score: float | None
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A field with its value, and the link to all inferences that have it; empty without one."""
+
+    field: str
+    value: str
+    link: str = ""
+
+
+class TruthEvent(msgspec.Struct, frozen=True):
+    """Something that happened to the ground truth."""
+
+    at: str
+    source: str
+    words: str
+
+
+class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the page."""
+
+    card: Card
+    problem: Problem | None
+    """Why the filter of the page is none."""
+    previous_link: str
+    next_link: str
+    is_partial: bool
+    """Whether the search for neighbours took too long."""
+    predictions: list[ListedObject]
+    truth: list[ListedObject] | None
+    more: int
+    """Number of objects that are not listed."""
+    pairs: list[Pair]
+    more_pairs: int
+    same_image: str
+    same_source: str
+    truth_events: list[TruthEvent]
+    feedback: list[StoredFeedback]
+    can_annotate: bool
+    data: dict[str, Any]
+    """What the scripts draw and change."""
+
+
+def read_inference(
+    store: InferenceReader,
+    inference_id: str,
+    filter_: InferenceFilter,
+    links: FilterLinks,
+    *,
+    caller: Caller,
+    labels: list[str],
+) -> InferencePage:
+    """Read the content of the page.
+
+    Args:
+        store: What the caller sees of the store.
+        inference_id: Id in the URL.
+        filter_: The filter within which the neighbours are.
+        links: Makes links to pages of inferences.
+        caller: Who asks.
+        labels: Labels that the model may answer, if they are known.
+
+    Raises:
+        NotFoundError: There is no such inference.
+        QueryError: The id is none.
+    """
+    inference = store.get(inference_id)
+    problem = check(filter_.line)
+    neighbours = Neighbours(None, None)
+    if problem is None:
+        try:
+            request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
+            neighbours = find_neighbours(store, inference.id, request)
+        except (QueryError, NotFoundError) as error:
+            problem = Problem(str(error), filter_.line, 0)
+    seq = int(inference.id)
+    with store.snapshot() as connection:
+        statement = current_statement(connection, seq)
+        statements = statements_about(connection, seq, _MAX_HISTORY)
+    detections = _items(inference.predictions)
+    truth = None if inference.ground_truth is None else _items(inference.ground_truth)
+    pairs = list(_pairs(store, inference, links))
+    can_annotate = "annotate" in caller.rights
+    seen = [item.label for item in [*(truth or []), *detections] if item.label]
+    return InferencePage(
+        card=card(inference, outlines=MAX_PICTURED),
+        problem=problem,
+        previous_link=links.inference(neighbours.previous) if neighbours.previous else "",
+        next_link=links.inference(neighbours.next) if neighbours.next else "",
+        is_partial=neighbours.partial,
+        predictions=_listed("pred", detections),
+        truth=None if truth is None else _listed("truth", truth),
+        more=sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
+        pairs=pairs[:MAX_LISTED],
+        more_pairs=max(len(pairs) - MAX_LISTED, 0),
+        same_image=_same_image(inference, links),
+        same_source=_same_source(inference, links),
+        truth_events=[_event(stated) for stated in statements],
+        feedback=inference.feedback if isinstance(inference.feedback, list) else [],
+        can_annotate=can_annotate,
+        data={
+            "id": inference.id,
+            "task": inference.task,
+            "width": inference.input.width or 0,
+            "height": inference.input.height or 0,
+            **{name: _plain(getattr(inference, name)) for name in _DRAWN_FIELDS},
+            "revision": "" if statement is None else str(statement.id),
+            "source": caller.name,
+            "labels": list(dict.fromkeys([*seen, *labels]))[:_MAX_LABELS],
+        },
+    )
+
+
+def _items(items: object) -> list[DrawnItem]:
+    """Return predictions or annotations; none of what is no list of them, as of models of tensors."""
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        return decode_items(items)
+    return []
+
+
+def _plain(items: object) -> Any:
+    """Return predictions or annotations as the scripts take them; an empty list where they are no such list."""
+    if items is None:
+        return None
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        decoded = msgspec.json.decode(items) if isinstance(items, msgspec.Raw) else items
+        if isinstance(decoded, list):
+            return [item for item in decoded if isinstance(item, dict)]
+    return []
+
+
+def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
+    return [
+        ListedObject(
+            kind, number, one_line(item.label, 60) if item.label else item.text, item.score
+        )
+        for number, item in enumerate(items[:MAX_LISTED])
+    ]
+
+
+def _pairs(
+    store: InferenceReader, inference: StoredInference, links: FilterLinks
+) -> Iterator[Pair]:
+    """Yield the fields of an inference, those of a filter with a link."""
+    model = f"{inference.model.name}:{inference.model.version}"
+    yield Pair("model", model, links.to(comparison_text("model", model)))
+    yield Pair("request_id", inference.request_id, links.to(comparison_text("request_id", inference.request_id)))  # fmt: skip
+    for root, tree in (("meta", inference.metadata), ("std", inference.standard_metadata)):
+        for path, value in _values(_decoded(tree), root, _DEPTH):
+            is_field = isinstance(value, str | int | float) and not path.endswith(".")
+            link = links.to(comparison_text(path, value)) if is_field and root == "meta" else ""
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            yield Pair(path, one_line(text, 200), link)
+    signals = store.signals([int(inference.id)]).get(int(inference.id))
+    if signals and signals.picture and len(signals.picture) == 4 * len(IMAGE_STATISTICS):
+        numbers = np.frombuffer(signals.picture, "<f4").tolist()
+        for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):
+            yield Pair(f"sig.image.{name}", f"{number:.4g}")
+    source = inference.input
+    if source.width and source.height:
+        yield Pair("size", f"{source.width} \N{MULTIPLICATION SIGN} {source.height} px")
+    if source.hash:
+        yield Pair("input.hash", source.hash, _same_image(inference, links))
+    yield Pair("id", inference.id)
+
+
+def _values(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the values of metadata with their dotted paths."""
+    if isinstance(node, dict) and node and depth:
+        for key, value in node.items():
+            yield from _values(value, f"{path}.{key}", depth - 1)
+    elif node is not None and node != {}:
+        yield path, node
+
+
+def _decoded(tree: Any) -> Any:
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        return msgspec.json.decode(tree) if isinstance(tree, msgspec.Raw) else tree
+    return {}
+
+
+def _same_image(inference: StoredInference, links: FilterLinks) -> str:
+    source = inference.input.hash
+    return links.to(comparison_text("input.hash", source)) if source else ""
+
+
+def _same_source(inference: StoredInference, links: FilterLinks) -> str:
+    """Return the link to what the same camera, or other source, sent around that time; empty if none is known."""
+    metadata = _decoded(inference.metadata)
+    for key in _SOURCE_KEYS:
+        value = metadata.get(key) if isinstance(metadata, dict) else None
+        if isinstance(value, str | int | float):
+            at = datetime.fromisoformat(inference.created_at)
+            low, high = ((at + span).strftime("%Y-%m-%dT%H:%M:%SZ") for span in (-_AROUND, _AROUND))
+            return links.to(f"{comparison_text(f'meta.{key}', value)} & ts=ge:{low} & ts=lt:{high}")
+    return ""
+
+
+def _event(statement: StoredStatement) -> TruthEvent:
+    at = timestamp_text(time_ms(statement.id))
+    if statement.annotations is None:
+        return TruthEvent(at, statement.source, "truth_removed")
+    empty = statement.annotations.strip() == "[]"
+    return TruthEvent(at, statement.source, "truth_nothing" if empty else "truth_stated")

@@ -1,0 +1,374 @@
+// Correcting the ground truth of one inference: each change is stored at once, with the revision that it changes, and can be
+// undone. Only pages of who may annotate load it; the server refuses all others anyway.
+
+import { accepted, choose, data, go, keys, page, picture, refresh, setTruth, state } from "./inference.js";
+import { boundsOf, ringsOf } from "./geometry.js";
+
+const KEPT = ["label", "xmin", "ymin", "xmax", "ymax", "cx", "cy", "w", "h", "r", "contour", "prompt", "answer", "answers", "crowd", "difficult", "area", "attributes"];
+const UNDO_NAME = "quadriga-undo", UNDO_MS = 120_000, LEAST_PX = 3, TURN = Math.PI / 90;
+const isLabels = data.task === "IMAGE_CLASSIFICATION";
+const shape = { OBJECT_DETECTION: "box", ORIENTED_OBJECT_DETECTION: "oriented", IMAGE_SEGMENTATION: "contour" }[data.task];
+const actions = document.querySelector("[data-actions]"), conflict = document.querySelector("[data-conflict]");
+
+let saved = data.ground_truth; // annotations as they were committed last; null for none
+let revision = data.revision;
+let editing = false;
+let label = data.labels[0] ?? "object"; // of what is drawn next
+let sending = Promise.resolve(true);
+const undone = [], done = [];
+
+const plain = (item) => Object.fromEntries(KEPT.filter((name) => item[name] != null).map((name) => [name, item[name]]));
+const current = () => (state.truth ?? []).map(({ source }) => source);
+const round = (value, digits) => Number(value.toFixed(digits));
+
+/** What the model answered, as truth: of labels for the whole image the best one. */
+function predicted() {
+  const items = accepted().map(({ source }) => source);
+  if (!isLabels) return items.map(plain);
+  const best = [...items].sort((a, b) => (b.score ?? 0) - (a.score ?? 0));
+  return (state.least > 0 ? best : best.slice(0, 1)).map(plain);
+}
+
+function element(tag, text = "", properties = {}) {
+  return Object.assign(document.createElement(tag), { textContent: text, ...properties });
+}
+
+function button(text, key, act) {
+  const made = element("button", text, { type: "button" });
+  if (key) made.append(element("kbd", key));
+  made.addEventListener("click", act);
+  return made;
+}
+
+let toastTimer = 0;
+function toast(words, act) {
+  document.querySelector(".toast")?.remove();
+  const made = element("div", "", { className: "toast" });
+  made.setAttribute("role", "status");
+  made.append(element("span", words));
+  if (act) made.append(button("Undo", "z", act));
+  document.body.append(made);
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => made.remove(), 8000);
+}
+
+async function request(method, annotations, expected) {
+  const condition = expected ? { "If-Match": `"${expected}"` } : { "If-None-Match": "*" };
+  const body = annotations === null ? undefined : JSON.stringify({ annotations, source: data.source });
+  try {
+    return await fetch(`${page.api}/ground-truth`, { method, headers: { "Content-Type": "application/json", ...condition }, body });
+  } catch {
+    return null; // the server is not there
+  }
+}
+
+/** Store annotations, null for none, after all that is being stored; says whether they are. */
+function send(annotations) {
+  sending = sending.then(async (isGoing) => {
+    if (!isGoing) return false;
+    const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);
+    if (answer?.ok) {
+      revision = annotations === null ? "" : (answer.headers.get("etag") ?? "").replaceAll('"', "");
+      document.querySelector("[data-stated]").textContent = annotations === null ? "" : `${data.source}, just now`;
+      return true;
+    }
+    if (answer?.status === 412) await showConflict(annotations);
+    else await showRefusal(answer, annotations);
+    return false;
+  });
+  return sending;
+}
+
+function ago(time) {
+  const minutes = Math.round((Date.now() - new Date(time)) / 60_000);
+  return minutes < 1 ? "just now" : minutes === 1 ? "a minute ago" : minutes < 120 ? `${minutes} minutes ago` : new Date(time).toLocaleString("en-GB");
+}
+
+async function showConflict(mine) {
+  const answer = await fetch(`${page.api}/ground-truth/history`);
+  const newest = answer.ok ? (await answer.json()).history[0] : undefined;
+  const theirs = newest?.annotations ?? null;
+  const keep = button("Keep mine", "", () => {
+    revision = theirs === null ? "" : newest.revision;
+    settle();
+    saved = mine;
+    setTruth(mine);
+    void send(mine);
+  });
+  const take = button("Take theirs", "", () => location.reload());
+  const both = button("See both", "", () => {
+    state.theirs = (theirs ?? []).map((item, number) => {
+      const rings = ringsOf(item, data.width, data.height);
+      return { kind: "theirs", number, source: item, label: `${newest.source || "theirs"}: ${item.label ?? ""}`, score: null, rings, bounds: boundsOf(rings), state: "truth" };
+    });
+    refresh();
+    both.disabled = true;
+  });
+  for (const made of [keep, take, both]) made.className = "button s";
+  const row = element("span", "", { className: "row" });
+  row.append(both, keep, take);
+  const who = newest?.source || "Somebody";
+  conflict.replaceChildren(element("b", `${who} changed this ${newest ? ago(newest.created_at) : "meanwhile"}.`), row);
+  conflict.scrollIntoView({ block: "nearest" });
+}
+
+async function showRefusal(answer, annotations) {
+  let words = "The server does not answer.";
+  if (answer) words = answer.status === 401 ? "Your session has ended." : (await answer.json().catch(() => ({}))).error ?? `Refused with ${answer.status}.`;
+  const again = button("Try again", "", () => { settle(); void send(annotations); });
+  again.className = "button s";
+  conflict.replaceChildren(element("b", "Not stored."), element("span", words), again);
+}
+
+/** Take what stands in the way as dealt with: storing goes on. */
+function settle() {
+  conflict.replaceChildren();
+  state.theirs = null;
+  sending = Promise.resolve(true);
+}
+
+/** Change the truth, and say what happened. */
+function commit(annotations, words) {
+  if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); setTruth(saved); return Promise.resolve(false); }
+  done.push(saved);
+  undone.length = 0;
+  saved = annotations;
+  setTruth(annotations);
+  toast(words, undo);
+  return send(annotations);
+}
+
+function travel(from, to, words) {
+  if (!from.length || conflict.childElementCount) return;
+  to.push(saved);
+  saved = from.pop();
+  setTruth(saved);
+  toast(words);
+  void send(saved);
+}
+
+function undo() {
+  if (done.length) { travel(done, undone, "Undone."); return; }
+  void undoEarlier();
+}
+
+const redo = () => travel(undone, done, "Done again.");
+
+/** Change the truth and go on to the next inference, from where it can be undone. */
+async function commitAndGo(annotations, words) {
+  const before = saved;
+  if (!(await commit(annotations, words))) return;
+  if (!page.next) { toast(`${words} This was the last one.`, undo); return; }
+  sessionStorage.setItem(UNDO_NAME, JSON.stringify({ link: location.href, api: page.api, before, revision, words, at: Date.now() }));
+  go(page.next);
+}
+
+function earlier() {
+  try {
+    const kept = JSON.parse(sessionStorage.getItem(UNDO_NAME));
+    return kept && kept.api !== page.api && Date.now() - kept.at < UNDO_MS ? kept : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Undo what was done on the page before, and go back there. */
+async function undoEarlier() {
+  const kept = earlier();
+  if (!kept) return;
+  sessionStorage.removeItem(UNDO_NAME);
+  const body = kept.before === null ? undefined : JSON.stringify({ annotations: kept.before, source: data.source });
+  const headers = { "Content-Type": "application/json", "If-Match": `"${kept.revision}"` };
+  const answer = await fetch(`${kept.api}/ground-truth`, { method: kept.before === null ? "DELETE" : "PUT", headers, body }).catch(() => null);
+  if (!answer?.ok) toast(answer?.status === 412 ? "It was changed since, and stays." : "It could not be undone.");
+  else location.assign(kept.link);
+}
+
+const count = (items) => (items.length === 1 ? "1 prediction" : `${items.length} predictions`);
+const accept = () => { const items = predicted(); return commitAndGo(items, `${count(items)} accepted as truth.`); };
+const nothing = () => commitAndGo([], "Stated: nothing there.");
+
+/** Begin or end editing; it begins with the truth, or, where there is none, with what the model answered. */
+function edit(isOn = !editing) {
+  if (!shape && isOn) return;
+  editing = isOn && Boolean(picture);
+  if (picture) Object.assign(picture, { hasGrips: editing, isPressed: editing });
+  actions.querySelector('[data-do="edit"]').setAttribute("aria-pressed", String(editing));
+  if (picture) picture.canvas.classList.toggle("editing", editing);
+  if (editing && state.truth === null) setTruth(predicted());
+  if (!editing && saved === null) setTruth(null);
+  if (editing && picture.chosen?.kind !== "truth") choose(state.truth[0] ?? null);
+  showLabels();
+  refresh();
+}
+
+function chosenTruth() {
+  const chosen = picture?.chosen;
+  return editing && chosen?.kind === "truth" ? chosen : null;
+}
+
+function setLabel(name) {
+  label = name;
+  if (isLabels) { void commit([{ label: name }], `Stated: ${name}.`); return; }
+  if (!editing) {
+    const { kind, number } = picture?.chosen ?? {};
+    edit(true);
+    if (!editing) return;
+    if (kind === "truth") choose(state.truth[number] ?? null);
+  }
+  const chosen = chosenTruth();
+  if (!chosen) return;
+  void commit(current().map((item, number) => (number === chosen.number ? { ...item, label: name } : item)), `Now a ${name}.`);
+}
+
+function remove() {
+  if (!editing && picture?.chosen?.kind === "truth") edit(true);
+  const chosen = chosenTruth();
+  if (!chosen) return;
+  void commit(current().filter((_, number) => number !== chosen.number), `A ${chosen.label} removed from the truth.`);
+  choose(state.truth[Math.min(chosen.number, state.truth.length - 1)] ?? null);
+}
+
+// Labels beside the chosen object, with their digits.
+let pop = null;
+function showLabels() {
+  pop?.remove();
+  pop = null;
+  const chosen = chosenTruth();
+  if (!chosen && !(isLabels && picture)) return;
+  pop = element("div", "", { className: "pop" });
+  pop.setAttribute("role", "toolbar");
+  pop.setAttribute("aria-label", "Label of the chosen object");
+  data.labels.forEach((name, number) => {
+    const made = button("", number < 9 ? String(number + 1) : "", () => setLabel(name));
+    made.append(name);
+    made.setAttribute("aria-pressed", String(name === (chosen ?? state.truth?.[0])?.label));
+    pop.append(made);
+  });
+  if (chosen) { const made = button("", "x", remove); made.append("remove"); pop.append(made); }
+  document.querySelector("[data-stage]").append(pop);
+  place();
+}
+
+function place() {
+  const chosen = chosenTruth();
+  if (!pop) return;
+  const [width, height] = [picture.stage.clientWidth, picture.stage.clientHeight];
+  const [x, y] = chosen?.rings.length ? picture.below(chosen) : [6, height];
+  pop.style.left = `${Math.max(6, Math.min(x, width - pop.offsetWidth - 6))}px`;
+  pop.style.top = `${Math.max(6, Math.min(y + 10, height - pop.offsetHeight - 6))}px`;
+}
+
+// Shapes: what a drag, a corner or a turn makes of an annotation.
+const clamp = (value, most) => round(Math.min(Math.max(value, 0), most), 2);
+
+function boxFrom([x1, y1], [x2, y2]) {
+  const [left, right] = [clamp(Math.min(x1, x2), data.width), clamp(Math.max(x1, x2), data.width)];
+  const [top, bottom] = [clamp(Math.min(y1, y2), data.height), clamp(Math.max(y1, y2), data.height)];
+  if (shape === "box") return { label, xmin: left, ymin: top, xmax: right, ymax: bottom };
+  if (shape === "oriented") return { label, ...relative((left + right) / 2, (top + bottom) / 2, right - left, bottom - top, 0) };
+  return { label, contour: [[[left, top], [right, top], [right, bottom], [left, bottom]].map(([x, y]) => ({ x: x - 0.5, y: y - 0.5 }))] };
+}
+
+const relative = (cx, cy, w, h, r) => ({ cx: round(cx / data.width, 7), cy: round(cy / data.height, 7), w: round(w / data.width, 7), h: round(h / data.height, 7), r: round(r, 6) });
+
+function moved(item, dx, dy) {
+  if ("xmin" in item) {
+    const [w, h] = [item.xmax - item.xmin, item.ymax - item.ymin];
+    const [xmin, ymin] = [clamp(item.xmin + dx, Math.max(data.width - w, 0)), clamp(item.ymin + dy, Math.max(data.height - h, 0))];
+    return { ...item, xmin, ymin, xmax: round(xmin + w, 2), ymax: round(ymin + h, 2) };
+  }
+  if ("cx" in item) return { ...item, cx: round(item.cx + dx / data.width, 7), cy: round(item.cy + dy / data.height, 7) };
+  if (item.contour) return { ...item, contour: item.contour.map((ring) => ring.map(({ x, y }) => ({ x: round(x + dx, 2), y: round(y + dy, 2) }))) };
+  return item;
+}
+
+function turned(item, by) { return "cx" in item ? { ...item, r: round((item.r ?? 0) + by, 6) } : item; }
+
+function dragged(item, grip, [x, y], isTurning) {
+  const ring = ringsOf(item, data.width, data.height)[0];
+  if (item.contour) {
+    return { ...item, contour: item.contour.map((points, n) => (n ? points : points.map((point, i) => (i === grip ? { x: round(x - 0.5, 2), y: round(y - 0.5, 2) } : point)))) };
+  }
+  const [u, v] = ring[(grip + 2) % 4];
+  if ("xmin" in item) return { ...item, ...boxFrom([u, v], [x, y]), label: item.label };
+  const r = item.r ?? 0, [cx, cy] = [item.cx * data.width, item.cy * data.height];
+  if (isTurning) {
+    const [gx, gy] = ring[grip];
+    return turned(item, Math.atan2(y - cy, x - cx) - Math.atan2(gy - cy, gx - cx));
+  }
+  const [dx, dy] = [x - u, y - v], [cos, sin] = [Math.cos(r), Math.sin(r)];
+  const [w, h] = [Math.abs(dx * cos + dy * sin), Math.abs(dy * cos - dx * sin)];
+  return { ...item, ...relative((x + u) / 2, (y + v) / 2, w, h, r) };
+}
+
+function press(event, point) {
+  if (!editing) return false;
+  const grip = picture.gripAt(...point);
+  if (grip < 0) choose(picture.at(...point, state.truth ?? []));
+  const chosen = picture.chosen?.kind === "truth" ? picture.chosen : null;
+  const before = current(), number = chosen ? chosen.number : before.length;
+  let after = null;
+  const { canvas } = picture;
+  const shift = (move) => {
+    const to = picture.toImage(move), [dx, dy] = [to[0] - point[0], to[1] - point[1]];
+    if (after === null && Math.hypot(dx, dy) * picture.current().scale < LEAST_PX) return;
+    const item = !chosen ? boxFrom(point, to) : grip >= 0 ? dragged(before[number], grip, to, move.shiftKey) : moved(before[number], dx, dy);
+    after = before.toSpliced(number, chosen ? 1 : 0, item);
+    setTruth(after);
+    picture.chosen = state.truth[number];
+    place();
+  };
+  const end = () => {
+    for (const [name, listener] of [["pointermove", shift], ["pointerup", end], ["pointercancel", end]]) canvas.removeEventListener(name, listener);
+    if (after === null) return;
+    const name = after[number].label;
+    void commit(after, chosen ? `A ${name} changed.` : `A ${name} added to the truth.`);
+    choose(state.truth?.[number] ?? null);
+  };
+  canvas.setPointerCapture(event.pointerId);
+  for (const [name, listener] of [["pointermove", shift], ["pointerup", end], ["pointercancel", end]]) canvas.addEventListener(name, listener);
+  return true;
+}
+
+function nudge(dx, dy) {
+  return (event) => {
+    const chosen = chosenTruth();
+    if (!chosen) return false;
+    const step = event.shiftKey ? 10 : 1;
+    void commit(current().map((item, n) => (n === chosen.number ? moved(item, dx * step, dy * step) : item)), `A ${chosen.label} moved.`);
+    return true;
+  };
+}
+
+function turn(by) {
+  const chosen = chosenTruth();
+  if (chosen) void commit(current().map((item, n) => (n === chosen.number ? turned(item, by) : item)), `A ${chosen.label} turned.`);
+}
+
+if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION", "IMAGE_TEXT_TO_TEXT"].includes(data.task)) {
+  actions.hidden = false;
+  if (!shape || !picture) actions.querySelector('[data-do="edit"]').hidden = true;
+  const named = { accept, edit: () => edit(), nothing };
+  for (const made of actions.querySelectorAll("[data-do]")) made.addEventListener("click", () => named[made.dataset.do]());
+  const back = keys.get("Escape")[1];
+  keys.set("a", ["accept the predictions as truth, next", accept]);
+  keys.set("n", ["nothing there, next", nothing]);
+  keys.set("e", [shape ? "edit" : "", () => edit()]);
+  keys.set("x", ["remove the chosen object", remove]);
+  keys.set("Delete", ["", remove]);
+  keys.set("z", ["undo", undo]);
+  keys.set("Z", ["redo", redo]);
+  data.labels.slice(0, 9).forEach((name, number) => keys.set(String(number + 1), [name, () => setLabel(name)]));
+  for (const [key, dx, dy] of [["ArrowLeft", -1, 0], ["ArrowRight", 1, 0], ["ArrowUp", 0, -1], ["ArrowDown", 0, 1]]) keys.set(key, [shape ? "move the chosen object" : "", nudge(dx, dy)]);
+  if (shape === "oriented") { keys.set("[", ["turn left", () => turn(-TURN)]); keys.set("]", ["turn right", () => turn(TURN)]); }
+  keys.set("Escape", ["back", () => (editing && !document.querySelector("dialog[open]") ? edit(false) : back())]);
+  if (picture) {
+    picture.onPress = press;
+    picture.onDraw = place;
+    document.addEventListener("chosen", showLabels);
+    if (isLabels) showLabels();
+  }
+  const kept = earlier();
+  if (kept) toast(kept.words, undo);
+}

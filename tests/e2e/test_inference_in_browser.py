@@ -1,0 +1,293 @@
+"""The page of one inference in Chromium: correcting by keys and by hand, conflicts, hostile content, many objects, no JavaScript."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser import Browser
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+MODEL = "shapes-detector"
+HOSTILE = (
+    "<img src=x onerror=document.title='taken'>\"'</script><script>document.title='taken'</script>"
+)
+BOX = {"label": "star", "xmin": 40, "ymin": 40, "xmax": 120, "ymax": 100}
+QUERY = f"?q=model%3D{MODEL}"
+MANY = 5000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Yield a server with the sample models."""
+    with ServerProcess(tmp_path_factory.mktemp("inference") / "data", SAMPLE_MODELS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def ids(server: ServerProcess) -> list[str]:
+    """Store three images; return their ids, the oldest first."""
+    paths = sorted((IMAGES / "detection").glob("*.jpg"))[:3]
+    stored = [
+        server.store(MODEL, path.read_bytes(), metadata='{"camera": "north"}') for path in paths
+    ]
+    server.query({"id": {"in": stored}})
+    return stored
+
+
+def show(browser, server, id_, query=QUERY, **options):
+    """Open the page of an inference, and wait for its picture."""
+    browser.errors.clear()
+    browser.open(f"http://{server.host}/console/inferences/{id_}{query}", **options)
+    wait_for(browser, "document.querySelector('[data-still]')?.hidden")
+
+
+def check_nothing_wrong(browser, server, *expected):
+    errors = [
+        error
+        for error in browser.errors
+        if not (isinstance(error, str) and error.startswith(f"http://{server.host}/"))
+        and not any(text in str(error) for text in expected)
+    ]
+    assert not errors, errors
+    assert browser.run("document.title") != "taken"
+
+
+def wait_for(browser, script):
+    until = time.monotonic() + 30
+    while True:
+        try:
+            if value := browser.run(script):
+                return value
+        except AssertionError:  # a page that is left meanwhile
+            pass
+        assert time.monotonic() < until, (script, browser.run("document.body.innerText"))
+        time.sleep(0.05)
+
+
+def wait_for_page(browser, id_):
+    """Wait until the page of an inference has its picture."""
+    wait_for(
+        browser,
+        f"location.pathname.endsWith('{id_}') && document.querySelector('[data-still]')?.hidden",
+    )
+
+
+def press(browser, *keys):
+    for key in keys:
+        text = {"text": key} if len(key) == 1 else {}
+        browser.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        browser.send("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+
+def drag(browser, start, end):
+    """Drag with the mouse between points of the image."""
+    script = """(async () => { const { picture } = await import(document.querySelector('script[src*="/inference.js"]').src);
+        const view = picture.current(), box = picture.canvas.getBoundingClientRect();
+        return [box.left + view.x, box.top + view.y, view.scale]; })()"""
+    x, y, scale = browser.run(script)
+    points = [(x + px * scale, y + py * scale) for px, py in (start, end)]
+    middle = [sum(pair) / 2 for pair in zip(*points, strict=True)]
+    moves = [("mousePressed", points[0]), ("mouseMoved", middle), ("mouseMoved", points[1]), ("mouseReleased", points[1])]  # fmt: skip
+    for kind, (at_x, at_y) in moves:
+        browser.send(
+            "Input.dispatchMouseEvent", type=kind, x=at_x, y=at_y, button="left", buttons=1, clickCount=1
+        )  # fmt: skip
+
+
+def truth_of(server, id_):
+    status, answer = server.call("GET", f"/api/inferences/{id_}/ground-truth")
+    return answer["annotations"] if status == 200 else None
+
+
+def wait_for_truth(server, id_, is_right):
+    until = time.monotonic() + 30
+    while not is_right(truth := truth_of(server, id_)):
+        assert time.monotonic() < until, truth
+        time.sleep(0.05)
+    return truth
+
+
+def state(server, id_, annotations, source="mara"):
+    body = {"annotations": annotations, "source": source}
+    status, answer = server.call("PUT", f"/api/inferences/{id_}/ground-truth", body)
+    assert status == 200, answer
+
+
+def precision(server, ids):
+    """Return the metrics of an evaluation of these inferences."""
+    body = {"model": MODEL, "where": {"id": {"in": ids}}, "resamples": 0}
+    status, job = server.call("POST", "/api/evaluations", body)
+    assert status == 202, job
+    server.ended(job["id"])
+    report = server.call("GET", f"/api/reports/{job['id']}")[1]
+    return [metric["value"] for metric in report["metrics"]]
+
+
+def test_keys_alone_correct_and_the_correction_survives_and_counts(browser, server, ids):
+    predicted = [len(server.call("GET", f"/api/inferences/{id_}")[1]["predictions"]) for id_ in ids]
+    show(browser, server, ids[2])
+    press(browser, "a")  # accepted, and the next older one
+    wait_for_page(browser, ids[1])
+    wait_for_truth(server, ids[2], lambda truth: truth is not None and len(truth) == predicted[2])
+    wait_for(browser, "document.querySelector('.toast')?.innerText.includes('accepted as truth')")
+    press(browser, "a")
+    wait_for_page(browser, ids[0])
+    before = wait_for_truth(server, ids[1], lambda truth: truth is not None)
+    agreed = precision(server, ids)
+    show(browser, server, ids[1])
+    press(browser, "e", ".", "x")  # the next object goes
+    wait_for_truth(server, ids[1], lambda truth: len(truth) == len(before) - 1)
+    press(browser, "z")
+    wait_for_truth(server, ids[1], lambda truth: truth == before)
+    press(browser, "Z")
+    wait_for_truth(server, ids[1], lambda truth: len(truth) == len(before) - 1)
+    press(browser, "z", "2")
+    relabelled = wait_for_truth(
+        server, ids[1], lambda truth: len(truth) == len(before) and truth != before
+    )
+    assert [{**item, "label": ""} for item in relabelled] == [
+        {**item, "label": ""} for item in before
+    ]
+    show(browser, server, ids[1])  # reloaded
+    assert browser.run("document.querySelectorAll('[data-state=missed]').length") == 1
+    assert browser.run("document.querySelectorAll('[data-state=false]').length") == 1
+    assert precision(server, ids) != agreed
+    check_nothing_wrong(browser, server)
+
+
+def test_what_was_accepted_is_undone_from_the_next_page(browser, server, ids):
+    state(server, ids[2], [BOX])
+    show(browser, server, ids[2])
+    press(browser, "n")
+    wait_for_page(browser, ids[1])
+    wait_for_truth(server, ids[2], lambda truth: truth == [])
+    wait_for(browser, "!!document.querySelector('.toast')")
+    press(browser, "z")
+    wait_for_page(browser, ids[2])
+    wait_for_truth(server, ids[2], lambda truth: truth == [BOX])
+    press(browser, "s")
+    wait_for_page(browser, ids[1])
+    assert truth_of(server, ids[1]) is None
+    press(browser, "k")
+    wait_for_page(browser, ids[2])
+    check_nothing_wrong(browser, server)
+
+
+def test_a_box_is_drawn_moved_and_resized_by_hand(browser, server, ids):
+    state(server, ids[0], [BOX])
+    show(browser, server, ids[0])
+    press(browser, "e")
+    drag(browser, (80, 70), (100, 80))
+    (moved,) = wait_for_truth(server, ids[0], lambda truth: truth != [BOX])
+    assert moved["xmin"] == pytest.approx(60, abs=1.5)
+    assert moved["ymax"] == pytest.approx(110, abs=1.5)
+    drag(browser, (moved["xmax"], moved["ymax"]), (180, 150))
+    (sized,) = wait_for_truth(server, ids[0], lambda truth: truth != [moved])
+    assert (sized["xmin"], sized["ymin"]) == pytest.approx((moved["xmin"], moved["ymin"]))
+    assert (sized["xmax"], sized["ymax"]) == pytest.approx((180, 150), abs=1.5)
+    drag(browser, (200, 20), (240, 50))
+    both = wait_for_truth(server, ids[0], lambda truth: len(truth) == 2)
+    assert both[1]["xmin"] == pytest.approx(200, abs=1.5)
+    press(browser, "ArrowRight")
+    wait_for_truth(server, ids[0], lambda truth: truth[1]["xmin"] == pytest.approx(both[1]["xmin"] + 1))  # fmt: skip
+    check_nothing_wrong(browser, server)
+
+
+def test_two_people_do_not_overwrite_one_another(browser, server, ids):
+    state(server, ids[0], [BOX])
+    show(browser, server, ids[0])
+    theirs = [{**BOX, "label": "ring"}]
+    state(server, ids[0], theirs, source="mara")
+    press(browser, "e", ".", "x")
+    wait_for(browser, "document.querySelector('.conflict').innerText.includes('mara changed this just now.')")  # fmt: skip
+    assert truth_of(server, ids[0]) == theirs
+    buttons = browser.run(
+        "[...document.querySelectorAll('.conflict button')].map((button) => button.innerText)"
+    )
+    assert buttons == ["See both", "Keep mine", "Take theirs"]
+    browser.run("document.querySelectorAll('.conflict button')[0].click()")
+    browser.run("document.querySelectorAll('.conflict button')[1].click()")
+    wait_for_truth(server, ids[0], lambda truth: truth == [])
+    assert browser.run("document.querySelector('.conflict').childElementCount") == 0
+    check_nothing_wrong(browser, server, "412")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 900, 360])
+def test_hostile_texts_are_texts_and_no_width_scrolls_sideways(browser, server, ids, scheme, width):
+    state(server, ids[0], [{**BOX, "label": HOSTILE}, {**BOX, "label": "W" * 500}], source=HOSTILE)
+    change = {"set": {HOSTILE: HOSTILE, "camera": HOSTILE, "long": "x" * 3000}}
+    assert server.call("POST", f"/api/inferences/{ids[0]}/metadata", change)[0] == 200
+    feedback = {"kind": "thumbs", "value": -1, "comment": HOSTILE, "source": HOSTILE}
+    assert server.call("POST", f"/api/inferences/{ids[0]}/feedback", feedback)[0] == 200
+    show(browser, server, ids[0], scheme=scheme, width=width)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run("document.querySelectorAll('img').length") == 1
+    text = browser.run("document.body.innerText")
+    assert text.count("onerror=document.title") >= 4
+    press(browser, "?")
+    assert browser.run("document.querySelector('dialog').open")
+    press(browser, "Escape")
+    press(browser, "t", "p", "b", "+", "0", ".", "Escape")
+    assert browser.run("[...document.querySelectorAll('[data-layer]')].every((box) => !box.checked)")  # fmt: skip
+    check_nothing_wrong(browser, server)
+
+
+def test_without_javascript_image_objects_and_neighbours_are_there(browser, server, ids):
+    state(server, ids[1], [BOX])
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.errors.clear()
+        browser.open(f"http://{server.host}/console/inferences/{ids[1]}{QUERY}")
+    finally:
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.run("document.querySelector('[data-still] img').naturalWidth > 0")
+    assert browser.run("document.querySelectorAll('[data-still] .mark.pred').length") > 0
+    assert browser.run("document.querySelectorAll('[data-still] .mark.o-truth').length") == 1
+    assert browser.run("document.querySelectorAll('[data-objects=pred] li').length") > 0
+    assert browser.run("document.querySelector('[data-actions]').hidden")
+    links = browser.run("[...document.querySelectorAll('[rel=prev], [rel=next]')].map((link) => link.pathname)")  # fmt: skip
+    assert links == [f"/console/inferences/{ids[2]}", f"/console/inferences/{ids[0]}"]
+    hrefs = browser.run("[...document.querySelectorAll('.links a')].map((link) => link.href)")
+    for href in hrefs:
+        path = href.removeprefix(f"http://{server.host}")
+        assert server.request("GET", path, headers={"accept": "text/html"})[0] == 200
+    assert len(hrefs) == 2
+    check_nothing_wrong(browser, server)
+
+
+def test_thousands_of_objects_are_drawn_without_a_stutter(browser, server, ids, record_property):
+    boxes = [
+        {"label": f"l{number % 7}", "xmin": number % 100 * 3, "ymin": number // 100 * 4,
+         "xmax": number % 100 * 3 + 8, "ymax": number // 100 * 4 + 6}
+        for number in range(MANY)
+    ]  # fmt: skip
+    state(server, ids[0], boxes)
+    show(browser, server, ids[0], width=1440)
+    frames_ms = browser.run("""(async () => {
+        const { picture } = await import(document.querySelector('script[src*="/inference.js"]').src);
+        const frame = () => new Promise((done) => requestAnimationFrame(done));
+        const times = [];
+        let before = await frame();
+        for (let step = 0; step < 40; step++) {  // from one frame to the next: with all that the browser does to show it
+            picture.zoom(1.02, 300, 300);
+            const now = await frame();
+            times.push(now - before);
+            before = now;
+        }
+        return times.sort((a, b) => a - b);
+    })()""")
+    record_property("frame_ms", frames_ms)
+    assert frames_ms[20] < 250, frames_ms  # a software canvas on a busy machine
+    check_nothing_wrong(browser, server)

@@ -1,0 +1,145 @@
+"""The page of one inference: who may correct, neighbours within the filter, what it lists, and what is not there."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.settings import Settings
+from quadriga.proto.access import ROLES, Role
+from quadriga.store.access_keys import create_key
+from quadriga.store.database import migrate, writer_engine
+from quadriga.store.records import Feedback, JournaledChange, TruthStatement
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+HOSTILE = "</script><script>alert(1)</script>"
+FIRST = 700_000_000_000
+BOX = {"xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}
+RECORDS = [
+    make_record(FIRST, metadata={"camera": "north", "at": {"pier": 14}}, predictions=[{"label": "circle", "score": 0.98, **BOX}]),
+    make_record(FIRST + 1, metadata={"camera": "east"}, team="a"),
+    make_record(FIRST + 2, metadata={"camera": HOSTILE, HOSTILE: 1}, predictions=[{"label": HOSTILE, "score": 0.5, **BOX}]),
+    make_record(FIRST + 3, metadata={"camera": "north"}, status=500, predictions=[]),
+    make_record(FIRST + 4, metadata={}, task="TENSOR", predictions={"shape": [1]}),
+    make_record(FIRST + 5, metadata={}, task="IMAGE_TEXT_TO_TEXT", predictions=[{"prompt": "What?", "answer": "two ships"}]),
+]  # fmt: skip
+CHANGES: list[Any] = [
+    TruthStatement("id", str(FIRST), [{"label": "circle", **BOX}, {"label": "star"}], "mara", task="OBJECT_DETECTION"),
+    Feedback(FIRST, "thumbs", 1.0, HOSTILE, "eve"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Application, dict[str, str]]]:
+    """Yield a server with inferences, and a key of each role, and of a team."""
+    data = tmp_path_factory.mktemp("inference") / "data"
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(data))
+    migrate(settings.database_url)
+    changes = [
+        JournaledChange(FIRST + 100 + number, change) for number, change in enumerate(CHANGES)
+    ]
+    store_entries(settings.database_url, settings.journal_directory, [*RECORDS, *changes])
+    with writer_engine(settings.database_url) as engine:
+        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
+        keys["team"] = create_key(engine, name="team", roles=["annotate"], team="b")[1]
+    server = Application(settings)
+    assert server._keys is not None
+    server._keys.refresh()
+    yield server, keys
+    server.close()
+
+
+def show(keyed: tuple[Application, dict[str, str]], path: str, role: str = "annotate") -> Answer:
+    server, keys = keyed
+    headers = {"authorization": f"Bearer {keys[role]}"}
+    return open_page(server, f"/console/inferences/{path}", headers=headers)
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_only_who_may_annotate_has_what_corrects(keyed, role):
+    page = show(keyed, str(FIRST), role)
+    if "read" not in ROLES[role]:
+        assert page.status == 403
+        return
+    assert page.status == 200
+    may_annotate = "annotate" in ROLES[role]
+    for part in ("annotate.js", 'data-do="accept"', "data-conflict"):
+        assert (part in page.text) == may_annotate
+    refusal = "Your key may read, not correct. Ask who gave it for `annotate`."
+    assert (refusal in page.text) != may_annotate
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_the_api_refuses_by_hand_what_the_page_does_not_offer(keyed, role):
+    server, keys = keyed
+    headers = {"authorization": f"Bearer {keys[role]}", "content-type": "application/json"}
+    for method, body in (("PUT", b"no JSON"), ("DELETE", b"")):
+        answer = open_page(
+            server, "/api/inferences/no-id/ground-truth", method=method, headers=headers, body=body
+        )
+        assert (answer.status == 403) == ("annotate" not in ROLES[role]), (method, answer)
+
+
+def test_neighbours_and_links_stay_within_the_filter(keyed):
+    page = show(keyed, f"{FIRST}?q=meta.camera%3Dnorth")
+    assert f'href="/console/inferences/{FIRST + 3}?q=meta.camera%3Dnorth"' in page.text
+    assert 'rel="next"' not in page.text
+    oldest_first = show(keyed, f"{FIRST}?q=meta.camera%3Dnorth&order=ts")
+    assert 'rel="prev"' not in oldest_first.text
+    assert re.search(rf'rel="next" href="/console/inferences/{FIRST + 3}\?[^"]*order=ts', oldest_first.text)  # fmt: skip
+    by_fields = show(keyed, f"{FIRST}?meta.camera=north")
+    assert by_fields.status == 303
+    assert (
+        by_fields.headers["location"] == f"/console/inferences/{FIRST}?q=%22meta.camera%22%3Dnorth"
+    )
+
+
+def test_what_is_known_of_an_inference_is_listed(keyed):
+    page = show(keyed, str(FIRST)).text
+    assert "2 true, 1 predicted" in page
+    assert ">0.98<" in page
+    for field, value in (("meta.camera", "north"), ("meta.at.pier", "14"), ("id", str(FIRST))):
+        assert re.search(rf'<dt title="{field}">{field}</dt><dd title="{value}">', page), field
+    assert "q=meta.at.pier%3D14" in page
+    assert "mara stated the truth" in page
+    assert "eve: thumbs 1" in page
+    assert "no image kept" in page
+    assert "meta.camera%3Dnorth+%26+ts%3Dge%3A" in page  # the same source, around that time
+
+
+def test_texts_of_clients_are_texts(keyed):
+    for number in (0, 2):
+        page = show(keyed, str(FIRST + number)).text
+        assert HOSTILE not in page
+        assert "&lt;/script&gt;&lt;script&gt;alert(1)" in page
+        assert page.count("</script>") == page.count("<script")
+    assert "\\u003c/script\\u003e" in show(keyed, str(FIRST + 2)).text
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(3, "failed after"), (4, "Nothing found."), (5, "What? → two ships")]
+)
+def test_other_answers_have_their_page(keyed, number, words):
+    page = show(keyed, str(FIRST + number))
+    assert page.status == 200
+    assert words in page.text
+
+
+def test_a_filter_that_is_none_is_said_and_the_inference_is_there(keyed):
+    page = show(keyed, f"{FIRST}?q=meta.camera")
+    assert page.status == 200
+    assert "expected = after" in page.text
+    assert "2 true, 1 predicted" in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "role", "status"),
+    [("1", "read", 404), ("x", "read", 400), (str(FIRST), "team", 404), (str(FIRST + 1), "team", 404)],
+)  # fmt: skip
+def test_what_is_not_there_is_not_found(keyed, path, role, status):
+    assert show(keyed, path, role).status == status

@@ -17,7 +17,7 @@ from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.models import model_routes
+from quadriga.engine.api.models import ModelEntries, model_routes
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.drift.baselines import BaselineStore
@@ -65,7 +65,7 @@ class Teams:
             [
                 *store_routes(reader, changes),
                 *job_routes(self.jobs, reader),
-                *model_routes(list, reader, reports, drift),
+                *model_routes(ModelEntries(list, reader, reports, drift)),
                 *evaluation_routes(self.jobs, reader, reports),
                 *drift_routes(drift),
                 *schedule_routes(store.root / "drift", reader),

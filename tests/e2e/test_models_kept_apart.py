@@ -75,11 +75,14 @@ def test_a_poison_request_is_named_and_its_model_refused_while_others_go_on(data
         for _ in range(20):  # refused by every worker, whatever it asks
             assert divide(server)[0] == 503
             assert double(server) == 200
-        rows = server.call("POST", "/v2/repository/index")[1]
-        states = {row["name"]: (row["state"], row["reason"]) for row in rows}
-        assert states["double"] == ("READY", "")
-        assert states["divide"][0] == "UNAVAILABLE"
-        assert "ended its process 2 times" in states["divide"][1]
+
+        def states():
+            rows = server.call("POST", "/v2/repository/index")[1]
+            return {row["name"]: (row["state"], row["reason"]) for row in rows}
+
+        server.wait_until(lambda: states()["divide"][0] == "UNAVAILABLE")  # a worker may yet start
+        assert states()["double"] == ("READY", "")
+        assert "ended its process 2 times" in states()["divide"][1]
         assert server.request("GET", "/v2/models/divide/ready")[0] != 200
         assert b"quadriga_models_refused 1.0" in server.request("GET", "/metrics")[2]
         server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)

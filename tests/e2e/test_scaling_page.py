@@ -46,10 +46,10 @@ def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, mon
     server = ServerProcess(data).start()
     stored = [server.store("m-shapes-detector", photo) for _ in range(3)]
     server.query({})
-    assert re.search("inference 3(, signal 3)? copied", run(copy, urls, tmp_path))
+    assert re.search(r"inference 3(, signal \d)? copied", run(copy, urls, tmp_path))
     stored += [server.store("m-shapes-detector", photo) for _ in range(2)]
     assert server.stop() == 0
-    assert re.search("inference 2, signal [25] copied", run(copy, urls, tmp_path))
+    assert re.search(r"inference 2(, signal \d)? copied", run(copy, urls, tmp_path))
     assert "0 of 1 days differ; 5 inferences" in run(verify, urls, tmp_path)
     moved = ServerProcess(data, ROOT / "sample_models", "--database", postgres).start()
     stored.append(moved.store("m-shapes-detector", photo))

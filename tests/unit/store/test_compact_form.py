@@ -12,6 +12,7 @@ from quadriga.store.query.json_form import parse
 from quadriga.store.query.syntax import (
     BOUNDS,
     FIELDS,
+    OPERATORS,
     PROPERTIES,
     And,
     Compare,
@@ -125,12 +126,13 @@ values = st.one_of(
 metadata = texts.map(lambda path: f"meta.{path}x")
 ordered = st.sampled_from(["eq", "gt", "ge", "lt", "le"])
 plain = [name for name, kind in FIELDS.items() if kind in {"text", "texts", "name"}]
+optional = [name for name, kind in FIELDS.items() if "exists" in OPERATORS[kind]]
 compares = st.one_of(
     st.builds(Compare, metadata, st.just("eq"), values),
     st.builds(Compare, metadata, ordered, st.one_of(texts, integers, numbers)),
     st.builds(Compare, metadata, st.just("in"), st.lists(values, max_size=3).map(tuple)),
     st.builds(Compare, metadata, st.just("contains"), texts),
-    st.builds(Compare, st.sampled_from([*FIELDS, "geo", "std.a.b"]), st.just("exists"), st.just(True)),
+    st.builds(Compare, st.sampled_from([*optional, "geo", "std.a.b"]), st.just("exists"), st.just(True)),
     st.builds(Compare, st.sampled_from(plain), st.just("eq"), texts),
     st.builds(Compare, st.sampled_from(plain), st.just("in"), st.lists(texts, max_size=3).map(tuple)),
     st.builds(Compare, st.just("id"), ordered, st.integers(0, 10**19 - 1)),

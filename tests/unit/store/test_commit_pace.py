@@ -1,4 +1,5 @@
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def gathers_for_a_minute(monkeypatch) -> None:
 
 
 def stored(url: str) -> int:
-    with ReaderPool(url).snapshot() as connection:
+    with closing(ReaderPool(url)) as readers, readers.snapshot() as connection:
         return int(execute(connection, "SELECT count(*) FROM inference").scalar_one())
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 
 import msgspec
 
@@ -79,6 +80,18 @@ class Browser:
         )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_for(self, script, timeout_s=30):
+        """Return what an expression gives on the page, once it has loaded and that is true; a page may follow."""
+        until = time.monotonic() + timeout_s
+        while True:
+            try:
+                if value := self.run(f"document.readyState === 'complete' && ({script})"):
+                    return value
+            except AssertionError:  # a page that is left meanwhile
+                pass
+            assert time.monotonic() < until, (script, self.run("document.body.innerText"))
+            time.sleep(0.05)
 
     def picture(self):
         """Return the whole page as PNG."""

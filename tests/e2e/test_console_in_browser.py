@@ -42,18 +42,6 @@ class _Page(BaseHTTPRequestHandler):
         pass
 
 
-def wait_for(browser, script):
-    until = time.monotonic() + 30
-    while True:
-        try:
-            if value := browser.run(script):
-                return value
-        except AssertionError:  # a page that is left meanwhile
-            pass
-        assert time.monotonic() < until, browser.run("document.body.innerText")
-        time.sleep(0.1)
-
-
 def cookies(browser):
     return {cookie["name"]: cookie for cookie in browser.send("Network.getAllCookies")["cookies"]}
 
@@ -61,9 +49,9 @@ def cookies(browser):
 def log_in(browser, server):
     """Log in by the pages, as a person does."""
     browser.open(f"http://{server.host}/console/")
-    wait_for(browser, "document.querySelector('.button.first')?.innerText === 'Log in'")
+    browser.wait_for("document.querySelector('.button.first')?.innerText === 'Log in'")
     browser.run("document.querySelector('.button.first').click()")
-    wait_for(browser, "location.hostname === 'localhost' && !!document.querySelector('form')")
+    browser.wait_for("location.hostname === 'localhost' && !!document.querySelector('form')")
     browser.run("""(() => {
         const button = [...document.querySelectorAll('button, input')].find(e => e.value === 'mara');
         if (button) { button.click(); return; }
@@ -71,7 +59,7 @@ def log_in(browser, server):
         input.value = 'mara';
         form.requestSubmit();
     })()""")
-    wait_for(browser, "document.querySelector('.nav a[aria-current]')?.innerText === 'Overview'")
+    browser.wait_for("document.querySelector('.nav a[aria-current]')?.innerText === 'Overview'")
 
 
 def test_log_in_log_out_and_expiry_in_a_browser(tmp_path):
@@ -106,12 +94,12 @@ def test_log_in_log_out_and_expiry_in_a_browser(tmp_path):
                     ["opaque", 0],
                 ]
                 browser.run("document.querySelector('a').click()")  # a link leads to the console
-                wait_for(browser, "document.querySelector('.who')?.innerText.includes('mara')")
+                browser.wait_for("document.querySelector('.who')?.innerText.includes('mara')")
                 browser.open(f"{address}/console/you")
-                wait_for(browser, "document.querySelector('h1')?.innerText === 'Account'")
+                browser.wait_for("document.querySelector('h1')?.innerText === 'Account'")
                 # Log-out.
                 browser.run("document.querySelector('form button').click()")
-                wait_for(browser, "document.querySelector('h1')?.innerText === 'Log in'")
+                browser.wait_for("document.querySelector('h1')?.innerText === 'Log in'")
                 assert "__Host-quadriga-session" not in cookies(browser)
                 browser.open(f"{address}/console/")
                 assert browser.run("document.querySelector('h1').innerText") == "Log in"

@@ -184,7 +184,7 @@ def test_pages_read_and_work_without_javascript(browser, server):
         browser.run("document.querySelector('[data-filter]').focus()")
         browser.send("Input.insertText", text="meta.altitude=ge:103")
         press(browser, "Enter")
-        wait_for(browser, "location.search.includes('103')")
+        browser.wait_for("location.search.includes('103')")
         assert browser.run("document.querySelectorAll('.chip').length") == 2
         assert browser.run("document.querySelectorAll('.shot').length") > 1
         # The filters of a phone open by their link alone.
@@ -202,31 +202,20 @@ def press(browser, key):
     browser.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
 
-def wait_for(browser, condition):
-    for _ in range(100):
-        try:
-            if browser.run(f"document.readyState === 'complete' && ({condition})"):
-                return
-        except AssertionError:  # a page that is left meanwhile
-            pass
-        browser.send("Browser.getVersion")
-    raise AssertionError(browser.run("location.href + document.body.innerText.slice(0, 500)"))
-
-
 def test_keys_alone_find_inferences(browser, server):
     open_page(browser, server, "/console/")
     press(browser, "g")
     press(browser, "i")
-    wait_for(browser, "location.pathname === '/console/inferences'")
+    browser.wait_for("location.pathname === '/console/inferences'")
     press(browser, "/")
     assert browser.run("document.activeElement.name") == "q"
     browser.send("Input.insertText", text="label=star & meta.camera=north")
     press(browser, "Enter")
-    wait_for(browser, "document.querySelectorAll('.chip').length === 2")
+    browser.wait_for("document.querySelectorAll('.chip').length === 2")
     count = browser.run("document.querySelectorAll('.shot').length")
     assert count > 0
     browser.send("Page.reload")
-    wait_for(browser, "document.querySelectorAll('.chip').length === 2")
+    browser.wait_for("document.querySelectorAll('.chip').length === 2")
     assert browser.run("document.querySelectorAll('.shot').length") == count
 
 

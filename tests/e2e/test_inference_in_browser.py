@@ -49,7 +49,7 @@ def show(browser, server, id_, query=QUERY, **options):
     """Open the page of an inference, and wait for its picture."""
     browser.errors.clear()
     browser.open(f"http://{server.host}/console/inferences/{id_}{query}", **options)
-    wait_for(browser, "document.querySelector('[data-still]')?.hidden")
+    browser.wait_for("document.querySelector('[data-still]')?.hidden")
 
 
 def check_nothing_wrong(browser, server, *expected):
@@ -63,22 +63,9 @@ def check_nothing_wrong(browser, server, *expected):
     assert browser.run("document.title") != "taken"
 
 
-def wait_for(browser, script):
-    until = time.monotonic() + 30
-    while True:
-        try:
-            if value := browser.run(script):
-                return value
-        except AssertionError:  # a page that is left meanwhile
-            pass
-        assert time.monotonic() < until, (script, browser.run("document.body.innerText"))
-        time.sleep(0.05)
-
-
 def wait_for_page(browser, id_):
     """Wait until the page of an inference has its picture."""
-    wait_for(
-        browser,
+    browser.wait_for(
         f"location.pathname.endsWith('{id_}') && document.querySelector('[data-still]')?.hidden",
     )
 
@@ -140,7 +127,7 @@ def test_keys_alone_correct_and_the_correction_survives_and_counts(browser, serv
     press(browser, "a")  # accepted, and the next older one
     wait_for_page(browser, ids[1])
     wait_for_truth(server, ids[2], lambda truth: truth is not None and len(truth) == predicted[2])
-    wait_for(browser, "document.querySelector('.toast')?.innerText.includes('accepted as truth')")
+    browser.wait_for("document.querySelector('.toast')?.innerText.includes('accepted as truth')")
     press(browser, "a")
     wait_for_page(browser, ids[0])
     before = wait_for_truth(server, ids[1], lambda truth: truth is not None)
@@ -172,7 +159,7 @@ def test_what_was_accepted_is_undone_from_the_next_page(browser, server, ids):
     press(browser, "n")
     wait_for_page(browser, ids[1])
     wait_for_truth(server, ids[2], lambda truth: truth == [])
-    wait_for(browser, "!!document.querySelector('.toast')")
+    browser.wait_for("!!document.querySelector('.toast')")
     press(browser, "z")
     wait_for_page(browser, ids[2])
     wait_for_truth(server, ids[2], lambda truth: truth == [BOX])
@@ -210,7 +197,7 @@ def test_two_people_do_not_overwrite_one_another(browser, server, ids):
     theirs = [{**BOX, "label": "ring"}]
     state(server, ids[0], theirs, source="mara")
     press(browser, "e", ".", "x")
-    wait_for(browser, "document.querySelector('.conflict').innerText.includes('mara changed this just now.')")  # fmt: skip
+    browser.wait_for("document.querySelector('.conflict').innerText.includes('mara changed this just now.')")  # fmt: skip
     assert truth_of(server, ids[0]) == theirs
     buttons = browser.run(
         "[...document.querySelectorAll('.conflict button')].map((button) => button.innerText)"

@@ -1,10 +1,9 @@
 """An application with a console, and requests to it as browsers send them."""
 
-import asyncio
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import NamedTuple
 
 from quadriga.engine.app import Application
+from tests.unit.engine.asgi_request import send_request
 
 
 class Answer(NamedTuple):
@@ -25,49 +24,11 @@ def open_page(
     body: bytes = b"",
 ) -> Answer:
     """Send a request of a browser for a page of this server."""
-    messages: list[Any] = []
-    bodies = [{"type": "http.request", "body": body, "more_body": False}]
-    sent = {
-        "host": "localhost",
-        "accept": "text/html,*/*",
-        "sec-fetch-site": "same-origin",
-        "content-length": str(len(body)),
-        **(headers or {}),
-    }
-    path, _, query = path.partition("?")
-    scope: Any = {
-        "type": "http",
-        "method": method,
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-        "scheme": "http",
-        "http_version": "1.1",
-        "root_path": "",
-        "state": {},
-        "extensions": {},
-    }
-
-    async def receive() -> Any:
-        if bodies:
-            return bodies.pop()
-        return await asyncio.Future()  # the client stays
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    async def run() -> None:
-        await asyncio.create_task(application.asgi(scope, receive, send))  # a context of its own
-
-    asyncio.run(run())
-    pairs = [(name.decode(), value.decode()) for name, value in messages[0]["headers"]]
-    content = b"".join(m.get("body", b"") for m in messages if m["type"] == "http.response.body")
+    sent = {"accept": "text/html,*/*", "sec-fetch-site": "same-origin", **(headers or {})}
+    response = send_request(application, method, path, sent, body=body)
     return Answer(
-        messages[0]["status"],
-        dict(pairs),
-        [value for name, value in pairs if name == "set-cookie"],
-        content.decode(),
+        response.status,
+        dict(response.headers),
+        [value for name, value in response.headers if name == "set-cookie"],
+        response.body.decode(),
     )

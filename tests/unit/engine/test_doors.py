@@ -1,6 +1,5 @@
 """Each door of the server with the key of each role: made from the tables of operations, routes and RPCs themselves."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.reading import read_page
 from quadriga.store.database import migrate, writer_engine
 from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.asgi_request import send_request
 
 Door = tuple[str, str, Need]
 BAD_KEYS = {"none": "", "wrong": "quadriga-0123456789ab.abc", "no key": "hello"}
@@ -98,37 +98,9 @@ def filled(path: str) -> str:
 
 def ask(application: Application, method: str, path: str, key: str) -> tuple[int, Any]:
     """Send a request with a body of `{}`; return status and body."""
-    messages: list[Any] = []
-    bodies = [{"type": "http.request", "body": b"{}", "more_body": False}]
-    headers = [(b"host", b"localhost"), (b"content-length", b"2")]
-    headers += [(b"authorization", f"Bearer {key}".encode())] if key else []
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-        "scheme": "http",
-        "http_version": "1.1",
-        "root_path": "",
-        "state": {},
-        "extensions": {},
-    }
-
-    async def receive() -> Any:
-        if bodies:
-            return bodies.pop()
-        return await asyncio.Future()  # the client stays
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    asyncio.run(application.asgi(scope, receive, send))
-    body = b"".join(m.get("body", b"") for m in messages if m["type"] == "http.response.body")
-    return messages[0]["status"], body
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    response = send_request(application, method, path, headers, body=b"{}")
+    return response.status, response.body
 
 
 def test_the_doors_are_all_there(server):

@@ -1,6 +1,5 @@
 """Each door with the key of each role of each team: which it opens, and that no answer has what another team stored."""
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -20,6 +19,7 @@ from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import InputReference, ModelReference
 from quadriga.store.scope import Scope
 from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.asgi_request import send_request
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -142,30 +142,10 @@ def body_of(method: str, path: str) -> bytes:
 
 def ask(server: Server, method: str, path: str, key: str) -> tuple[int, bytes]:
     """Send a request; return status and body."""
-    messages: list[Any] = []
+    headers = {"authorization": f"Bearer {key}"}
     body = body_of(method, path)
-    bodies = [{"type": "http.request", "body": body, "more_body": False}]
-    headers = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
-    headers.append((b"authorization", f"Bearer {key}".encode()))
-    scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http",
-        "http_version": "1.1", "root_path": "", "state": {}, "extensions": {},
-    }  # fmt: skip
-
-    async def receive() -> Any:
-        return bodies.pop() if bodies else await asyncio.Future()
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    async def answer() -> None:
-        await asyncio.create_task(
-            server.application.asgi(scope, receive, send)
-        )  # a context of its own
-
-    asyncio.run(answer())
-    return messages[0]["status"], b"".join(message.get("body", b"") for message in messages)
+    response = send_request(server.application, method, path, headers, body=body)
+    return response.status, response.body
 
 
 READS = frozenset({"query", "count", "aggregate", "facets", "disagreements", "index", "delete"})
@@ -173,7 +153,8 @@ READS = frozenset({"query", "count", "aggregate", "facets", "disagreements", "in
 
 
 OF_ALL_TEAMS = {
-    "/metrics", "/api/audit", "/console/audit", "/console/keys", "/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/x/stats",
+    "/metrics", "/api/audit", "/console/audit", "/console/keys",
+    "/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/x/stats",
 }  # fmt: skip
 """Paths that answer about all teams, and so only to keys without one."""
 

@@ -156,7 +156,6 @@ def test_reports_are_listed_newest_first(client, jobs, store):
 def test_a_job_that_is_stopped_goes_on_later(client, jobs, store, monkeypatch):
     expected = submit(client, by=["hour"], compare=[{"model": "<one>"}])
     finished(jobs, store, expected)
-    job_id = submit(client, by=["hour"], compare=[{"model": "<one>"}])
     read, real = [], stored.read_shard
     with runner(jobs, store) as stop:
 
@@ -167,6 +166,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, store, monkeypatch):
             return real(*arguments)
 
         monkeypatch.setattr(stored, "read_shard", reading_ends)
+        job_id = submit(client, by=["hour"], compare=[{"model": "<one>"}])
         until(lambda: len(read) == 2 and jobs.read(job_id).state == "queued")
     assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
     job = finished(jobs, store, job_id)

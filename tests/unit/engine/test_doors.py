@@ -210,6 +210,7 @@ def test_nothing_is_changed_while_the_log_cannot_be_written(server, caplog):
     application, keys = server
     assert application._audit_log is not None
     folder = Path(application._settings.data) / "audit"
+    folder.mkdir(exist_ok=True)  # as no line may have been written yet
     folder.rename(folder.with_name("elsewhere"))
     folder.write_text("in the way")
     try:

@@ -1,4 +1,4 @@
-"""HTTP routes for who looks around in the store: facets of a filter, neighbours of an inference, two models side by side."""
+"""HTTP routes for who looks around in the store: facets, neighbours, two models side by side, what to label next."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,13 @@ from quadriga.store.browsing.facets import (
     facets_from_url,
     find_facets,
 )
+from quadriga.store.browsing.label_queue import (
+    LabelQueue,
+    LabelQueueRequest,
+    decode_label_queue,
+    find_label_queue,
+    label_queue_from_url,
+)
 from quadriga.store.browsing.neighbours import (
     Neighbours,
     NeighboursRequest,
@@ -41,12 +48,16 @@ from quadriga.store.browsing.neighbours import (
 )
 
 _FACETS = "/api/inferences/facets"
+_LABEL_QUEUE = "/api/inferences/label-queue"
 _NO_INFERENCE = error_response("No such inference, or no such model")
 _DESCRIPTIONS = {
     "fields": f"Fields to answer, all by default: meta.<key>, {', '.join(FIELDS)}; in a URL with commas",
     "values": "Maximum values of a field",
     "bins": "Maximum bins of a histogram",
     "order": "Order of the query: newest or oldest first",
+    "by": "Order: lowest best score, lowest margin of the two best labels, or at random",
+    "limit": "Maximum inferences of the answer",
+    "after": "Id of an inference: what comes after it in the order is answered",
 }
 _DISAGREEMENTS_BODY = json_body(
     DisagreementsRequest,
@@ -58,6 +69,7 @@ _DISAGREEMENTS_BODY = json_body(
     cursor="The cursor that came with the previous page",
 )
 _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
+_LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)
 
 
 def _url_parameters(struct: type[Any]) -> list[Parameter | Reference]:
@@ -76,6 +88,14 @@ class _FacetsUrl(Operation):
 
     def __post_init__(self) -> None:
         self.parameters = _url_parameters(FacetsRequest)
+
+
+@dataclass
+class _LabelQueueUrl(Operation):
+    """Query parameters of what to label next; any other name is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        self.parameters = _url_parameters(LabelQueueRequest)
 
 
 @dataclass
@@ -126,6 +146,32 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
             lambda store: find_neighbours(store, inference_id, neighbours_from_url(text)),
         )
 
+    @get(
+        _LABEL_QUEUE,
+        operation_class=_LabelQueueUrl,
+        responses=errors | {404: _NO_INFERENCE},
+        need="read",
+    )
+    async def find_label_queue_by_url(request: Request[Any, Any, Any]) -> LabelQueue:
+        """Return what to label next among the inferences that fields of the URL find."""
+        text = request.scope["query_string"].decode("latin-1")
+        return await queries.run(
+            request, lambda store: find_label_queue(store, label_queue_from_url(text))
+        )
+
+    @post(
+        _LABEL_QUEUE,
+        operation_class=_LABEL_QUEUE_BODY,
+        responses=QUERY_ERRORS | {404: _NO_INFERENCE},
+        status_code=200,
+        need="read",
+    )
+    async def query_label_queue(request: Request[Any, Any, Any], body: RawBody) -> LabelQueue:
+        """Return what to label next; the body is JSON whatever its content type."""
+        return await queries.run(
+            request, lambda store: find_label_queue(store, decode_label_queue(body))
+        )
+
     @post(
         "/api/inferences/disagreements",
         operation_class=_DISAGREEMENTS_BODY,
@@ -144,5 +190,8 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         find_facets_by_url,
         query_facets,
         get_neighbours,
+        options_route(_LABEL_QUEUE, "GET", "POST"),
+        find_label_queue_by_url,
+        query_label_queue,
         query_disagreements,
     ]

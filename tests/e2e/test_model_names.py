@@ -46,6 +46,7 @@ NAMED_IN_BODY: dict[str, Any] = {
     "/api/inferences/count": lambda name: {"where": {"model": {"in": [name]}}},
     "/api/inferences/aggregate": lambda name: {"where": {"model": name}, "metrics": ["count"]},
     "/api/inferences/facets": lambda name: {"where": {"model": name}},
+    "/api/inferences/label-queue": lambda name: {"where": {"model": name}},
     "/api/inferences/disagreements": lambda name: {"a": name, "b": "shapes-detector"},
     "/api/inferences/delete": lambda name: {"where": {"model": name}, "dry_run": True},
     "/api/inferences/bulk": lambda name: {"model": name, "source": "."},

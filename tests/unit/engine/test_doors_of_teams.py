@@ -135,6 +135,7 @@ def body_of(method: str, path: str) -> bytes:
         "count",
         "aggregate",
         "facets",
+        "label-queue",
     ):
         return json.dumps({"where": {}}).encode()
     return b"{}"
@@ -148,7 +149,9 @@ def ask(server: Server, method: str, path: str, key: str) -> tuple[int, bytes]:
     return response.status, response.body
 
 
-READS = frozenset({"query", "count", "aggregate", "facets", "disagreements", "index", "delete"})
+READS = frozenset(
+    {"query", "count", "aggregate", "facets", "label-queue", "disagreements", "index", "delete"}
+)
 """Last parts of paths whose POST changes nothing with the body of `body_of`."""
 
 

@@ -125,3 +125,16 @@ def test_disagreements_are_answered_with_both_records(tmp_path: Path) -> None:
         assert refused.status_code == 400
         assert "missing required field `b`" in refused.json()["error"]
     store.close()
+
+
+def test_what_to_label_next_is_answered_by_url_and_by_body(client) -> None:
+    by_url = client.get("/api/inferences/label-queue?meta.camera=north&by=random&limit=2")
+    body = {"where": {"meta.camera": "north"}, "by": "random", "limit": 2}
+    by_body = client.post("/api/inferences/label-queue", json=body)
+    assert (by_url.status_code, by_body.status_code) == (200, 200)
+    answer = by_url.json()
+    assert answer == by_body.json()
+    assert len(answer["inferences"]) == 2
+    assert (answer["considered"], answer["partial"]) == (3, False)
+    assert client.get("/api/inferences/label-queue?by=age").status_code == 400
+    assert client.get("/api/inferences/label-queue?after=99").status_code == 404

@@ -123,7 +123,7 @@ def read_inference(
     inference = store.get(inference_id)
     problem = check(filter_.line)
     neighbours = Neighbours(None, None)
-    if problem is None:
+    if problem is None and filter_.queue is None:
         try:
             request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
             neighbours = find_neighbours(store, inference.id, request)

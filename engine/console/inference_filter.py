@@ -1,6 +1,6 @@
 """The filter of the page of inferences, and the links that change it: chips, values and bins of facets, times."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,10 @@ from quadriga.store.query.compact_form import split_url
 
 ORDERS = ("-ts", "ts")
 VIEWS = ("grid", "table")
-_OPTIONS = ("order", "cursor", "view")
+INFERENCES_PATH = "/console/inferences"
+QUEUE_ORDERS = ("score", "margin", "random")
+_OPTIONS = ("order", "cursor", "view", "by", "target", "done", "after")
+_MAX_DIGITS = 4
 
 Link = Callable[..., str]
 
@@ -31,6 +34,32 @@ class Chip(msgspec.Struct, frozen=True):
     without: str
 
 
+class QueuePlace(msgspec.Struct, frozen=True):
+    """Place of somebody in the queue of what to label."""
+
+    by: str = QUEUE_ORDERS[0]
+    target: int = 0
+    """Number of inferences to label; 0 without a target."""
+    done: int = 0
+    """Number of those that have been labelled."""
+    after: str = ""
+    """Id of the inference whose following one is looked for."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether there is a target, and it is reached."""
+        return 0 < self.target <= self.done
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Parameters of a URL, without `after`."""
+        return {
+            "by": self.by,
+            "target": str(self.target or ""),
+            "done": str(self.done or ""),
+        }
+
+
 class InferenceFilter(msgspec.Struct, frozen=True):
     """What the URL of the page says."""
 
@@ -41,6 +70,8 @@ class InferenceFilter(msgspec.Struct, frozen=True):
     """`grid` or `table`; empty for what fits the page."""
     is_canonical: bool = True
     """Whether the URL says it in one filter `q`."""
+    queue: QueuePlace | None = None
+    """Place in the queue of what to label; None outside of it."""
 
     @property
     def parts(self) -> list[FilterPart]:
@@ -70,7 +101,22 @@ def filter_from_url(query: str) -> InferenceFilter:
         cursor=options.get("cursor", ""),
         view=view if view in VIEWS else "",
         is_canonical=len(texts) < 2 and not (texts and "q=" not in query),
+        queue=_queue_place(options),
     )
+
+
+def _queue_place(options: Mapping[str, str]) -> QueuePlace | None:
+    """Return the place in a queue that the options of a URL say; None if they name no order of one."""
+    by = options.get("by", "")
+    if by not in QUEUE_ORDERS:
+        return None
+    target, done = (_number(options.get(name, "")) for name in ("target", "done"))
+    return QueuePlace(by, target, done, options.get("after", ""))
+
+
+def _number(value: str) -> int:
+    is_number = value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
+    return int(value) if is_number else 0
 
 
 class FilterLinks:
@@ -97,8 +143,10 @@ class FilterLinks:
         return self.to(self._filter.line, **changes)
 
     def inference(self, inference_id: str) -> str:
-        """Return the link to the page of an inference within the filter."""
+        """Return the link to the page of an inference within the filter, or the queue of it."""
         options = {"q": self._filter.line, **self._filter.options}
+        if self._filter.queue is not None:
+            options |= self._filter.queue.options
         return self._link(f"{self._path}/{inference_id}", **options)
 
     def chips(self) -> list[Chip]:

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from litestar import Response, get
@@ -20,11 +19,13 @@ from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference import read_inference
-from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
+from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.job_pages import job_pages
+from quadriga.engine.console.label_pages import label_pages, links_of, next_link
 from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
+from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
@@ -37,10 +38,6 @@ from quadriga.proto.errors import NotFound
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scoped
-
-INFERENCES_PATH = "/console/inferences"
-
-ResultT = TypeVar("ResultT")
 
 
 class ConsoleStore(msgspec.Struct, frozen=True):
@@ -126,6 +123,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         pages += [
             inferences_page(frame, store.queries, options),
             inference_page(frame, store.queries, parts.models, options),
+            *label_pages(frame, store.queries, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
             keys_page(frame, store.inferences, options),
@@ -168,6 +166,9 @@ def inferences_page(
                 links_=links,
                 order=filter_.order,
                 order_option=filter_.options.get("order"),
+                to_label=frame.link("/console/label", q=filter_.line)
+                if "annotate" in current_caller().rights
+                else "",
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
             )
             return html, 400 if content.problem else 200
@@ -199,6 +200,11 @@ def inference_page(
             content = read_inference(
                 store, inference_id, filter_, links, caller=current_caller(), labels=labels
             )
+            to_list = links.current()
+            if filter_.queue is not None:
+                to_list = links_of(frame, filter_, filter_.queue)
+                following = next_link(frame, filter_, content.card.id)
+                content = msgspec.structs.replace(content, next_link=following)
             return frame.html(
                 "inference",
                 page="inferences",
@@ -207,18 +213,10 @@ def inference_page(
                 chips=links.chips(),
                 filter_options=filter_.options,
                 p=content,
-                to_list=links.current(),
+                to_list=to_list,
                 inference_path=f"{frame.base}/api/inferences/{content.card.id}",
             )
 
         return page_response(await run_in_queries(queries, request, show))
 
     return show_inference
-
-
-async def run_in_queries(
-    queries: StoreQueries, request: PageRequest, work: Callable[[InferenceReader], ResultT]
-) -> ResultT:
-    """Make a page in a thread for searches, as the current caller."""
-    context = copy_context()
-    return await queries.run(request, lambda store: context.run(work, store))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -168,6 +169,36 @@ def test_what_was_accepted_is_undone_from_the_next_page(browser, server, ids):
     assert truth_of(server, ids[1]) is None
     press(browser, "k")
     wait_for_page(browser, ids[2])
+    check_nothing_wrong(browser, server)
+
+
+def test_keys_alone_go_through_the_queue_and_what_got_truth_meanwhile_is_left_out(
+    browser, server, ids
+):
+    named = " | ".join(f"id={id_}" for id_ in ids)
+    query = urlencode({"q": named, "by": "score", "target": "2"})
+    browser.errors.clear()
+    browser.open(f"http://{server.host}/console/label?{query}")
+    links = "[...document.querySelectorAll('tbody th a')].map((a) => a.pathname.split('/').pop())"
+    first, second, third = browser.run(links)
+    assert sorted([first, second, third]) == sorted(ids)
+    browser.run("document.querySelector('a.button.first').focus()")
+    press(browser, "Enter")
+    wait_for_page(browser, first)
+    state(server, second, [BOX])  # somebody else
+    press(browser, "a")
+    wait_for_page(browser, third)
+    wait_for_truth(server, first, lambda truth: truth is not None)
+    press(browser, "Escape")
+    browser.wait_for("document.querySelector('[role=status]')?.innerText === '1 of 2 labelled.'")
+    assert browser.run(links) == [third]
+    browser.run("document.querySelector('a.button.first').focus()")
+    press(browser, "Enter")
+    wait_for_page(browser, third)
+    press(browser, "n")
+    browser.wait_for("document.body.innerText.includes('The target is reached.')")
+    assert truth_of(server, third) == []
+    assert truth_of(server, second) == [BOX]
     check_nothing_wrong(browser, server)
 
 

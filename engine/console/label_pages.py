@@ -1,0 +1,143 @@
+"""What to label next: the page of the queue, and the way from one inference of it to the next."""
+
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.inference_filter import (
+    INFERENCES_PATH,
+    QUEUE_ORDERS,
+    FilterLinks,
+    InferenceFilter,
+    QueuePlace,
+    filter_from_url,
+)
+from quadriga.engine.console.page_queries import run_in_queries
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.store.browsing.label_queue import (
+    CONSIDERED,
+    LabelQueue,
+    LabelQueueRequest,
+    QueuedInference,
+    find_label_queue,
+)
+from quadriga.store.errors import NotFoundError
+from quadriga.store.inferences import InferenceReader
+
+PATH = "/console/label"
+SHOWN = 20
+"""Inferences of the page."""
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """An inference of the page."""
+
+    card: Card
+    link: str
+    reason: str
+
+
+def label_pages(
+    frame: Frame, queries: StoreQueries, options: dict[str, Any]
+) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+
+    @get(PATH, need="annotate", **options)
+    async def show_queue(request: PageRequest) -> Response[bytes]:
+        """Show what to label next among the inferences of a filter, and why."""
+        filter_ = filter_from_url(_query_of(request))
+        place = filter_.queue or QueuePlace()
+        filter_ = msgspec.structs.replace(filter_, queue=place)
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+
+        def show(store: InferenceReader) -> str:
+            listed = find_label_queue(store, _request(filter_, limit=SHOWN))
+            return frame.html(
+                "label",
+                page="inferences",
+                title=TEXTS["what_to_label"],
+                query=filter_.line,
+                chips=links.chips(),
+                rows=[
+                    QueueRow(card(store.get(queued.id)), links.inference(queued.id), _why(queued))
+                    for queued in listed.inferences
+                ],
+                listed=listed,
+                place=place,
+                bound=CONSIDERED,
+                first=links.inference(listed.inferences[0].id) if listed.inferences else "",
+                orders=[(by, links_of(frame, filter_, place, by=by)) for by in QUEUE_ORDERS],
+                to_list=links.current(),
+            )
+
+        return page_response(await run_in_queries(queries, request, show))
+
+    @get(f"{PATH}/next", need="annotate", **options)
+    async def show_next(request: PageRequest) -> Response[bytes]:
+        """Go on to what follows an inference in the queue; back to the page of the queue after the last."""
+        filter_ = filter_from_url(_query_of(request))
+        place = filter_.queue or QueuePlace()
+
+        def find(store: InferenceReader) -> str:
+            listed, has_truth = _following(store, filter_)
+            moved = msgspec.structs.replace(place, done=place.done + has_truth, after="")
+            if not listed.inferences or moved.is_reached:
+                return links_of(frame, filter_, moved)
+            moved_filter = msgspec.structs.replace(filter_, queue=moved)
+            return FilterLinks(moved_filter, frame.link, INFERENCES_PATH).inference(
+                listed.inferences[0].id
+            )
+
+        return redirect(await run_in_queries(queries, request, find))
+
+    return [show_queue, show_next]
+
+
+def links_of(frame: Frame, filter_: InferenceFilter, place: QueuePlace, **changes: str) -> str:
+    """Return the link to the page of the queue, with changed options."""
+    return frame.link(PATH, **{"q": filter_.line, **place.options, **changes})
+
+
+def next_link(frame: Frame, filter_: InferenceFilter, inference_id: str) -> str:
+    """Return the link to what follows an inference in the queue of a filter; empty where the filter has none."""
+    if filter_.queue is None:
+        return ""
+    options = filter_.queue.options | {"after": inference_id}
+    return frame.link(f"{PATH}/next", q=filter_.line, **options)
+
+
+def _following(store: InferenceReader, filter_: InferenceFilter) -> tuple[LabelQueue, bool]:
+    """Return what follows the inference of a URL, and whether it has truth now; all if it was deleted meanwhile."""
+    after = "" if filter_.queue is None else filter_.queue.after
+    if after:
+        try:
+            has_truth = store.get(after).ground_truth is not None
+            return find_label_queue(store, _request(filter_, after=after)), has_truth
+        except NotFoundError:
+            pass
+    return find_label_queue(store, _request(filter_)), False
+
+
+def _request(
+    filter_: InferenceFilter, *, limit: int = 1, after: str | None = None
+) -> LabelQueueRequest:
+    by = "score" if filter_.queue is None else filter_.queue.by
+    return LabelQueueRequest(filter_.line or {}, by, limit, after)  # type: ignore[arg-type]  # one of QUEUE_ORDERS
+
+
+def _why(queued: QueuedInference) -> str:
+    """Return in words why an inference comes where it does."""
+    if queued.value is None:
+        return TEXTS[f"queue_{queued.reason}"]
+    labels = dict(zip(("first", "second"), (*queued.labels, ""), strict=False))
+    return text(f"queue_{queued.reason}", value=f"{queued.value:.2f}", **labels)
+
+
+def _query_of(request: PageRequest) -> str:
+    query: str = request.scope["query_string"].decode("latin-1")
+    return query

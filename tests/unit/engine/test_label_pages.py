@@ -1,0 +1,151 @@
+"""The queue of what to label: its order and reasons, the way through it, the target, rights, teams and hostile names."""
+
+import html
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.settings import Settings
+from quadriga.proto.access import ROLES, Role
+from quadriga.store.access_keys import create_key
+from quadriga.store.database import migrate, writer_engine
+from quadriga.store.records import JournaledChange, TruthStatement
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+HOSTILE = "</script><script>alert(1)</script>"
+FIRST = 700_000_000_000
+SCORES = {1: [("star", 0.9), ("ring", 0.85)], 2: [("star", 0.2), (HOSTILE, 0.1)], 3: [("ring", 0.6)], 4: [("star", 0.05)]}  # fmt: skip
+RECORDS = [
+    make_record(
+        FIRST + number,
+        team="b" if number == 3 else "a",
+        metadata={"camera": "north"},
+        predictions=[{"label": label, "score": score} for label, score in scores],
+    )
+    for number, scores in SCORES.items()
+]
+TRUTH = TruthStatement("id", str(FIRST + 4), [{"label": "star"}], "mara", task="OBJECT_DETECTION")
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Application, dict[str, str]]]:
+    """Yield a server with inferences, of which the fourth has truth, and a key of each role, and of a team."""
+    settings = Settings(
+        models=str(SAMPLE_MODELS), data=str(tmp_path_factory.mktemp("label") / "data")
+    )
+    migrate(settings.database_url)
+    entries = [*RECORDS, JournaledChange(FIRST + 100, TRUTH)]
+    store_entries(settings.database_url, settings.journal_directory, entries)
+    with writer_engine(settings.database_url) as engine:
+        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
+        keys["team"] = create_key(engine, name="team", roles=["annotate"], team="b")[1]
+    server = Application(settings)
+    assert server._keys is not None
+    server._keys.refresh()
+    yield server, keys
+    server.close()
+
+
+def show(keyed: tuple[Application, dict[str, str]], path: str, role: str = "annotate") -> Answer:
+    server, keys = keyed
+    return open_page(server, f"/console/{path}", headers={"authorization": f"Bearer {keys[role]}"})
+
+
+def listed(page: Answer) -> list[int]:
+    """Return the numbers of the rows."""
+    found = re.findall(r'<th scope="row"><a href="/console/inferences/(\d+)', page.text)
+    return [int(id_) - FIRST for id_ in found]
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+@pytest.mark.parametrize("path", ["label", "label/next"])
+def test_only_who_may_annotate_has_the_queue(keyed, role, path):
+    may_annotate = "annotate" in ROLES[role]
+    expected = (303 if path == "label/next" else 200) if may_annotate else 403
+    assert show(keyed, path, role).status == expected
+    if "read" in ROLES[role]:
+        assert ("/console/label" in show(keyed, "inferences", role).text) == may_annotate
+
+
+def test_the_queue_says_why_and_leaves_out_what_has_truth(keyed):
+    page = show(keyed, "label?q=meta.camera%3Dnorth")
+    assert listed(page) == [2, 3, 1]
+    assert "Best score 0.20, star" in page.text
+    assert "3 without truth, all put in order." in page.text
+    by_margin = show(keyed, "label?by=margin")
+    assert listed(by_margin) == [1, 2, 3]
+    assert "No second label" in by_margin.text
+    assert HOSTILE not in by_margin.text
+    assert html.escape(HOSTILE, quote=False) in by_margin.text
+    assert sorted(listed(show(keyed, "label?by=random"))) == [1, 2, 3]
+
+
+def test_a_team_labels_its_own_alone(keyed):
+    page = show(keyed, "label", "team")
+    assert listed(page) == [3]
+    assert "1 without truth" in page.text
+    others = show(keyed, f"label/next?by=score&after={FIRST + 2}", "team")
+    assert others.headers["location"].startswith(f"/console/inferences/{FIRST + 3}?")
+
+
+def test_each_page_leads_to_the_next_and_the_last_one_back_to_the_queue(keyed):
+    location, seen = "/console/label/next?by=score&q=meta.camera%3Dnorth&target=50&done=2", []
+    for _ in range(len(SCORES)):
+        answer = show(keyed, location.removeprefix("/console/"))
+        assert answer.status == 303
+        location = answer.headers["location"]
+        if location.startswith("/console/label?"):
+            break
+        page = show(keyed, location.removeprefix("/console/"))
+        seen.append(int(location.split("?")[0].rpartition("/")[2]) - FIRST)
+        match = re.search(r'data-next="([^"]*)" data-previous=""', page.text)
+        assert match is not None
+        location = html.unescape(match[1])
+    assert seen == [2, 3, 1]
+    assert location == "/console/label?q=meta.camera%3Dnorth&by=score&target=50&done=2"
+
+
+def test_what_was_labelled_counts_and_a_reached_target_ends_the_queue(keyed):
+    labelled = show(keyed, f"label/next?by=score&target=3&done=1&after={FIRST + 4}")
+    assert labelled.headers["location"].endswith("?by=score&target=3&done=2")
+    skipped = show(keyed, f"label/next?by=score&target=3&done=1&after={FIRST + 2}")
+    assert skipped.headers["location"] == (
+        f"/console/inferences/{FIRST + 3}?by=score&target=3&done=1"
+    )
+    last = show(keyed, f"label/next?by=score&target=2&done=1&after={FIRST + 4}")
+    assert last.headers["location"] == "/console/label?by=score&target=2&done=2"
+    page = show(keyed, "label?by=score&target=2&done=2").text
+    assert "2 of 2 labelled. The target is reached." in page
+
+
+def test_after_what_was_deleted_meanwhile_the_queue_begins_anew(keyed):
+    answer = show(keyed, "label/next?by=score&after=12345")
+    assert answer.headers["location"] == f"/console/inferences/{FIRST + 2}?by=score"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["target=-1", "target=99999999999", "target=%C2%B2", "done=x&target=many", "by=%3Cb%3E"],
+)
+def test_what_is_no_number_or_order_counts_as_left_out(keyed, query):
+    page = show(keyed, f"label?by=score&{query}" if "by=" not in query else f"label?{query}")
+    assert page.status == 200
+    assert listed(page) == [2, 3, 1]
+    assert "<progress" not in page.text
+
+
+@pytest.mark.parametrize("query", ["q=(((", "by=score&after=x"])
+def test_what_is_no_filter_or_id_is_refused(keyed, query):
+    assert show(keyed, f"label/next?{query}").status == 400
+
+
+def test_nothing_to_label_says_so(keyed):
+    page = show(keyed, "label?q=meta.camera%3Dnowhere")
+    assert page.status == 200
+    assert "Nothing is left to label here." in page.text

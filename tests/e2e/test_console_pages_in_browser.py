@@ -25,6 +25,7 @@ PAGES = {
     "filtered": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnorth",
     "wrong": "/console/inferences?q=meta.altitude%3Dgt%3A",
     "nothing": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnone",
+    "label": "/console/label?by=margin&target=5&done=2",
     "models": "/console/models",
     "model": "/console/models/shapes-detector",
     "reports": "/console/reports",

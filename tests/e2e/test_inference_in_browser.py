@@ -202,6 +202,53 @@ def test_keys_alone_go_through_the_queue_and_what_got_truth_meanwhile_is_left_ou
     check_nothing_wrong(browser, server)
 
 
+def write(browser, text):
+    """Type into the field of the open dialog."""
+    browser.wait_for("document.activeElement?.closest('dialog[open]') !== null")
+    browser.run("document.activeElement.select()")
+    browser.send("Input.insertText", text=text)
+
+
+def test_a_label_beyond_the_digits_is_typed_undone_and_hostile_ones_stay_text(browser, server, ids):
+    state(server, ids[0], [BOX])
+    show(browser, server, ids[0])
+    press(browser, "e", "l")
+    write(browser, "barge")
+    browser.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r")
+    wait_for_truth(server, ids[0], lambda truth: truth == [{**BOX, "label": "barge"}])
+    press(browser, "z")
+    wait_for_truth(server, ids[0], lambda truth: truth == [BOX])
+    press(browser, "l")
+    write(browser, HOSTILE)
+    options = "[...document.querySelectorAll('#known-labels option')].map((o) => o.value)"
+    assert {"star", "barge"} <= set(browser.run(options))
+    browser.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r")
+    wait_for_truth(server, ids[0], lambda truth: truth == [{**BOX, "label": HOSTILE}])
+    press(browser, "l")
+    write(browser, "never")
+    browser.send(
+        "Input.dispatchKeyEvent", type="keyDown", key="Escape", code="Escape", windowsVirtualKeyCode=27
+    )  # fmt: skip
+    browser.wait_for("document.querySelector('dialog') === null")
+    assert truth_of(server, ids[0]) == [{**BOX, "label": HOSTILE}]
+    check_nothing_wrong(browser, server)
+
+
+def test_an_answer_is_edited_as_text_by_keys_and_undone(browser, server):
+    path = min((IMAGES / "detection").glob("*.jpg"))
+    id_ = server.store("shapes-image-text", path.read_bytes(), prompts=["one two"])
+    server.query({"id": {"in": [id_]}})
+    show(browser, server, id_, "")
+    press(browser, "e")
+    write(browser, "a barge\nand a tug")
+    browser.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", modifiers=2)
+    (stated,) = wait_for_truth(server, id_, lambda truth: truth is not None)
+    assert stated["answer"] == "a barge\nand a tug"
+    press(browser, "z")
+    wait_for_truth(server, id_, lambda truth: truth is None)
+    check_nothing_wrong(browser, server, "404")
+
+
 def test_a_box_is_drawn_moved_and_resized_by_hand(browser, server, ids):
     state(server, ids[0], [BOX])
     show(browser, server, ids[0])

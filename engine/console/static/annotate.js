@@ -6,6 +6,8 @@ import { boundsOf, ringsOf } from "./geometry.js";
 
 const KEPT = ["label", "xmin", "ymin", "xmax", "ymax", "cx", "cy", "w", "h", "r", "contour", "prompt", "answer", "answers", "crowd", "difficult", "area", "attributes"];
 const UNDO_NAME = "quadriga-undo", UNDO_MS = 120_000, LEAST_PX = 3, TURN = Math.PI / 90;
+const LONGEST_LABEL = 256;
+const isText = data.task === "IMAGE_TEXT_TO_TEXT";
 const isLabels = data.task === "IMAGE_CLASSIFICATION";
 const shape = { OBJECT_DETECTION: "box", ORIENTED_OBJECT_DETECTION: "oriented", IMAGE_SEGMENTATION: "contour" }[data.task];
 const actions = document.querySelector("[data-actions]"), conflict = document.querySelector("[data-conflict]");
@@ -229,6 +231,50 @@ function remove() {
   choose(state.truth[Math.min(chosen.number, state.truth.length - 1)] ?? null);
 }
 
+/** Ask for a text in a dialog; an empty one, and Escape, change nothing. */
+function ask(title, field, act) {
+  const dialog = element("dialog", "", { className: "dialog" });
+  const form = element("form", "", { method: "dialog", className: "stack-s" });
+  const heading = element("h2", title, { id: "asked" });
+  field.setAttribute("aria-labelledby", heading.id);
+  field.autofocus = true;
+  const store = element("button", "Store", { className: "button first" });
+  form.append(heading, field, store);
+  form.addEventListener("submit", () => { if (field.value.trim()) act(field.value.trim()); });
+  field.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); });
+  dialog.setAttribute("aria-labelledby", heading.id);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.append(form);
+  document.body.append(dialog);
+  dialog.showModal();
+  return form;
+}
+
+/** Ask for a label, also one that nobody has given yet; the browser completes those that the model and the truth have. */
+function typeLabel() {
+  const field = element("input", "", { maxLength: LONGEST_LABEL, autocomplete: "off", spellcheck: false });
+  const known = element("datalist", "", { id: "known-labels" });
+  known.append(...data.labels.map((name) => element("option", "", { value: name })));
+  field.setAttribute("list", known.id);
+  const form = ask("Label", field, (name) => {
+    if (!data.labels.includes(name)) data.labels.push(name);
+    setLabel(name);
+  });
+  form.append(known);
+}
+
+/** Edit an answer as text: the chosen one, else the first of the truth, or of what the model answered. */
+function editText() {
+  const items = state.truth?.length ? current() : predicted();
+  const chosen = picture?.chosen, number = Math.min(chosen?.number ?? 0, Math.max(items.length - 1, 0));
+  const before = items[number] ?? { answer: "" };
+  const field = element("textarea", "", { rows: 6, value: String(before.answer ?? "") });
+  ask(before.prompt ? `Answer to: ${before.prompt}` : "Answer", field, (answer) => {
+    if (state.truth?.length && answer === before.answer) return;
+    void commit(items.toSpliced(number, 1, { ...before, answer }), "Answer stated.");
+  });
+}
+
 // Labels beside the chosen object, with their digits.
 let pop = null;
 function showLabels() {
@@ -245,6 +291,9 @@ function showLabels() {
     made.setAttribute("aria-pressed", String(name === (chosen ?? state.truth?.[0])?.label));
     pop.append(made);
   });
+  const typed = button("", "l", typeLabel);
+  typed.append("other");
+  pop.append(typed);
   if (chosen) { const made = button("", "x", remove); made.append("remove"); pop.append(made); }
   document.querySelector("[data-stage]").append(pop);
   place();
@@ -348,13 +397,14 @@ function turn(by) {
 
 if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION", "IMAGE_TEXT_TO_TEXT"].includes(data.task)) {
   actions.hidden = false;
-  if (!shape || !picture) actions.querySelector('[data-do="edit"]').hidden = true;
-  const named = { accept, edit: () => edit(), nothing };
+  if (!isText && (!shape || !picture)) actions.querySelector('[data-do="edit"]').hidden = true;
+  const named = { accept, edit: isText ? editText : () => edit(), nothing };
   for (const made of actions.querySelectorAll("[data-do]")) made.addEventListener("click", () => named[made.dataset.do]());
   const back = keys.get("Escape")[1];
   keys.set("a", ["accept the predictions as truth, next", accept]);
   keys.set("n", ["nothing there, next", nothing]);
-  keys.set("e", [shape ? "edit" : "", () => edit()]);
+  keys.set("e", [shape ? "edit" : isText ? "edit the answer" : "", isText ? editText : () => edit()]);
+  if (!isText) keys.set("l", ["type a label", typeLabel]);
   keys.set("x", ["remove the chosen object", remove]);
   keys.set("Delete", ["", remove]);
   keys.set("z", ["undo", undo]);

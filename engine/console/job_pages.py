@@ -1,17 +1,18 @@
-"""Pages of jobs: all of them, and one with its log."""
+"""Pages of jobs: all of them, and one with its log, which can be cancelled."""
 
 from typing import Any
 
 import msgspec
-from litestar import Response, get
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.frame import Frame, opens, redirect
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import REPORT_FILE
-from quadriga.store.jobs import Jobs
+from quadriga.proto.access import current_caller
+from quadriga.store.jobs import ENDED, Jobs
 from quadriga.store.scope import Scoped
 
 SHOWN = 200
@@ -46,6 +47,19 @@ def job_pages(frame: Frame, jobs: Scoped[Jobs], options: dict[str, Any]) -> list
             job=job,
             parameters=parameters.decode(),
             report_file=REPORT_FILE,
+            can_cancel=job.state not in ENDED and opens(current_caller(), "monitor"),
         )
 
-    return [show_jobs, show_job]
+    @post(
+        "/console/jobs/{job_id:str}/cancel",
+        status_code=303,
+        sync_to_thread=True,
+        need="monitor",
+        **options,
+    )
+    def cancel_job(job_id: FromPath[str]) -> Response[bytes]:
+        """Cancel a job at its next step, and go back to its page."""
+        job = jobs.within(caller_scope()).cancel(job_id)
+        return redirect(frame.link(f"/console/jobs/{job.id}"))
+
+    return [show_jobs, show_job, cancel_job]

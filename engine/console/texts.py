@@ -274,6 +274,7 @@ TEXTS: Mapping[str, str] = {
     "failed_in": "failed after {ms}",
     "feedback": "Feedback",
     "neighbours_partial": "The search for the neighbours took too long.",
+    "cancel_job": "Cancel this job",
     # what to label next
     "what_to_label": "Label next",
     "queue_by_score": "Lowest score",

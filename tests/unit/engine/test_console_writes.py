@@ -1,0 +1,115 @@
+"""What forms of the console change: by whom, from where, and what a stranger gets instead."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.settings import Settings
+from quadriga.proto.access import ROLES, Role
+from quadriga.store.access_keys import create_key, read_keys, revoke_key
+from quadriga.store.database import migrate, writer_engine
+from quadriga.store.key_texts import AccessKey
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.console_harness import Answer, open_page
+
+FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://localhost"}
+FOREIGN: list[dict[str, str]] = [
+    {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
+    {"origin": "null"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"host": "evil.example"},
+]
+
+
+class Keyed(NamedTuple):
+    """A server with a job, and a key of each role, and one of an administrator of a team."""
+
+    server: Application
+    keys: dict[str, str]
+    job_id: str
+
+    def send(self, path: str, role: str, body: bytes = b"", **headers: str) -> Answer:
+        """Send a form as a browser does."""
+        given = {**FORM, "authorization": f"Bearer {self.keys[role]}", **headers}
+        return open_page(self.server, f"/console/{path}", method="POST", headers=given, body=body)
+
+    def show(self, path: str, role: str) -> Answer:
+        """Open a page."""
+        headers = {"authorization": f"Bearer {self.keys[role]}"}
+        return open_page(self.server, f"/console/{path}", headers=headers)
+
+    def stored_keys(self) -> list[AccessKey]:
+        """Return all keys."""
+        with writer_engine(self.server._settings.database_url) as engine, engine.connect() as read:
+            return read_keys(read)
+
+    def job_state(self) -> str:
+        """Return the state of the job."""
+        headers = {"authorization": f"Bearer {self.keys['admin']}", "accept": "*/*"}
+        answer = open_page(self.server, f"/api/jobs/{self.job_id}", headers=headers)
+        state: str = json.loads(answer.text)["state"]
+        return state
+
+
+@pytest.fixture
+def keyed(tmp_path: Any) -> Iterator[Keyed]:
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    with writer_engine(settings.database_url) as engine:
+        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
+        keys["team"] = create_key(engine, name="team", roles=["admin"], team="b")[1]
+    server = Application(settings)
+    assert server._keys is not None
+    server._keys.refresh()
+    headers = {"authorization": f"Bearer {keys['read']}", "accept": "*/*"}
+    answer = open_page(server, "/api/exports", method="POST", headers=headers, body=b"{}")
+    yield Keyed(server, keys, json.loads(answer.text)["id"])
+    server.close()
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_who_may_monitor_cancels_a_job_and_others_do_not_by_hand_either(keyed, role):
+    may_cancel = "monitor" in ROLES[role]
+    if "read" in ROLES[role]:
+        page = keyed.show(f"jobs/{keyed.job_id}", role).text
+        assert ("Cancel this job" in page) == may_cancel
+    answer = keyed.send(f"jobs/{keyed.job_id}/cancel", role)
+    assert answer.status == (303 if may_cancel else 403)
+    assert (keyed.job_state() == "cancelled") == may_cancel
+    if may_cancel:
+        assert answer.headers["location"] == f"/console/jobs/{keyed.job_id}"
+        assert "Cancel this job" not in keyed.show(f"jobs/{keyed.job_id}", role).text
+
+
+def test_a_job_of_others_is_not_there_to_cancel(keyed):
+    assert keyed.send(f"jobs/{keyed.job_id}/cancel", "team").status == 404
+    assert keyed.send("jobs/..%2F..%2Fx/cancel", "admin").status == 404
+    assert keyed.job_state() == "queued"
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_a_page_of_others_cancels_nothing(keyed, headers):
+    assert keyed.send(f"jobs/{keyed.job_id}/cancel", "admin", **headers).status == 403
+    assert keyed.job_state() == "queued"
+
+
+def test_the_session_of_a_revoked_key_cancels_nothing(keyed):
+    begun = open_page(
+        keyed.server, "/console/login", method="POST", headers=FORM, body=f"key={keyed.keys['admin']}".encode()
+    )  # fmt: skip
+    session = begun.cookies[0].partition(";")[0]
+    key_id = next(key.id for key in keyed.stored_keys() if key.name == "admin")
+    with writer_engine(keyed.server._settings.database_url) as engine:
+        revoke_key(engine, key_id)
+    assert keyed.server._keys is not None
+    keyed.server._keys.refresh()
+    path = f"/console/jobs/{keyed.job_id}/cancel"
+    headers = {**FORM, "cookie": session}
+    assert open_page(keyed.server, path, method="POST", headers=headers).status == 401
+    headers = {"authorization": f"Bearer {keyed.keys['read']}", "accept": "*/*"}
+    state = json.loads(open_page(keyed.server, f"/api/jobs/{keyed.job_id}", headers=headers).text)
+    assert state["state"] == "queued"

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from litestar import Response, get
@@ -10,7 +10,9 @@ from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.caller_scope import caller_scope, check_sees_everything
 from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.key_forms import MAX_DAYS, may_change_keys
 from quadriga.engine.console.texts import TEXTS
+from quadriga.proto.access import Role, current_caller
 from quadriga.store.access_keys import read_keys
 from quadriga.store.audit.reading import parse_since, read_page
 from quadriga.store.inferences import InferenceReader
@@ -46,7 +48,16 @@ def keys_page(
             keys = read_keys(connection)
         now_ms = time.time() * 1000
         rows = [_row(key, now_ms) for key in reversed(keys)]
-        return frame.page("keys", page="keys", title=TEXTS["keys"], rows=rows)
+        return frame.page(
+            "keys",
+            page="keys",
+            title=TEXTS["keys"],
+            rows=rows,
+            all_roles=get_args(Role),
+            max_days=MAX_DAYS,
+            may_change=may_change_keys(),
+            own_id=current_caller().key_id,
+        )
 
     return show_keys
 

@@ -22,6 +22,7 @@ from quadriga.engine.console.inference import read_inference
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.job_pages import job_pages
+from quadriga.engine.console.key_forms import key_forms
 from quadriga.engine.console.label_pages import label_pages, links_of, next_link
 from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
@@ -127,6 +128,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             *report_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
             keys_page(frame, store.inferences, options),
+            *key_forms(frame, settings.database_url, options),
         ]
 
     @get("/console/{page:path}", need="read", **options)

@@ -1,6 +1,7 @@
 """What forms of the console change: by whom, from where, and what a stranger gets instead."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
@@ -113,3 +114,62 @@ def test_the_session_of_a_revoked_key_cancels_nothing(keyed):
     headers = {"authorization": f"Bearer {keyed.keys['read']}", "accept": "*/*"}
     state = json.loads(open_page(keyed.server, f"/api/jobs/{keyed.job_id}", headers=headers).text)
     assert state["state"] == "queued"
+
+
+def test_an_administrator_makes_a_key_whose_secret_is_shown_once_and_counts(keyed):
+    made = keyed.send("keys/new", "admin", b"name=%3Cb%3Enew&role=read&role=annotate&team=b&days=2")
+    assert made.status == 200
+    assert "<b>new" not in made.text
+    assert made.headers["cache-control"] == "no-store"
+    (secret,) = re.findall(r"quadriga-[0-9a-f]{12}\.[\w-]+", made.text)
+    key = next(key for key in keyed.stored_keys() if key.name == "<b>new")
+    assert (key.roles, key.team) == (("read", "annotate"), "b")
+    assert key.expires_ms is not None
+    assert key.expires_ms - key.created_ms == 2 * 86_400_000
+    page = keyed.show("keys", "admin").text
+    assert key.id in page
+    assert secret.partition(".")[2] not in page
+    keyed.keys["new"] = secret
+    keyed.server._keys.refresh()
+    assert keyed.show("jobs", "new").status == 200
+    assert keyed.send(f"keys/{key.id}/revoke", "admin").status == 303
+    keyed.server._keys.refresh()
+    assert keyed.show("jobs", "new").status == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"name=x", b"role=owner", b"role=read&role=root", b"role=read&days=-1", b"role=read&days=99999", b"role=read&days=x",
+     b"role=read&team=../a", b"role=read&name=%00", b"role=read&name=" + b"x" * 5000, b"role=read&name=\xff\xfe",
+     b"&".join([b"role=read"] * 50)],
+)  # fmt: skip
+def test_what_is_no_key_is_refused_and_makes_none(keyed, body):
+    before = keyed.stored_keys()
+    assert keyed.send("keys/new", "admin", body).status == 400
+    assert keyed.stored_keys() == before
+
+
+@pytest.mark.parametrize("role", [*get_args(Role), "team"])
+def test_only_an_administrator_of_all_changes_keys(keyed, role):
+    before = keyed.stored_keys()
+    other = next(key.id for key in before if key.name == "infer")
+    may_change = role == "admin"
+    assert keyed.send(f"keys/{other}/revoke", role).status == (303 if may_change else 403)
+    assert keyed.send("keys/new", role, b"role=admin").status == (200 if may_change else 403)
+    assert (len(keyed.stored_keys()) > len(before)) == may_change
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_a_page_of_others_changes_no_keys(keyed, headers):
+    before = keyed.stored_keys()
+    assert keyed.send("keys/new", "admin", b"role=admin", **headers).status == 403
+    assert keyed.send(f"keys/{before[0].id}/revoke", "admin", **headers).status == 403
+    assert keyed.stored_keys() == before
+
+
+def test_nobody_revokes_the_own_key_or_one_that_is_not_there(keyed):
+    own = next(key.id for key in keyed.stored_keys() if key.name == "admin")
+    assert keyed.send(f"keys/{own}/revoke", "admin").status == 400
+    assert keyed.send("keys/000000000000/revoke", "admin").status == 404
+    assert all(key.revoked_ms is None for key in keyed.stored_keys())
+    assert f"keys/{own}/revoke" not in keyed.show("keys", "admin").text

@@ -173,3 +173,19 @@ def test_nobody_revokes_the_own_key_or_one_that_is_not_there(keyed):
     assert keyed.send("keys/000000000000/revoke", "admin").status == 404
     assert all(key.revoked_ms is None for key in keyed.stored_keys())
     assert f"keys/{own}/revoke" not in keyed.show("keys", "admin").text
+
+
+def test_what_forms_change_is_in_the_audit_log_with_what_it_changes_but_no_secret(keyed):
+    made = keyed.send("keys/new", "admin", b"name=new&role=read")
+    (secret,) = re.findall(r"quadriga-[0-9a-f]{12}\.[\w-]+", made.text)
+    key_id = next(key.id for key in keyed.stored_keys() if key.name == "new")
+    keyed.send(f"keys/{key_id}/revoke", "read")
+    keyed.send(f"keys/{key_id}/revoke", "admin")
+    keyed.send(f"jobs/{keyed.job_id}/cancel", "monitor")
+    files = keyed.server._settings.audit_directory.rglob("*")
+    written = "".join(path.read_text() for path in files if path.is_file())
+    lines = [json.loads(line) for line in written.splitlines() if line.startswith("{")]
+    assert sum(line.get("target") == key_id for line in lines) == 2
+    assert secret.partition(".")[2] not in written
+    for path in ("/console/keys/new", "/revoke", f"/console/jobs/{keyed.job_id}/cancel"):
+        assert path in written

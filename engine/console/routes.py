@@ -28,6 +28,7 @@ from quadriga.engine.console.overview import BAR_MINUTES, read_overview
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.view_pages import views_page
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore
@@ -128,6 +129,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             inference_page(frame, store.queries, parts.models, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
+            views_page(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),
         ]
 

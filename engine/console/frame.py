@@ -44,6 +44,7 @@ LINKS = (
     NavigationLink("models", "/console/models", "read", "m", is_stored=False),
     NavigationLink("reports", "/console/reports", "read", "r"),
     NavigationLink("jobs", "/console/jobs", "read", "j"),
+    NavigationLink("views", "/console/views", "read", "v"),
     NavigationLink("keys", "/console/keys", "admin", "k"),
     NavigationLink("audit", "/console/audit", "admin", "a", is_stored=False),
 )

@@ -30,6 +30,7 @@ from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.view_pages import views_page
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore
@@ -127,6 +128,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             *label_pages(frame, store.queries, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
+            views_page(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),
             *key_forms(frame, settings.database_url, options),
         ]

@@ -10,6 +10,7 @@ TEXTS: Mapping[str, str] = {
     "models": "Models",
     "reports": "Reports",
     "jobs": "Jobs",
+    "views": "Views",
     "keys": "Keys",
     "audit": "Audit",
     "you": "You",
@@ -147,6 +148,13 @@ TEXTS: Mapping[str, str] = {
     "cell_wrong": "{truth}, taken for {predicted}",
     "cell_missed": "{truth}, missed",
     "cell_extra": "{predicted}, where there is none",
+    # views
+    "view_name": "Name",
+    "view_filter": "Filter",
+    "view_owner": "Saved by",
+    "view_saved": "Saved",
+    "no_views": "No view is saved yet.",
+    "no_views_text": "A view is a filter with a name; PUT /api/views/NAME saves one.",
     # jobs
     "no_jobs_text": "Evaluations, drift comparisons, exports and bulk inference run as jobs.",
     "progress": "Progress",

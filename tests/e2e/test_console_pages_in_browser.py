@@ -30,6 +30,7 @@ PAGES = {
     "model": "/console/models/shapes-detector",
     "reports": "/console/reports",
     "jobs": "/console/jobs",
+    "views": "/console/views",
     "keys": "/console/keys",
     "audit": "/console/audit",
     "you": "/console/you",

@@ -24,7 +24,7 @@ from tests.unit.store_harness import StoreHarness
 HOSTILE = "<script>alert(1)</script>"
 ATTRIBUTE = "\" onload='alert(1)"
 START_MS = 1_790_000_000_000
-PAGES = ("/console/", "/console/inferences", "/console/models", "/console/reports", "/console/jobs", "/console/keys",
+PAGES = ("/console/", "/console/inferences", "/console/models", "/console/reports", "/console/jobs", "/console/views", "/console/keys",
          "/console/audit", "/console/you")  # fmt: skip
 
 

@@ -1,13 +1,13 @@
 """Forms for administrators: a new key, whose secret is shown once, and the end of a key."""
 
 from typing import Any, get_args
-from urllib.parse import parse_qs
 
 from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.caller_scope import check_sees_everything
+from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, redirect
 from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import ANYBODY, Role, current_caller
@@ -21,7 +21,6 @@ from quadriga.store.scope import check_team
 MAX_DAYS = 36500
 MAX_NAME = 100
 _MAX_FORM_BYTES = 10_000
-_MAX_FIELDS = 20
 _DAY_MS = 86_400_000
 
 
@@ -87,11 +86,8 @@ def _check_may_change() -> None:
 
 def _read_form(body: bytes) -> tuple[str, list[str], str, int | None]:
     """Return name, roles, team and days until the end, None for never, or raise a `QueryError`."""
-    try:
-        fields = parse_qs(body.decode(), max_num_fields=_MAX_FIELDS)
-    except ValueError as error:
-        raise QueryError("expected a form in UTF-8 with few fields") from error
-    name, team, days = (fields.get(field, [""])[0].strip() for field in ("name", "team", "days"))
+    fields = form_fields(body)
+    name, team, days = (single_field(fields, field) for field in ("name", "team", "days"))
     if len(name) > MAX_NAME or not name.isprintable():
         raise QueryError(f"expected a name of at most {MAX_NAME} printable characters")
     try:

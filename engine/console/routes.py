@@ -17,7 +17,7 @@ from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.first_image import image_command
-from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.inference import read_inference
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.inferences import read_inferences
@@ -30,7 +30,7 @@ from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
-from quadriga.engine.console.view_pages import views_page
+from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore
@@ -128,7 +128,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             *label_pages(frame, store.queries, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
-            views_page(frame, settings.views_directory, options),
+            *view_pages(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),
             *key_forms(frame, settings.database_url, options),
         ]
@@ -171,8 +171,9 @@ def inferences_page(
                 order=filter_.order,
                 order_option=filter_.options.get("order"),
                 to_label=frame.link("/console/label", q=filter_.line)
-                if "annotate" in current_caller().rights
+                if opens(current_caller(), "annotate")
                 else "",
+                may_save_view=opens(current_caller(), "annotate"),
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
             )
             return html, 400 if content.problem else 200

@@ -153,8 +153,10 @@ TEXTS: Mapping[str, str] = {
     "view_filter": "Filter",
     "view_owner": "Saved by",
     "view_saved": "Saved",
+    "view_remove": "Remove",
+    "view_save": "Save as a view",
     "no_views": "No view is saved yet.",
-    "no_views_text": "A view is a filter with a name; PUT /api/views/NAME saves one.",
+    "no_views_text": "A view is a filter with a name. Save one from the list of inferences.",
     # jobs
     "no_jobs_text": "Evaluations, drift comparisons, exports and bulk inference run as jobs.",
     "progress": "Progress",

@@ -1,34 +1,80 @@
-"""The page of saved views: filters with a name."""
+"""The page of saved views, which are filters with a name, and the forms that save and remove them."""
 
 from pathlib import Path
 from typing import Any
 
-from litestar import Response, get
+import msgspec
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import RawBody
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.forms import form_fields, single_field
+from quadriga.engine.console.frame import Frame, opens, redirect
 from quadriga.engine.console.texts import TEXTS
-from quadriga.monitor.saved_views import ViewStore
+from quadriga.monitor.saved_views import (
+    MAX_QUERY_CHARACTERS,
+    OtherOwnerError,
+    ViewStore,
+    decode_view,
+)
+from quadriga.proto.access import current_caller
+from quadriga.proto.errors import Forbidden
 
 SHOWN = 200
 """Views of the list."""
+_MAX_FORM_BYTES = 16 * MAX_QUERY_CHARACTERS
+"""A character of a filter may take twelve bytes of a form."""
 
 
-def views_page(frame: Frame, directory: Path, options: dict[str, Any]) -> HTTPRouteHandler:
-    """Return the handler; the views of all teams stand in `directory`."""
+def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[HTTPRouteHandler]:
+    """Return the handlers; the views of all teams stand in `directory`."""
     every_team = ViewStore(directory)
+    form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
 
     @get("/console/views", sync_to_thread=True, need="read", **options)
     def show_views() -> Response[bytes]:
         """Show the saved views of the caller's team, by name."""
         listed = every_team.within(caller_scope()).all().views
+        caller = current_caller()
         return frame.page(
             "views",
             page="views",
             title=TEXTS["views"],
             views=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
+            may_save=opens(caller, "annotate"),
+            removable_owner=None if opens(caller, "operate") else caller.name,
         )
 
-    return show_views
+    @post("/console/views/new", sync_to_thread=True, need="annotate", **form_options)
+    def save_view(body: RawBody) -> Response[bytes]:
+        """Save a filter under a name, and show the views."""
+        fields, caller = form_fields(body), current_caller()
+        view = {"query": single_field(fields, "q"), "order": single_field(fields, "order") or "-ts"}
+        decoded = decode_view(msgspec.json.encode(view))
+        try:
+            every_team.within(caller_scope()).put(
+                single_field(fields, "name"),
+                decoded,
+                caller.name,
+                caller.key_id,
+                may_replace=opens(caller, "operate"),
+            )
+        except OtherOwnerError as error:
+            raise Forbidden(str(error)) from error
+        return redirect(frame.link("/console/views"))
+
+    @post("/console/views/remove", sync_to_thread=True, need="annotate", **form_options)
+    def remove_view(body: RawBody) -> Response[bytes]:
+        """Remove a view, and show the others."""
+        name, caller = single_field(form_fields(body), "name"), current_caller()
+        try:
+            every_team.within(caller_scope()).remove(
+                name, caller.key_id, may_replace=opens(caller, "operate")
+            )
+        except OtherOwnerError as error:
+            raise Forbidden(str(error)) from error
+        return redirect(frame.link("/console/views"))
+
+    return [show_views, save_view, remove_view]

@@ -189,3 +189,61 @@ def test_what_forms_change_is_in_the_audit_log_with_what_it_changes_but_no_secre
     assert secret.partition(".")[2] not in written
     for path in ("/console/keys/new", "/revoke", f"/console/jobs/{keyed.job_id}/cancel"):
         assert path in written
+
+
+VIEW = b"name=north&q=meta.camera%3Deq%3Anorth&order=ts"
+HOSTILE_VIEWS = {
+    b"q=meta.camera%3Deq%3Anorth": "name of a view",
+    b"name=.hidden": "begin with no dot",
+    b"name=x&q=no-such-field%3Deq%3A1": "no-such-field",
+    b"name=x&order=sideways": "order",
+    b"name=%ff%fe": "UTF-8",
+    b"&".join(b"a%d=1" % number for number in range(99)): "few fields",
+    b"name=" + b"n" * 300: "bytes",
+}
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_who_may_annotate_saves_and_removes_a_view_and_others_do_not_by_hand_either(keyed, role):
+    may_save = "annotate" in ROLES[role]
+    if "read" in ROLES[role]:
+        page = keyed.show("inferences?q=meta.camera%3Deq%3Anorth", role).text
+        assert ("Save as a view" in page) == may_save
+    saved = keyed.send("views/new", role, VIEW)
+    assert saved.status == (303 if may_save else 403)
+    assert (">north</a>" in keyed.show("views", "admin").text) == may_save
+    removed = keyed.send("views/remove", role, b"name=north")
+    assert removed.status == (303 if may_save else 403)
+    assert ">north</a>" not in keyed.show("views", "admin").text
+
+
+def test_a_view_of_somebody_else_is_neither_replaced_nor_removed(keyed):
+    assert keyed.send("views/new", "operate", VIEW).status == 303
+    assert keyed.send("views/new", "annotate", b"name=north&q=model%3Deq%3Ax").status == 403
+    assert keyed.send("views/remove", "annotate", b"name=north").status == 403
+    page = keyed.show("views", "annotate").text
+    assert "camera" in page
+    assert "views/remove" not in page
+    assert "views/remove" in keyed.show("views", "admin").text
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_another_site_saves_and_removes_no_view(keyed, foreign):
+    assert keyed.send("views/new", "annotate", VIEW).status == 303
+    for path, body in (("views/new", b"name=planted"), ("views/remove", b"name=north")):
+        assert keyed.send(path, "annotate", body, **foreign).status in (400, 403, 421)
+    page = keyed.show("views", "annotate").text
+    assert ">north</a>" in page
+    assert "planted" not in page
+
+
+@pytest.mark.parametrize("body", HOSTILE_VIEWS)
+def test_a_hostile_form_of_a_view_is_refused_with_its_reason(keyed, body):
+    answer = keyed.send("views/new", "annotate", body)
+    assert answer.status == 400
+    assert HOSTILE_VIEWS[body] in answer.text
+    assert "No view is saved yet." in keyed.show("views", "annotate").text
+
+
+def test_a_form_of_a_view_that_is_too_large_is_refused(keyed):
+    assert keyed.send("views/new", "annotate", b"name=x&q=" + b"a" * 200_000).status == 413

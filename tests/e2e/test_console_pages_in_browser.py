@@ -103,6 +103,8 @@ def server(tmp_path_factory):
             pass
         assert job["state"] == "succeeded", job
         server.report = job["id"]
+        view = {"query": "label=ship & meta.camera=north & meta.altitude=ge:100"}
+        ask(server, "PUT", "/api/views/ships%20of%20the%20north", view)
         query = {
             "where": {"model": "shapes-detector", "ground_truth.label": {"exists": True}},
             "limit": 1,

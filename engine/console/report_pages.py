@@ -14,7 +14,7 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
-from quadriga.monitor.report.cells import cell_page, cell_request_from_url
+from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
 from quadriga.store.inferences import InferenceReader
@@ -119,6 +119,7 @@ def report_pages(
             predicted=cells.predicted,
             cards_=[card(inference) for inference in page.inferences],
             cursor=page.cursor,
+            to_list=cell_list_link(frame, report_id, cells),
         )
 
     return [show_reports, show_report, show_cell]
@@ -130,6 +131,18 @@ def _images_link(frame: Frame, report: Report, window: Window | None) -> str:
         return ""
     model = comparison_text("model", report.model.name)
     line = joined([model, f"ts=ge:{window.start}", f"ts=le:{window.end}"])
+    return frame.link("/console/inferences", q=line)
+
+
+def cell_list_link(frame: Frame, report_id: str, cells: CellRequest) -> str:
+    """Return the link to the page of inferences that finds those of a cell."""
+    labels = (("truth", cells.truth), ("predicted", cells.predicted))
+    line = joined(
+        [
+            comparison_text("report", report_id),
+            *(comparison_text(field, label) for field, label in labels if label is not None),
+        ]
+    )
     return frame.link("/console/inferences", q=line)
 
 

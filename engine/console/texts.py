@@ -144,6 +144,7 @@ TEXTS: Mapping[str, str] = {
     "slices": "Slices",
     "slice": "Slice",
     "images_behind": "Images behind a cell",
+    "find_among_these": "Find among these",
     "cell_right": "{truth}, found as such",
     "cell_wrong": "{truth}, taken for {predicted}",
     "cell_missed": "{truth}, missed",

@@ -145,6 +145,23 @@ def with_reports(server):
             "job": f"/console/jobs/{server.report}"}  # fmt: skip
 
 
+def test_each_cell_of_a_report_leads_to_the_same_images_as_its_filter(browser, server):
+    shown = "[...document.querySelectorAll('main a[href*=\"/console/inferences/\"]')].map((a) => a.pathname)"
+    open_page(browser, server, f"/console/reports/{server.report}")
+    cells = browser.run(
+        "[...document.querySelectorAll('a[href*=\"/images?\"]')].map((a) => a.pathname + a.search)"
+    )
+    assert len(cells) > 3
+    for path in cells:
+        open_page(browser, server, path)
+        of_cell = browser.run(shown)
+        to_list = browser.run(
+            "(([a]) => a.pathname + a.search)(document.querySelectorAll('main a.button[href*=\"report%3D\"]'))"
+        )
+        open_page(browser, server, to_list)
+        assert set(browser.run(shown)) == set(of_cell) != set(), path
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 900, 360])
 def test_no_page_asks_elsewhere_or_scrolls_sideways(browser, server, scheme, width):

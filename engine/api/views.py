@@ -55,14 +55,7 @@ def view_routes(directory: Path) -> list[HTTPRouteHandler]:
     )
     def put_view(view: FromPath[str], body: RawBody) -> SavedView:
         """Save a view; the body is JSON whatever its content type."""
-        caller = current_caller()
-        decoded = decode_view(body)
-        try:
-            return every_team.within(caller_scope()).put(
-                view, decoded, caller.name, caller.key_id, may_replace="operate" in caller.rights
-            )
-        except OtherOwnerError as error:
-            raise Forbidden(str(error)) from error
+        return save_view(every_team, view, decode_view(body))
 
     @delete(
         _PATH,
@@ -73,12 +66,28 @@ def view_routes(directory: Path) -> list[HTTPRouteHandler]:
     )
     def delete_view(view: FromPath[str]) -> SavedView:
         """Delete a view, and return it."""
-        caller = current_caller()
-        try:
-            return every_team.within(caller_scope()).remove(
-                view, caller.key_id, may_replace="operate" in caller.rights
-            )
-        except OtherOwnerError as error:
-            raise Forbidden(str(error)) from error
+        return remove_view(every_team, view)
 
     return [options_route(_PATH, "PUT", "DELETE"), list_views, put_view, delete_view]
+
+
+def save_view(every_team: ViewStore, name: str, body: ViewBody) -> SavedView:
+    """Save a view of the caller's team, in the caller's name; raise `Forbidden` if it belongs to somebody else."""
+    caller = current_caller()
+    try:
+        return every_team.within(caller_scope()).put(
+            name, body, caller.name, caller.key_id, may_replace="operate" in caller.rights
+        )
+    except OtherOwnerError as error:
+        raise Forbidden(str(error)) from error
+
+
+def remove_view(every_team: ViewStore, name: str) -> SavedView:
+    """Remove a view of the caller's team, and return it; raise `Forbidden` if it belongs to somebody else."""
+    caller = current_caller()
+    try:
+        return every_team.within(caller_scope()).remove(
+            name, caller.key_id, may_replace="operate" in caller.rights
+        )
+    except OtherOwnerError as error:
+        raise Forbidden(str(error)) from error

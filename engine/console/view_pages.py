@@ -9,17 +9,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.views import remove_view, save_view
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, opens, redirect
 from quadriga.engine.console.texts import TEXTS
-from quadriga.monitor.saved_views import (
-    MAX_QUERY_CHARACTERS,
-    OtherOwnerError,
-    ViewStore,
-    decode_view,
-)
+from quadriga.monitor.saved_views import MAX_QUERY_CHARACTERS, ViewStore, decode_view
 from quadriga.proto.access import current_caller
-from quadriga.proto.errors import Forbidden
 
 SHOWN = 200
 """Views of the list."""
@@ -48,33 +43,17 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
         )
 
     @post("/console/views/new", sync_to_thread=True, need="annotate", **form_options)
-    def save_view(body: RawBody) -> Response[bytes]:
+    def keep_view(body: RawBody) -> Response[bytes]:
         """Save a filter under a name, and show the views."""
-        fields, caller = form_fields(body), current_caller()
+        fields = form_fields(body)
         view = {"query": single_field(fields, "q"), "order": single_field(fields, "order") or "-ts"}
-        decoded = decode_view(msgspec.json.encode(view))
-        try:
-            every_team.within(caller_scope()).put(
-                single_field(fields, "name"),
-                decoded,
-                caller.name,
-                caller.key_id,
-                may_replace=opens(caller, "operate"),
-            )
-        except OtherOwnerError as error:
-            raise Forbidden(str(error)) from error
+        save_view(every_team, single_field(fields, "name"), decode_view(msgspec.json.encode(view)))
         return redirect(frame.link("/console/views"))
 
     @post("/console/views/remove", sync_to_thread=True, need="annotate", **form_options)
-    def remove_view(body: RawBody) -> Response[bytes]:
+    def forget_view(body: RawBody) -> Response[bytes]:
         """Remove a view, and show the others."""
-        name, caller = single_field(form_fields(body), "name"), current_caller()
-        try:
-            every_team.within(caller_scope()).remove(
-                name, caller.key_id, may_replace=opens(caller, "operate")
-            )
-        except OtherOwnerError as error:
-            raise Forbidden(str(error)) from error
+        remove_view(every_team, single_field(form_fields(body), "name"))
         return redirect(frame.link("/console/views"))
 
-    return [show_views, save_view, remove_view]
+    return [show_views, keep_view, forget_view]

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +32,7 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import (
+    ComparedSlice,
     Comparison,
     Data,
     Metric,
@@ -278,15 +279,20 @@ def _slices(
     check_cancelled: CheckCancelled,
 ) -> list[Slice]:
     slices = []
+    for key, value, positions in _slice_positions(state):
+        task_metrics = evaluator.evaluate(select_images(state, positions), options.metrics)
+        headlines = _overall(_headlines(task_metrics, weights[:, positions], check_cancelled))
+        slices.append(Slice(key, value, len(positions), _metrics(headlines, len(positions))))
+    return slices
+
+
+def _slice_positions(state: EvaluationState) -> Iterator[tuple[str, str | None, list[int]]]:
+    """Yield key, value and the positions of the images of each slice, those with the most images first."""
     for key, values in state.slices.items():
         counts = Counter(values)
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
         for value in common[:MAX_SLICES]:
-            indices = [index for index, other_value in enumerate(values) if other_value == value]
-            task_metrics = evaluator.evaluate(select_images(state, indices), options.metrics)
-            headlines = _overall(_headlines(task_metrics, weights[:, indices], check_cancelled))
-            slices.append(Slice(key, value, len(indices), _metrics(headlines, len(indices))))
-    return slices
+            yield key, value, [index for index, other in enumerate(values) if other == value]
 
 
 def _worst(state: EvaluationState, badness: dict[str, Float64Array]) -> list[Worst]:
@@ -353,19 +359,23 @@ def _compared(
         [other_state._replace(ids=[state.ids[own_index[image]] for image in other_state.images])]
     )
     weights = bootstrap_weights(len(shared), options)
-    own_headlines, other_headlines = (
-        _overall(
-            _headlines(
-                evaluator.evaluate(compared_state, options.metrics), weights, check_cancelled
-            )
+
+    def compare(positions: Sequence[int] | None) -> tuple[list[Headline], list[Headline]]:
+        states, chosen = (own_state, other_state), weights
+        if positions is not None:
+            states = (select_images(own_state, positions), select_images(other_state, positions))
+            chosen = weights[:, positions]
+        return _differences(evaluator, states, chosen, options, check_cancelled)
+
+    other_headlines, differences = compare(None)
+    slices = [
+        ComparedSlice(
+            key,
+            value,
+            len(positions),
+            _difference_metrics(compare(positions)[1], len(positions)),
         )
-        for compared_state in (own_state, other_state)
-    )
-    differences = [  # multi-label models have other headlines than single-label models
-        own._replace(values=own.values - other_headline.values)
-        for other_headline in other_headlines
-        for own in own_headlines
-        if own[:2] == other_headline[:2]
+        for key, value, positions in _slice_positions(own_state)
     ]
     excluded = Counter(
         not_answered=len(own_index) - len(shared),
@@ -378,4 +388,26 @@ def _compared(
         _metrics(other_headlines, len(shared)),
         differences=_difference_metrics(differences, len(shared)),
         excluded=nonzero_counts(**excluded),
+        slices=slices,
     )
+
+
+def _differences(
+    evaluator: Evaluator,
+    states: tuple[EvaluationState, EvaluationState],
+    weights: Weights,
+    options: EvaluationOptions,
+    check_cancelled: CheckCancelled,
+) -> tuple[list[Headline], list[Headline]]:
+    """Return the headlines of the second of two models on the same images, and those of the first less the second's."""
+    own_headlines, other_headlines = (
+        _overall(_headlines(evaluator.evaluate(state, options.metrics), weights, check_cancelled))
+        for state in states
+    )
+    differences = [  # multi-label models have other headlines than single-label models
+        own._replace(values=own.values - other.values)
+        for other in other_headlines
+        for own in own_headlines
+        if own[:2] == other[:2]
+    ]
+    return other_headlines, differences

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quadriga.monitor.report.schema import (
+    ComparedSlice,
     Comparison,
     Metric,
     Report,
@@ -58,6 +59,8 @@ _EXCLUSION_TEXTS = {
 
 _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
 _MAX_HEADLINES = 16
+_MAX_SLICES = 3
+"""Slices that a sentence names."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
@@ -189,18 +192,49 @@ def headline(report: Report) -> str:
     return f"{text}."
 
 
+def difference_verdict(difference: Metric) -> str:
+    """Say what a difference shows: `better`, `worse`, `no difference shown`, or why that is not known."""
+    low, high = difference.ci95 or (None, None)
+    if difference.value is None or low is None or high is None:
+        return difference.ci_reason or "no interval"
+    if low <= 0 <= high:
+        return "no difference shown"
+    return "better" if (low > 0) != (difference.type in _LESS_IS_BETTER) else "worse"
+
+
+def slice_name(by: str, value: str | None) -> str:
+    """Name a slice: `meta.camera=north`, or the name of the filter that it passes."""
+    if value in {"true", "false"} and not by.startswith("meta."):
+        return one_line(by if value == "true" else f"not {by}")
+    return f"{one_line(by)}={one_line(value)}"
+
+
 def _difference_sentence(comparison: Comparison) -> str:
-    """Say whether the first metric is better or worse than that of another model."""
+    """Say whether the first metric is better or worse than that of another model, and where."""
     metric, model = comparison.differences[0], comparison.model
     name = one_line(f"{model.name} {model.version}".strip())
     if metric.value is None:
         return f"not comparable with {name}"
-    bounds = metric.ci95 or (None, None)
-    if bounds[0] is None or bounds[1] is None or bounds[0] <= 0 <= bounds[1]:
-        return f"no certain difference to {name}"
-    is_better = (metric.value > 0) != (metric.type in _LESS_IS_BETTER)
-    by = format_number(abs(metric.value))
-    return f"{'better' if is_better else 'worse'} than {name} by {by}"
+    verdict = difference_verdict(metric)
+    text = f"no certain difference to {name}"
+    if verdict in {"better", "worse"}:
+        text = f"{verdict} than {name} by {format_number(abs(metric.value))}"
+    return text + "".join(_slices_text(comparison.slices, word) for word in ("better", "worse"))
+
+
+def _slices_text(slices: Sequence[ComparedSlice], verdict: str) -> str:
+    """Name the slices where a model is better, or worse, those with the largest differences first."""
+    found = [
+        (abs(item.differences[0].value or 0), slice_name(item.by, item.value))
+        for item in slices
+        if item.differences and difference_verdict(item.differences[0]) == verdict
+    ]
+    if not found:
+        return ""
+    found.sort(key=lambda entry: -entry[0])
+    names = ", ".join(f"{name} by {format_number(by)}" for by, name in found[:_MAX_SLICES])
+    extra = f" and {len(found) - _MAX_SLICES} more" if len(found) > _MAX_SLICES else ""
+    return f"; {verdict} where {names}{extra}"
 
 
 def interval_notes(report: Report) -> list[str]:

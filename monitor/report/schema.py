@@ -111,6 +111,16 @@ class Worst(msgspec.Struct, frozen=True):
     ground_truth: Any = []
 
 
+class ComparedSlice(msgspec.Struct, frozen=True):
+    """How far two models differ over the images that share one value."""
+
+    by: str
+    value: str | None
+    n: int
+    """Number of these images that both models have predictions for."""
+    differences: list[Metric]
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """Another model on the same images: its headlines, and how far the report's model differs."""
 
@@ -122,6 +132,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """Headlines of the report's model minus those of this one; `ci95` pairs the images."""
     excluded: dict[str, int] = {}
     """Number of images and predictions of either model that do not count here, by reason, such as `not_answered`."""
+    slices: list[ComparedSlice] = []
+    """The differences by slice; those of a report before 0.2 have none."""
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -223,3 +223,56 @@ def test_every_task_has_a_report_of_nothing(task):
         again = msgspec.json.decode(msgspec.json.encode(report), type=Report)
         assert again.metrics == report.metrics
         assert "<html" in render_page(report, lambda _: None)
+
+
+def test_two_models_are_compared_by_slice():
+    own, other = RESULTS * 8, "b" + RESULTS[1:] + RESULTS * 7
+    light = ["night" if at < 40 else "day" for at in range(len(own))]
+
+    def answered(results, start, *, with_light=True):
+        return [
+            labelled_image(
+                start + at,
+                predicted,
+                "a",
+                image=f"blake3:{at}",
+                metadata={"light": light[at]} if with_light else {},
+            )
+            for at, predicted in enumerate(results)
+        ]
+
+    state, other_state = (
+        whole(answered(own, 1), ["meta.light"]),
+        whole(answered(other, 501, with_light=False)),  # the other's metadata do not matter
+    )
+    (comparison,) = report_of(state, other_models=[(OTHER, other_state)]).comparisons
+    day, night = comparison.slices
+    assert [(item.by, item.value, item.n) for item in comparison.slices] == [
+        ("meta.light", "day", len(own) - 40),
+        ("meta.light", "night", 40),
+    ]
+    assert day.differences[0].ci_reason == "the models do not differ on any image"
+    assert night.differences[0].value == pytest.approx(1 / 40)
+    page = render_page(report_of(state, other_models=[(OTHER, other_state)]), lambda _: None)
+    assert "meta.light=night" in page
+    alone = report_of(
+        whole(answered(own[:40], 1)), other_models=[(OTHER, whole(answered(other[:40], 501)))]
+    ).comparisons[0]
+    assert night.differences[0].value == alone.differences[0].value
+    assert night.differences[0].ci95 == pytest.approx(alone.differences[0].ci95, rel=0.3)
+
+
+def test_slices_that_the_other_model_never_answered_do_not_count():
+    images = [
+        *images_of("ab", 1, metadata={"k": "seen"}),
+        *(
+            labelled_image(11 + at, "a", "a", image=f"blake3:alone{at}", metadata={"k": "unseen"})
+            for at in range(3)
+        ),
+    ]
+    report = report_of(
+        whole(images, ["meta.k"]), other_models=[(OTHER, whole(images_of("aa", 50)))]
+    )
+    (comparison,) = report.comparisons
+    assert [(item.value, item.n) for item in comparison.slices] == [("seen", 2)]
+    assert comparison.slices[0].differences[0].value == -1 / 2

@@ -11,6 +11,7 @@ import pytest
 from quadriga.monitor.report.metric_texts import headline, headlines, titles
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
+    ComparedSlice,
     Comparison,
     Confusion,
     Data,
@@ -209,6 +210,35 @@ def test_the_first_sentence_says_which_model_is_better(metric, difference, ci95,
         "evaluation", "", Data(Window(n=10)), metrics=[Metric(metric, 0.5)], comparisons=[other]
     )
     assert headline(report).endswith(f" is 0.500 on 10 images, {expected}.")
+
+
+def test_the_first_sentence_says_where_a_model_is_better_or_worse():
+    def slice_of(value, difference, ci95, reason="", by="meta.light"):
+        metric = Metric("AP", difference, ci95=ci95, ci_reason=reason)
+        return ComparedSlice(by, value, 40, [metric])
+
+    slices = [
+        slice_of("dusk", 0.04, (0.01, 0.07)),
+        slice_of("night", 0.094, (0.05, 0.14)),
+        slice_of("day", 0.2, (-0.1, 0.5)),
+        slice_of("<b>fog", None, None, "fewer than 30 images"),
+        slice_of("false", -0.02, (-0.03, -0.01), by="barges"),
+    ]
+    differences = [Metric("AP", 0.01, ci95=(-0.1, 0.12))]
+    other = Comparison(
+        ReportedModel("other", "1"), 200, [Metric("AP", 0.5)], differences, slices=slices
+    )
+    report = Report(
+        "evaluation", "", Data(Window(n=200)), metrics=[Metric("AP", 0.51)], comparisons=[other]
+    )
+    assert headline(report).endswith(
+        "no certain difference to other 1; better where meta.light=night by 0.094, meta.light=dusk by 0.040; "
+        "worse where not barges by 0.020."
+    )
+    page = render_page(report, lambda _: None)
+    assert "<b>fog" not in page
+    assert "fewer than 30 images" in page
+    assert "no difference shown" in page
 
 
 def test_tables_name_their_rows_and_columns(html):

@@ -77,6 +77,20 @@ class _Cells(Operation):
         ]
 
 
+def begin_evaluation(
+    jobs: Scoped[Jobs], inferences: Scoped[InferenceReader], parameters: EvaluationParameters
+) -> Job:
+    """Submit an evaluation of what the caller may see.
+
+    Raises:
+        NotFoundError: A model is not known.
+    """
+    names = inferences.within(caller_scope()).names
+    job = jobs.within(caller_scope()).submit("evaluation", with_model_names(parameters, names))
+    note_target(job.id)
+    return job
+
+
 def evaluation_routes(
     jobs: Scoped[Jobs], inferences: Scoped[InferenceReader], reports: Scoped[ReportStore]
 ) -> list[HTTPRouteHandler]:
@@ -91,11 +105,7 @@ def evaluation_routes(
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
-        names = inferences.within(caller_scope()).names
-        parameters = with_model_names(decode_parameters(body), names)
-        job = jobs.within(caller_scope()).submit("evaluation", parameters)
-        note_target(job.id)
-        return job
+        return begin_evaluation(jobs, inferences, decode_parameters(body))
 
     @get("/api/reports", sync_to_thread=True, need="read")
     def list_reports() -> ReportList:

@@ -1,7 +1,7 @@
 """Inferences as cards: the whole image with its outlines, what was found, and when."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -23,7 +23,7 @@ class Mark(msgspec.Struct, frozen=True):
     """An outline over an image."""
 
     kind: str
-    """`truth` or `pred`."""
+    """`truth`, `pred`, or `false` for a prediction that the model beside it has not."""
     path: str
     """SVG path in pixels of the image."""
     name: str
@@ -57,9 +57,13 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card(
-    inference: StoredInference, *, metadata_values: int = 3, outlines: int = MAX_OUTLINES
+    inference: StoredInference,
+    *,
+    metadata_values: int = 3,
+    outlines: int = MAX_OUTLINES,
+    only_here: Collection[int] = (),
 ) -> Card:
-    """Return the card of an inference."""
+    """Return the card of an inference; `only_here` are positions of predictions that the model beside it has not."""
     detections = _items(inference.predictions)
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
     source = inference.input
@@ -68,8 +72,13 @@ def card(
     marks: list[Mark] = []
     total = 0
     if is_image:
-        best = sorted(detections, key=lambda item: -(item.score or 0))
-        for kind, items in (("truth", truth or []), ("pred", best)):
+        alone = [item for number, item in enumerate(detections) if number in only_here]
+        shared = [item for number, item in enumerate(detections) if number not in only_here]
+        for kind, items in (
+            ("truth", truth or []),
+            ("false", _best_first(alone)),
+            ("pred", _best_first(shared)),
+        ):
             total += sum(item.has_shape for item in items)
             marks += _marks(kind, items[: outlines - len(marks)], (width, height))
     scores = [item.score for item in detections if item.score is not None]
@@ -100,6 +109,25 @@ def _items(items: object) -> list[DrawnItem]:
     with suppress(msgspec.MsgspecError, UnicodeError):
         return decode_items(items)
     return []
+
+
+def _best_first(items: list[DrawnItem]) -> list[DrawnItem]:
+    return sorted(items, key=lambda item: -(item.score or 0))
+
+
+def names_of(inference: StoredInference, positions: Iterable[int]) -> list[str]:
+    """Return the predictions at these positions in words, with their scores."""
+    items = _items(inference.predictions)
+    chosen = [items[position] for position in positions if position < len(items)]
+    return [
+        text
+        for item in _best_first(chosen)
+        for text in (
+            [one_line(item.label, 24) + ("" if item.score is None else f" {item.score:.2f}")]
+            if item.has_shape
+            else item_texts([item])
+        )
+    ]
 
 
 def _marks(kind: str, items: Iterable[DrawnItem], size_wh: tuple[int, int]) -> list[Mark]:

@@ -123,3 +123,15 @@ def interval(
 
     low, high = bounds or (None, None)
     return IntervalMarks(place(value) or 4, place(low), place(high))
+
+
+def difference_interval(
+    value: float, bounds: tuple[float | None, float | None] | None, reach: float, width: float
+) -> IntervalMarks:
+    """Return where a difference and its interval are on an axis from `-reach` to `reach` of this width."""
+
+    def share(number: float | None) -> float | None:
+        return None if number is None else (number / reach + 1) / 2
+
+    low, high = bounds or (None, None)
+    return interval(share(value) or 0.0, (share(low), share(high)), width)

@@ -43,6 +43,7 @@ LINKS = (
     NavigationLink("inferences", "/console/inferences", "read", "i"),
     NavigationLink("models", "/console/models", "read", "m", is_stored=False),
     NavigationLink("reports", "/console/reports", "read", "r"),
+    NavigationLink("compare", "/console/compare", "read", "c"),
     NavigationLink("jobs", "/console/jobs", "read", "j"),
     NavigationLink("views", "/console/views", "read", "v"),
     NavigationLink("keys", "/console/keys", "admin", "k"),

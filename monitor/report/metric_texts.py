@@ -117,6 +117,11 @@ def format_number(value: Any) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
+def format_difference(value: float | None) -> str:
+    """Format a difference with its sign."""
+    return ("+" if value is not None and value > 0 else "") + format_number(value)
+
+
 def sample_size_text(metric: Metric) -> str:
     """Format the sample size of a metric; the unit is named unless it is images."""
     return f"{format_number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
@@ -209,6 +214,25 @@ def slice_name(by: str, value: str | None) -> str:
     return f"{one_line(by)}={one_line(value)}"
 
 
+def comparison_sentence(report: Report, comparison: Comparison) -> str:
+    """Say in one sentence which of two models is better, by the first metric, and where."""
+    text = _difference_sentence(comparison)
+    if text.startswith(("better", "worse")):
+        text = f"{one_line(f'{report.model.name} {report.model.version}'.strip())} is {text}"
+    return f"{text[0].upper() if text.startswith('no') else text[0]}{text[1:]}."
+
+
+def comparison_values(comparison: Comparison) -> str:
+    """Say the first metric of both models on the images that both have answered."""
+    own = comparison.metrics[0].value
+    difference = comparison.differences[0].value
+    if own is None or difference is None:
+        return ""
+    name = titles(comparison.differences[:1])[0]
+    values = f"{format_number(own + difference)}, beside {format_number(own)}"
+    return f"{name} {values} on {comparison.n:,} images"
+
+
 def _difference_sentence(comparison: Comparison) -> str:
     """Say whether the first metric is better or worse than that of another model, and where."""
     metric, model = comparison.differences[0], comparison.model
@@ -224,16 +248,16 @@ def _difference_sentence(comparison: Comparison) -> str:
 
 def _slices_text(slices: Sequence[ComparedSlice], verdict: str) -> str:
     """Name the slices where a model is better, or worse, those with the largest differences first."""
-    found = [
+    differences = [
         (abs(item.differences[0].value or 0), slice_name(item.by, item.value))
         for item in slices
         if item.differences and difference_verdict(item.differences[0]) == verdict
     ]
-    if not found:
+    if not differences:
         return ""
-    found.sort(key=lambda entry: -entry[0])
-    names = ", ".join(f"{name} by {format_number(by)}" for by, name in found[:_MAX_SLICES])
-    extra = f" and {len(found) - _MAX_SLICES} more" if len(found) > _MAX_SLICES else ""
+    differences.sort(key=lambda entry: -entry[0])
+    names = ", ".join(f"{name} by {format_number(by)}" for by, name in differences[:_MAX_SLICES])
+    extra = f" and {len(differences) - _MAX_SLICES} more" if len(differences) > _MAX_SLICES else ""
     return f"; {verdict} where {names}{extra}"
 
 

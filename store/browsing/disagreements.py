@@ -1,7 +1,9 @@
 """Images on which two models, or two versions of one, answer differently."""
 
+import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +22,7 @@ from quadriga.store.query.request import (
 )
 from quadriga.store.records import StoredInference
 from quadriga.store.rows import is_number
+from quadriga.tasks.predictions import Point
 
 MAX_COMPARED = 5000
 """Maximum inferences that one request compares."""
@@ -84,8 +87,15 @@ class _Prediction(msgspec.Struct, frozen=True):
     ymin: Any = None
     xmax: Any = None
     ymax: Any = None
+    cx: Any = None
+    cy: Any = None
+    w: Any = None
+    h: Any = None
+    r: Any = None
+    contour: Any = None
 
 
+_Box = tuple[float, float, float, float]
 _decoder = msgspec.json.Decoder(list[_Prediction])
 
 
@@ -141,8 +151,9 @@ def differences(
     """Return the positions of the predictions of each side that the other has not.
 
     Of a classification the best prediction counts, of other tasks those from a score on. Two are the same if their labels,
-    or their answers, are; boxes of detections must overlap, too.
+    or their answers, are; boxes must overlap, too, of oriented boxes and contours the upright boxes around them.
     """
+    size_wh = a.input.width or 1, a.input.height or 1
     sides = [_counted(inference, score) for inference in (a, b)]
     if sides[0] is None or sides[1] is None:  # no predictions, such as tensors
         return [], []
@@ -150,7 +161,7 @@ def differences(
     only_a = []
     for position, prediction in sides[0]:
         overlaps = {
-            other_position: _overlap(prediction, counterpart)
+            other_position: _overlap(_box(prediction, size_wh), _box(counterpart, size_wh))
             for other_position, counterpart in remaining.items()
             if _name(counterpart) == _name(prediction)
         }
@@ -182,19 +193,47 @@ def _name(prediction: _Prediction) -> tuple[Any, Any]:
     return prediction.label, prediction.answer
 
 
-def _overlap(first: _Prediction, second: _Prediction) -> float:
-    """Return the intersection over union of two boxes; 1 for predictions that have none."""
-    boxes = [[getattr(side, name) for name in _CORNERS] for side in (first, second)]
-    if not all(is_number(value) for box in boxes for value in box):
+def _box(prediction: _Prediction, size_wh: tuple[int, int]) -> _Box | None:
+    """Return the upright box around a prediction, in pixels; None if it has no place."""
+    box = tuple(getattr(prediction, name) for name in _CORNERS)
+    if all(is_number(value) for value in box):
+        return box
+    oriented = prediction.cx, prediction.cy, prediction.w, prediction.h, prediction.r
+    if all(is_number(value) for value in oriented):
+        cx, cy, w, h, r = oriented
+        centre, sides = (cx * size_wh[0], cy * size_wh[1]), (w * size_wh[0], h * size_wh[1])
+        cosine, sine = abs(math.cos(r)), abs(math.sin(r))
+        reach = (
+            (sides[0] * cosine + sides[1] * sine) / 2,
+            (sides[0] * sine + sides[1] * cosine) / 2,
+        )
+        return (
+            centre[0] - reach[0],
+            centre[1] - reach[1],
+            centre[0] + reach[0],
+            centre[1] + reach[1],
+        )
+    with suppress(msgspec.ValidationError):
+        rings = msgspec.convert(prediction.contour, list[list[Point]])
+        points = [point for ring in rings for point in ring]
+        if points:
+            xs, ys = [point.x for point in points], [point.y for point in points]
+            return min(xs), min(ys), max(xs), max(ys)
+    return None
+
+
+def _overlap(first: _Box | None, second: _Box | None) -> float:
+    """Return the intersection over union of two boxes; 1 if one of them has none."""
+    if first is None or second is None:
         return 1.0
-    (xmin, ymin, xmax, ymax), (other_xmin, other_ymin, other_xmax, other_ymax) = boxes
+    (xmin, ymin, xmax, ymax), (other_xmin, other_ymin, other_xmax, other_ymax) = first, second
     width = min(xmax, other_xmax) - max(xmin, other_xmin)
     height = min(ymax, other_ymax) - max(ymin, other_ymin)
     intersection = max(width, 0.0) * max(height, 0.0)
     areas = (xmax - xmin) * (ymax - ymin) + (other_xmax - other_xmin) * (other_ymax - other_ymin)
     union = areas - intersection
     if union <= 0:  # of points and lines, which are the same in one place alone
-        return float(boxes[0] == boxes[1])
+        return float(first == second)
     return float(intersection / union)
 
 

@@ -26,6 +26,7 @@ PAGES = {
     "wrong": "/console/inferences?q=meta.altitude%3Dgt%3A",
     "nothing": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnone",
     "label": "/console/label?by=margin&target=5&done=2",
+    "compare": "/console/compare",
     "models": "/console/models",
     "model": "/console/models/shapes-detector",
     "reports": "/console/reports",

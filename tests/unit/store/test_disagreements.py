@@ -182,8 +182,17 @@ def box(label: str, left: float, score: float = 0.9, size: float = 10) -> dict[s
     return {"label": label, "score": score, **corners}
 
 
-DETECTION, CLASSES, ORIENTED, TEXT = (
-    "OBJECT_DETECTION", "IMAGE_CLASSIFICATION", "ORIENTED_OBJECT_DETECTION", "IMAGE_TEXT_TO_TEXT",
+def turned(cx: Any, r: Any = 0.0) -> dict[str, Any]:
+    return {"label": "ship", "score": 0.9, "cx": cx, "cy": 0.5, "w": 0.5, "h": 0.125, "r": r}
+
+
+def contour(left: float) -> dict[str, Any]:
+    ring = [{"x": left, "y": 1}, {"x": left + 4, "y": 1}, {"x": left + 2, "y": 5}]
+    return {"label": "ship", "score": 0.9, "contour": [ring]}
+
+
+DETECTION, CLASSES, ORIENTED, SEGMENTS, TEXT = (
+    "OBJECT_DETECTION", "IMAGE_CLASSIFICATION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION", "IMAGE_TEXT_TO_TEXT",
 )  # fmt: skip
 
 
@@ -206,6 +215,13 @@ DETECTION, CLASSES, ORIENTED, TEXT = (
         (CLASSES, [{"label": "a", "score": 0.3}, {"label": "b", "score": 0.2}], [{"label": "b", "score": 0.9}], ([0], [0])),
         (CLASSES, [], [{"label": "b", "score": 0.9}], ([], [0])),
         (ORIENTED, [{"label": "a", "score": 0.9, "cx": 0}], [{"label": "a", "score": 0.9, "cx": 1}], ([], [])),
+        (ORIENTED, [turned(0.5)], [turned(0.5, 3.14159)], ([], [])),
+        (ORIENTED, [turned(0.5)], [turned(0.5, 1.5708)], ([0], [0])),  # the other way
+        (ORIENTED, [turned(0.3)], [turned(0.7)], ([0], [0])),
+        (ORIENTED, [turned("0.3")], [turned([])], ([], [])),
+        (SEGMENTS, [contour(0)], [contour(1)], ([], [])),
+        (SEGMENTS, [contour(0)], [contour(3)], ([0], [0])),
+        (SEGMENTS, [{"label": "ship", "contour": [[{"x": "?"}]]}], [{"label": "ship", "contour": []}], ([], [])),
         (TEXT, [{"prompt": "?", "answer": "yes"}], [{"prompt": "?", "answer": "no"}], ([0], [0])),
         (TEXT, [{"prompt": "?", "answer": "yes"}], [{"prompt": "?", "answer": "yes"}], ([], [])),
         ("TENSOR", {"outputs": [1]}, {"outputs": [2]}, ([], [])),

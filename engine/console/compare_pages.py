@@ -1,0 +1,318 @@
+"""Two models, or two versions of one, side by side: how good both are on the same images, and where their answers differ."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import RawBody
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.evaluations import begin_evaluation
+from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.console.cards import Card, card, names_of
+from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
+from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
+from quadriga.engine.console.forms import form_fields, single_field
+from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
+from quadriga.engine.console.page_queries import run_in_queries
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.monitor.evaluation.parameters import (
+    MAX_SLICE_KEYS,
+    EvaluationParameters,
+    OtherModel,
+    check_parameters,
+)
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.proto.access import current_caller
+from quadriga.store.browsing.disagreements import (
+    Disagreement,
+    Disagreements,
+    DisagreementsRequest,
+    find_disagreements,
+)
+from quadriga.store.browsing.facets import FacetsRequest, find_facets
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import ENDED, Job, Jobs
+from quadriga.store.query.compact_form import split_url
+from quadriga.store.scope import Scoped
+
+PATH = "/console/compare"
+SHOWN = 12
+"""Images of a page."""
+
+_MAX_VALUES = 20
+"""Values of a key that is offered to slice by."""
+
+_MAX_CHOSEN = 5
+"""Keys that are chosen before somebody chooses."""
+
+_MAX_NAMES = 5
+_TIMES = ("hour", "day")
+
+
+class Side(msgspec.Struct, frozen=True):
+    """A version of a model that has stored inferences."""
+
+    name: str
+    version: str
+
+    @property
+    def text(self) -> str:
+        """Name and version as the API and the URL have them."""
+        return f"{self.name}:{self.version}"
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What the URL says."""
+
+    a: str = ""
+    b: str = ""
+    line: str = ""
+    cursor: str = ""
+    job: str = ""
+    """Id of the evaluation that was begun on the page."""
+
+
+class ImageRow(msgspec.Struct, frozen=True):
+    """An image on which the two answer differently."""
+
+    a: Card
+    b: Card
+    only_a: list[str]
+    only_b: list[str]
+
+
+class SliceKey(msgspec.Struct, frozen=True):
+    """A key that an evaluation can slice by."""
+
+    field: str
+    is_chosen: bool
+
+
+class ImageRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The images of a page."""
+
+    rows: list[ImageRow]
+    compared: int
+    alone: int
+    cursor: str | None
+    is_partial: bool
+
+
+def compare_pages(
+    frame: Frame,
+    queries: StoreQueries,
+    models: Callable[[], list[ModelEntry]],
+    monitoring: "ComparedMonitoring",
+    options: dict[str, Any],
+) -> list[HTTPRouteHandler]:
+    """Return the handlers; `models` returns the models that the caller may see."""
+
+    @get(PATH, need="read", **options)
+    async def show_comparison(request: PageRequest) -> Response[bytes]:
+        """Show two models side by side."""
+        comparison = _comparison_from_url(request.scope["query_string"].decode("latin-1"))
+
+        def show(store: InferenceReader) -> tuple[str, int]:
+            choices = _choices(models())
+            pair = _pair(comparison, choices)
+            problem = check(comparison.line) if comparison.line else None
+            content: dict[str, Any] = {"quality": None, "images": None, "keys": [], "job": None}
+            if pair is not None and problem is None:
+                try:
+                    content = _content(store, monitoring, frame, pair=pair, comparison=comparison)
+                except (QueryError, NotFoundError) as error:
+                    problem = Problem(str(error), comparison.line, 0)
+            html = frame.html(
+                "compare",
+                page="compare",
+                title=_title(pair, content["quality"]),
+                choices=choices,
+                pair=pair,
+                line=comparison.line,
+                problem=problem,
+                is_later_page=bool(comparison.cursor),
+                to=lambda **changes: _link(frame, pair, comparison.line, **changes),
+                may_evaluate=opens(current_caller(), "monitor"),
+                **content,
+            )
+            return html, 400 if problem else 200
+
+        return page_response(*await run_in_queries(queries, request, show))
+
+    @post(f"{PATH}/evaluate", status_code=303, sync_to_thread=True, need="monitor", **options)
+    def evaluate_both(body: RawBody) -> Response[bytes]:
+        """Evaluate both models on the images that both have answered, and go back to the page."""
+        fields = form_fields(body)
+        comparison = Comparison(single_field(fields, "a"), single_field(fields, "b"))
+        pair = _pair(comparison, _choices(models())) if comparison.b else None
+        if pair is None:
+            raise QueryError("expected two models, or two versions of one, that have answered")
+        first, second = pair
+        line = single_field(fields, "q")
+        parameters = EvaluationParameters(
+            second.name,
+            second.version,
+            where=line or None,
+            by=list(dict.fromkeys(fields.get("by", [])))[:MAX_SLICE_KEYS],
+            compare=[OtherModel(first.name, first.version)],
+        )
+        check_parameters(parameters)
+        job = begin_evaluation(monitoring.jobs, monitoring.inferences, parameters)
+        return redirect(_link(frame, pair, line, job=job.id))
+
+    return [show_comparison, evaluate_both]
+
+
+class ComparedMonitoring(msgspec.Struct, frozen=True):
+    """What evaluates two models, and has what was found."""
+
+    jobs: Scoped[Jobs]
+    inferences: Scoped[InferenceReader]
+    reports: Scoped[ReportStore]
+
+
+def _comparison_from_url(query: str) -> Comparison:
+    """Read the query of a URL, in which each other parameter is a comparison."""
+    filters, options = split_url(query, ("a", "b", "cursor", "job"))
+    return Comparison(line=joined(text for text in filters if text.strip()).strip(), **options)
+
+
+def _choices(entries: list[ModelEntry]) -> list[Side]:
+    """Return the versions that have answered, in order of names, the oldest first."""
+    sides = {
+        Side(entry.name, version.version)
+        for entry in entries
+        for version in entry.versions
+        if version.inferences
+    }
+    return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
+
+
+def _pair(comparison: Comparison, choices: list[Side]) -> tuple[Side, Side] | None:
+    """Return the sides that were asked for; without a second one, two versions of the first, or of any model that has two.
+
+    Raises:
+        NotFoundError: One of them is not known.
+        QueryError: They are the same.
+    """
+    if not comparison.b:
+        pairs = [
+            (a, b)
+            for a, b in pairwise(choices)
+            if a.name == b.name and comparison.a in {"", a.name, a.text, b.text}
+        ]
+        return next((pair for pair in reversed(pairs) if pair[0].name == pairs[0][0].name), None)
+    sides = {side.text: side for side in choices}
+    for name in (comparison.a, comparison.b):
+        if name not in sides:
+            raise NotFoundError(
+                f"expected two models that have answered, as name:version, got {name[:200]!r}"
+            )
+    if comparison.a == comparison.b:
+        raise QueryError("expected two different models, or two versions of one")
+    return sides[comparison.a], sides[comparison.b]
+
+
+def _content(
+    store: InferenceReader,
+    monitoring: ComparedMonitoring,
+    frame: Frame,
+    *,
+    pair: tuple[Side, Side],
+    comparison: Comparison,
+) -> dict[str, Any]:
+    first, second = pair
+    request = DisagreementsRequest(
+        first.text,
+        second.text,
+        comparison.line or None,
+        limit=SHOWN,
+        cursor=comparison.cursor or None,
+    )
+    scope = caller_scope()
+    job = _job(monitoring.jobs.within(scope), comparison.job)
+    quality = find_quality(
+        monitoring.reports.within(scope),
+        (first.name, first.version),
+        (second.name, second.version),
+        line=comparison.line,
+        report_id=job.id if job is not None and job.state == "succeeded" else "",
+        link=frame.link,
+    )
+    return {
+        "quality": quality,
+        "images": _images(find_disagreements(store, request)),
+        "keys": _slice_keys(store, second, comparison.line),
+        "job": job if job is not None and job.state != "succeeded" else None,
+        "is_running": job is not None and job.state not in ENDED,
+    }
+
+
+def _job(jobs: Jobs, job_id: str) -> Job | None:
+    if job_id:
+        with suppress(NotFoundError):  # removed since
+            return jobs.read(job_id)
+    return None
+
+
+def _images(page: Disagreements) -> ImageRows:
+    return ImageRows(
+        rows=[_row(disagreement) for disagreement in page.disagreements],
+        compared=page.compared,
+        alone=page.alone,
+        cursor=page.cursor,
+        is_partial=page.partial,
+    )
+
+
+def _row(disagreement: Disagreement) -> ImageRow:
+    return ImageRow(
+        card(disagreement.a, only_here=disagreement.only_a),
+        card(disagreement.b, only_here=disagreement.only_b),
+        _shortened(names_of(disagreement.a, disagreement.only_a)),
+        _shortened(names_of(disagreement.b, disagreement.only_b)),
+    )
+
+
+def _shortened(names: list[str]) -> list[str]:
+    extra = len(names) - _MAX_NAMES
+    return names if extra <= 0 else [*names[:_MAX_NAMES], text("more_values", n=extra)]
+
+
+def _slice_keys(store: InferenceReader, side: Side, line: str) -> list[SliceKey]:
+    """Return the keys of the metadata with few values, the first of them chosen, and times."""
+    model = [comparison_text("model", side.name), comparison_text("version", side.version)]
+    where = joined([*model, f"({line})"] if line else model)
+    facets = find_facets(store, FacetsRequest(where, None, 1, 2)).facets
+    fields = [
+        facet.field
+        for facet in facets
+        if facet.field.startswith("meta.")
+        and facet.type in {"string", "boolean"}
+        and 1 < facet.distinct <= _MAX_VALUES
+    ]
+    keys = [SliceKey(field, place < _MAX_CHOSEN) for place, field in enumerate(fields)]
+    return [*keys[: MAX_SLICE_KEYS - len(_TIMES)], *(SliceKey(name, False) for name in _TIMES)]
+
+
+def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:
+    if pair is None:
+        return TEXTS["compare"]
+    if quality is not None:
+        return quality.sentence
+    first, second = pair
+    if first.name == second.name:
+        return text("compare_versions", model=first.name, a=first.version, b=second.version)
+    return text("compare_models", a=first.text, b=second.text)
+
+
+def _link(frame: Frame, pair: tuple[Side, Side] | None, line: str, **changes: str | None) -> str:
+    sides = {} if pair is None else {"a": pair[0].text, "b": pair[1].text}
+    return frame.link(PATH, **sides, q=line, **changes)

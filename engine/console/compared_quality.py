@@ -1,0 +1,155 @@
+"""How good two models are on the same images: the newest evaluation that compared them, with its differences by slice."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from quadriga.engine.console.charts import IntervalMarks, difference_interval
+from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.monitor.report import metric_texts
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Comparison, Metric, Report
+from quadriga.store.errors import NotFoundError
+
+AXIS_WIDTH = 260
+_MAX_REPORTS = 20
+"""Evaluations of the second model that are looked through."""
+
+_decoder = msgspec.json.Decoder(Report)
+_COLOURS = {"better": "3", "worse": "2"}
+
+
+class DifferenceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The difference over all images, or those of a slice."""
+
+    name: str
+    """Name of the slice; empty for all."""
+    link: str
+    """Link to its images; empty without a filter for them."""
+    n: int
+    difference: str
+    interval: str
+    verdict: str
+    colour: str
+    """Class of the style sheet, without its first letter."""
+    marks: IntervalMarks | None
+
+
+class ComparedQuality(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation that compared the two."""
+
+    report: str
+    created: str
+    sentence: str
+    """Sentence which of the two is better, and where."""
+    values: str
+    """The first metric of both."""
+    metric: str
+    rows: list[DifferenceRow]
+    notes: list[str]
+
+
+def find_quality(
+    reports: ReportStore,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    *,
+    line: str,
+    report_id: str,
+    link: Callable[..., str],
+) -> ComparedQuality | None:
+    """Return the newest evaluation of the second model that compared it with the first; None without one.
+
+    Args:
+        reports: The reports that the caller may see.
+        first: Name and version of the model that the other is compared with.
+        second: Name and version.
+        line: Filter of the evaluation.
+        report_id: The report to show, if it is one of these; empty for the newest.
+        link: Makes the link of a path with parameters.
+    """
+    summaries = [
+        summary
+        for summary in reports.all()
+        if summary.kind == "evaluation"
+        and (summary.model.name, summary.model.version) == second
+        and report_id in {"", summary.id}
+    ]
+    for summary in summaries[:_MAX_REPORTS]:
+        with suppress(NotFoundError):  # removed since
+            report = _decoder.decode(reports.read(summary.id))
+            comparison = _comparison_with(report, first)
+            if comparison is not None and _filter_of(report) == line:
+                return _quality(summary.id, report, comparison, line, link)
+    return None
+
+
+def _comparison_with(report: Report, model: tuple[str, str]) -> Comparison | None:
+    for comparison in report.comparisons:
+        if (comparison.model.name, comparison.model.version) == model and comparison.differences:
+            return comparison
+    return None
+
+
+def _filter_of(report: Report) -> object:
+    return report.data.current.filter or ""
+
+
+def _quality(
+    report_id: str, report: Report, comparison: Comparison, line: str, link: Callable[..., str]
+) -> ComparedQuality:
+    measured = [("", "", comparison.n, comparison.differences[0])]
+    for part in comparison.slices:
+        if part.differences:
+            where = (
+                comparison_text(part.by, part.value)
+                if part.by.startswith("meta.") and part.value is not None
+                else ""
+            )
+            name = metric_texts.slice_name(part.by, part.value)
+            measured.append((name, where, part.n, part.differences[0]))
+    reach = _reach([metric for _, _, _, metric in measured])
+    model = comparison_text("model", report.model.name)
+    version = comparison_text("version", report.model.version)
+    rows = []
+    for name, where, n, metric in measured:
+        line_of_row = joined(part for part in (model, version, line, where) if part)
+        to_images = link("/console/inferences", q=line_of_row) if where or not name else ""
+        rows.append(_row(name, to_images, n, metric, reach))
+    return ComparedQuality(
+        report=report_id,
+        created=report.created,
+        sentence=metric_texts.comparison_sentence(report, comparison),
+        values=metric_texts.comparison_values(comparison),
+        metric=metric_texts.titles([comparison.differences[0]])[0],
+        rows=rows,
+        notes=report.warnings,
+    )
+
+
+def _row(name: str, link: str, n: int, metric: Metric, reach: float) -> DifferenceRow:
+    verdict = metric_texts.difference_verdict(metric)
+    return DifferenceRow(
+        name=name,
+        link=link,
+        n=n,
+        difference=metric_texts.format_difference(metric.value),
+        interval=metric_texts.format_interval(metric) if metric.ci95 is not None else "",
+        verdict=verdict,
+        colour=_COLOURS.get(verdict, "r"),
+        marks=None
+        if metric.value is None
+        else difference_interval(metric.value, metric.ci95, reach, AXIS_WIDTH),
+    )
+
+
+def _reach(metrics: list[Metric]) -> float:
+    """Return the largest number of all differences and their intervals, so that one axis has room for them."""
+    numbers = [
+        abs(number)
+        for metric in metrics
+        for number in (metric.value, *(metric.ci95 or ()))
+        if number is not None
+    ]
+    return max(numbers, default=0.0) or 1.0

@@ -1,0 +1,86 @@
+"""Two versions of a detector in Chromium: evaluated together from the page, with the slice where one is better, and its images."""
+
+import hashlib
+
+import pytest
+
+from tests.browser import Browser
+from tests.e2e.test_console_pages_in_browser import AXE, AXE_SHA256, open_page
+from tests.server_process import ServerProcess
+from tests.two_versions import LIGHTS, answer_all, images, write_two_versions
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    with ServerProcess(folder / "data", write_two_versions(folder / "models")) as server:
+        answer_all(server)
+        yield server
+
+
+def test_which_version_is_better_at_night(browser, server):
+    open_page(browser, server, "/console/")
+    browser.run("document.querySelector('.nav a[data-key=c]').click()")
+    browser.wait_for("location.pathname === '/console/compare'")
+    assert browser.run("document.querySelector('h1').textContent") == (
+        "Version 2 of shapes-detector beside version 1"
+    )
+    assert browser.run("document.querySelectorAll('.compare-row .media').length") == 24
+    assert browser.run("document.querySelectorAll('.mark.o-false').length") > 12
+    assert browser.run("document.querySelector('input[value=\"meta.light\"]').checked")
+    browser.run("document.querySelector('form[action$=evaluate] button').click()")
+    # The page looks again by itself until the evaluation is there.
+    heading = browser.wait_for(
+        "document.querySelector('table') && document.querySelector('h1').textContent"
+    )
+    assert heading.startswith("shapes-detector 2 is better than shapes-detector 1 by 0.")
+    assert "; better where meta.light=" in heading
+    rows = browser.run(
+        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))"
+    )
+    total = len(list(images()))
+    assert [row[1] for row in rows[:3]] == [str(total), str(total // 2), str(total // 2)]
+    assert {row[0] for row in rows[1:3]} == {f"meta.light={light}" for light in LIGHTS}
+    assert {row[-1] for row in rows[:3]} == {"better"}
+    # What was found agrees with the report.
+    browser.run("document.querySelector('main a[href*=\"/console/reports/\"]').click()")
+    browser.wait_for("location.pathname.startsWith('/console/reports/')")
+    report = server.call("GET", f"/api/reports/{browser.run('location.pathname').split('/')[-1]}")
+    (comparison,) = report[1]["comparisons"]
+    shown = {row[0]: row[3].replace("+", "") for row in rows}
+    for part in comparison["slices"]:
+        if part["by"] == "meta.light":
+            assert shown[f"meta.light={part['value']}"] == f"{part['differences'][0]['value']:.3f}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_the_page_is_accessible_and_fits(browser, server, scheme, width):
+    open_page(browser, server, "/console/compare", scheme=scheme, width=width)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: `make browser` gets it with npm")
+    script = AXE.read_text("utf-8")
+    assert hashlib.sha256(script.encode()).hexdigest() == AXE_SHA256
+    browser.run(script + "; 0")
+    assert not browser.run(
+        "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 300))]))"
+    )
+
+
+def test_the_next_page_has_the_next_images(browser, server):
+    open_page(browser, server, "/console/compare")
+    shown = "[...document.querySelectorAll('.compare-row a')].map((a) => a.pathname)"
+    first = browser.run(shown)
+    browser.run("document.querySelector('a[rel=next]').click()")
+    browser.wait_for("location.search.includes('cursor=')")
+    assert not set(first) & set(browser.run(shown))

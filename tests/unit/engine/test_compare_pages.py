@@ -1,0 +1,281 @@
+"""Two versions side by side: where they differ, which evaluation is shown, rights, teams, hostile names and requests."""
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.settings import Settings
+from quadriga.monitor.report.saved import ReportSummary
+from quadriga.monitor.report.schema import (
+    ComparedSlice,
+    Comparison,
+    Data,
+    Metric,
+    Report,
+    ReportedModel,
+    Window,
+)
+from quadriga.proto.access import ROLES, Role
+from quadriga.store.access_keys import create_key
+from quadriga.store.database import migrate, writer_engine
+from quadriga.store.errors import NotFoundError
+from quadriga.store.records import InferenceRecord, InputReference, ModelReference
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+HOSTILE = "</script><script>alert(1)</script>"
+FIRST = 700_000_000_000
+PAIR = "compare?a=ships%3A1&b=ships%3A2"
+FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://localhost"}
+
+
+def answered(
+    number: int, version: str, image: int, label: str, *, camera: str = "north", team: str = "a"
+) -> InferenceRecord:
+    return make_record(
+        FIRST + number,
+        team=team,
+        model=ModelReference("ships", version, "ab" * 32),
+        input=InputReference("image", f"blake3:{image:064x}", 80, 60, "image/jpeg", kept=True),
+        metadata={"camera": camera, "light": "night" if image % 2 else "day"},
+        predictions=[{"label": label, "score": 0.9, "xmin": 1, "ymin": 1, "xmax": 20, "ymax": 20}],
+    )
+
+
+RECORDS = [
+    answered(1, "1", 1, "ship"),
+    answered(2, "2", 1, "ship"),
+    answered(3, "1", 2, "ship"),
+    answered(4, "2", 2, HOSTILE),
+    answered(5, "1", 3, "ship", camera="east"),
+    answered(6, "2", 3, "barge", camera="east"),
+    answered(7, "1", 4, "ship"),  # that the second never saw
+    answered(8, "1", 5, "ship", team="b"),
+    answered(9, "2", 5, "buoy", team="b"),
+]
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Application, dict[str, str]]]:
+    """Yield a server with inferences of two versions, and a key of each role, and of a team."""
+    data = tmp_path_factory.mktemp("compare") / "data"
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(data))
+    migrate(settings.database_url)
+    store_entries(settings.database_url, settings.journal_directory, RECORDS)
+    with writer_engine(settings.database_url) as engine:
+        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
+        keys["team"] = create_key(engine, name="team", roles=["read"], team="b")[1]
+    server = Application(settings)
+    assert server._keys is not None
+    server._keys.refresh()
+    yield server, keys
+    server.close()
+
+
+def show(keyed: Any, path: str, role: str = "read", **options: Any) -> Answer:
+    server, keys = keyed
+    headers = {"authorization": f"Bearer {keys[role]}", **options.pop("headers", {})}
+    return open_page(server, f"/console/{path}", headers=headers, **options)
+
+
+def pairs(page: Answer) -> list[tuple[int, int]]:
+    """Return the numbers of the inferences that are shown side by side."""
+    found = [
+        int(id_) - FIRST for id_ in re.findall(r'class="shot[^>]*/inferences/(\d+)"', page.text)
+    ]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def test_images_that_both_answered_differently_are_shown(keyed):
+    page = show(keyed, PAIR)
+    assert page.status == 200
+    assert pairs(page) == [(8, 9), (5, 6), (3, 4)]
+    assert "3 of 4 images that both have answered; 1 only the first has" in page.text
+    assert "Only ships:2: <b>barge 0.90</b>" in page.text
+    assert "o-false" in page.text
+    assert HOSTILE not in page.text
+    assert html.escape(HOSTILE)[:20] in page.text
+
+
+def test_a_filter_and_a_team_narrow_it(keyed):
+    assert pairs(show(keyed, f"{PAIR}&q=meta.camera%3Deast")) == [(5, 6)]
+    assert pairs(show(keyed, PAIR, "team")) == [(8, 9)]
+    nothing = show(keyed, f"{PAIR}&q=label%3Dnothing")
+    assert "No image was answered by both" in nothing.text
+
+
+def test_without_a_choice_two_versions_of_a_model_are_compared(keyed):
+    assert pairs(show(keyed, "compare")) == pairs(show(keyed, PAIR))
+    assert pairs(show(keyed, "compare?a=ships")) == pairs(show(keyed, PAIR))
+    assert show(keyed, "compare?a=shapes-detector").status == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("a=ships%3A1&b=ships%3A1", 400),
+        ("a=ships%3A1&b=nobody%3A1", 404),
+        (f"a={quote(HOSTILE)}&b=ships%3A1", 404),
+        ("a=ships%3A1&b=ships%3A2&q=meta.camera%3Dgt%3A", 400),
+        ("a=ships%3A1&b=ships%3A2&cursor=none", 400),
+        ("a=ships%3A1&b=ships%3A2&job=unknown", 200),
+        ("a=ships%3A1&a=ships%3A2", 400),
+    ],
+)
+def test_a_wrong_address_says_why(keyed, query, status):
+    page = show(keyed, f"compare?{query}")
+    assert page.status == status
+    assert HOSTILE not in page.text
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_who_reads_sees_it_and_who_monitors_evaluates(keyed, role):
+    rights = ROLES[role]
+    page = show(keyed, PAIR, role)
+    assert page.status == (200 if "read" in rights else 403)
+    assert ("/console/compare/evaluate" in page.text) == ("monitor" in rights)
+    body = b"a=ships%3A1&b=ships%3A2&q=&by=meta.light"
+    sent = show(keyed, "compare/evaluate", role, method="POST", body=body, headers=FORM)
+    assert sent.status == (303 if "monitor" in rights else 403)
+
+
+def test_the_keys_of_few_values_are_offered_to_slice_by(keyed):
+    page = show(keyed, PAIR, "monitor")
+    offered = re.findall(r'name="by" value="([^"]+)"( checked)?', page.text)
+    assert offered == [
+        ("meta.camera", " checked"),
+        ("meta.light", " checked"),
+        ("hour", ""),
+        ("day", ""),
+    ]
+
+
+def test_an_evaluation_of_both_is_a_job(keyed):
+    body = b"a=ships%3A1&b=ships%3A2&q=meta.camera%3Dnorth&by=meta.light&by=hour&by=hour"
+    sent = show(keyed, "compare/evaluate", "monitor", method="POST", body=body, headers=FORM)
+    location = sent.headers["location"]
+    assert location.startswith(
+        "/console/compare?a=ships%3A1&b=ships%3A2&q=meta.camera%3Dnorth&job="
+    )
+    job = location.rpartition("=")[2]
+    page = show(keyed, f"jobs/{job}")
+    parameters = html.unescape(page.text)
+    for expected in ('"version": "2"', '"by": [', '"hour"', '"where": "meta.camera=north"'):
+        assert expected in parameters
+    waiting = show(keyed, location.removeprefix("/console/"))
+    assert "data-reload" in waiting.text
+    assert "/console/compare/evaluate" not in waiting.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"a=ships%3A1&b=ships%3A1",
+        b"a=ships%3A1",
+        b"a=ships%3A1&b=nobody%3A1",
+        b"a=ships%3A1&b=ships%3A2&by=camera",
+        b"a=ships%3A1&b=ships%3A2&q=meta.camera%3Dnorth+%26",
+        b"\xff",
+        b"",
+    ],
+)
+def test_a_wrong_form_begins_no_job(keyed, body):
+    before = show(keyed, "jobs").text.count("/console/jobs/")
+    sent = show(keyed, "compare/evaluate", "monitor", method="POST", body=body, headers=FORM)
+    assert sent.status == (404 if b"nobody" in body else 400)
+    assert show(keyed, "jobs").text.count("/console/jobs/") == before
+
+
+class Reports:
+    """The reports of evaluations, by id, the newest first."""
+
+    def __init__(self, reports: dict[str, Report | None]) -> None:
+        self._reports = reports
+
+    def all(self) -> list[ReportSummary]:
+        model = ReportedModel("ships", "2")
+        return [
+            ReportSummary(id_, "evaluation", "", model, "2027-01-01", "ok", 1, None)
+            for id_ in self._reports
+        ]
+
+    def read(self, report_id: str) -> bytes:
+        report = self._reports[report_id]
+        if report is None:
+            raise NotFoundError("removed")
+        return msgspec.json.encode(report)
+
+
+def compared(version: str, *, line: str | None = None) -> Report:
+    def difference(value: float, reach: float) -> list[Metric]:
+        return [Metric("AP", value, ci95=(value - reach, value + reach))]
+
+    slices = [
+        ComparedSlice("meta.light", "night", 40, difference(0.094, 0.04)),
+        ComparedSlice("meta.light", 'a" & b', 40, difference(-0.2, 0.1)),
+        ComparedSlice("hour", "07", 3, [Metric("AP", 0.1, ci_reason="fewer than 30 images")]),
+        ComparedSlice("meta.light", None, 4, difference(0.0, 0.5)),
+    ]
+    comparison = Comparison(
+        ReportedModel("ships", version), 80, [Metric("AP", 0.5)], difference(0.02, 0.1), slices=slices
+    )  # fmt: skip
+    return Report(
+        "evaluation",
+        "",
+        Data(Window(n=80, filter=line)),
+        model=ReportedModel("ships", "2"),
+        metrics=[Metric("AP", 0.52)],
+        comparisons=[comparison],
+    )
+
+
+def quality_of(reports: dict[str, Report | None], **options: str) -> ComparedQuality | None:
+    chosen = {"line": "", "report_id": "", **options}
+    link = Frame("", has_store=True).link
+    return find_quality(Reports(reports), ("ships", "1"), ("ships", "2"), **chosen, link=link)  # type: ignore[arg-type]  # as much of it as is asked for
+
+
+def test_the_newest_evaluation_of_both_with_the_filter_is_shown():
+    reports = {
+        "gone": None,
+        "of-another": compared("3"),
+        "of-a-part": compared("1", line="meta.camera=north"),
+        "newest": compared("1"),
+        "older": compared("1"),
+    }
+    assert quality_of(reports).report == "newest"
+    assert quality_of(reports, line="meta.camera=north").report == "of-a-part"
+    assert quality_of(reports, report_id="older").report == "older"
+    assert quality_of(reports, line="meta.camera=south") is None
+    assert quality_of(reports, report_id="of-another") is None
+    assert quality_of({}) is None
+
+
+def test_differences_are_said_with_their_interval_and_lead_to_their_images():
+    quality = quality_of({"one": compared("1")})
+    assert quality.sentence == (
+        "No certain difference to ships 1; better where meta.light=night by 0.094; "
+        'worse where meta.light=a" & b by 0.200.'
+    )
+    assert quality.values == "AP 0.520, beside 0.500 on 80 images"
+    rows = {row.name: row for row in quality.rows}
+    assert [row.verdict for row in quality.rows] == [
+        "no difference shown", "better", "worse", "fewer than 30 images", "no difference shown"
+    ]  # fmt: skip
+    assert rows["meta.light=night"].difference == "+0.094"
+    assert rows["meta.light=night"].interval == "0.054 to 0.134"
+    assert "meta.light%3Dnight" in rows["meta.light=night"].link
+    assert rows['meta.light=a" & b'].link.endswith("meta.light%3D%22a%5C%22+%26+b%22")
+    assert rows["hour=07"].link == rows["meta.light=(none)"].link == ""
+    assert rows[""].link.endswith("q=model%3Dships+%26+version%3D%222%22")
+    assert rows[""].marks.dot == pytest.approx(130 + 0.02 / 0.5 * 126, abs=0.1)

@@ -10,6 +10,13 @@ from litestar.params import FromPath
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.evaluation_parts import (
+    CURVE_SIZE,
+    FIRST_SCORE,
+    curve_lines,
+    slice_rows,
+    worst_groups,
+)
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.texts import TEXTS
@@ -100,6 +107,12 @@ def report_pages(
             matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
             notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
             format_effect=drift_texts.format_effect,
+            curves=curve_lines(report),
+            curve_size=CURVE_SIZE,
+            first_score=FIRST_SCORE,
+            slices=slice_rows(report, frame.link),
+            worst=worst_groups(report, report_id, inferences.within(caller_scope()), frame.link),
+            beside=_compare_links(frame, report),
         )
 
     @get(REPORTS_PATH + "/{report_id:str}/images", sync_to_thread=True, need="read", **options)
@@ -123,6 +136,24 @@ def report_pages(
         )
 
     return [show_reports, show_report, show_cell]
+
+
+def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:
+    """Return name and link of each model that an evaluation has compared, where both are of one version."""
+    own, line = report.model, report.data.current.filter or ""
+    return [
+        (
+            f"{other.name} {other.version}",
+            frame.link(
+                "/console/compare",
+                a=f"{other.name}:{other.version}",
+                b=f"{own.name}:{own.version}",
+                q=line,
+            ),
+        )
+        for other in (comparison.model for comparison in report.comparisons)
+        if isinstance(line, str) and not any("," in model.version for model in (own, other))
+    ]
 
 
 def _images_link(frame: Frame, report: Report, window: Window | None) -> str:

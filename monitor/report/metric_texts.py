@@ -197,6 +197,11 @@ def headline(report: Report) -> str:
     return f"{text}."
 
 
+def is_less_better(metric: Metric) -> bool:
+    """Check whether smaller values of a metric are better, as of errors."""
+    return metric.type in _LESS_IS_BETTER
+
+
 def difference_verdict(difference: Metric) -> str:
     """Say what a difference shows: `better`, `worse`, `no difference shown`, or why that is not known."""
     low, high = difference.ci95 or (None, None)
@@ -204,7 +209,7 @@ def difference_verdict(difference: Metric) -> str:
         return difference.ci_reason or "no interval"
     if low <= 0 <= high:
         return "no difference shown"
-    return "better" if (low > 0) != (difference.type in _LESS_IS_BETTER) else "worse"
+    return "better" if (low > 0) != is_less_better(difference) else "worse"
 
 
 def slice_name(by: str, value: str | None) -> str:

@@ -51,7 +51,7 @@ def test_which_version_is_better_at_night(browser, server):
     assert [row[1] for row in rows[:3]] == [str(total), str(total // 2), str(total // 2)]
     assert {row[0] for row in rows[1:3]} == {f"meta.light={light}" for light in LIGHTS}
     assert {row[-1] for row in rows[:3]} == {"better"}
-    # What was found agrees with the report.
+    # The numbers agree with the report, whose curves follow the score that is chosen.
     browser.run("document.querySelector('main a[href*=\"/console/reports/\"]').click()")
     browser.wait_for("location.pathname.startsWith('/console/reports/')")
     report = server.call("GET", f"/api/reports/{browser.run('location.pathname').split('/')[-1]}")
@@ -60,6 +60,33 @@ def test_which_version_is_better_at_night(browser, server):
     for part in comparison["slices"]:
         if part["by"] == "meta.light":
             assert shown[f"meta.light={part['value']}"] == f"{part['differences'][0]['value']:.3f}"
+    browser.run(
+        "((input) => { input.value = 0.9; input.dispatchEvent(new Event('input')); })(document.querySelector('[data-curve-score] input'))"
+    )
+    chosen = browser.run(
+        "[...document.querySelectorAll('[data-curve-row]')].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))"
+    )
+    for label, recall, precision in chosen:
+        (curve,) = [
+            row for row in report[1]["curves"]["pr"] if (row["label"], row["iou"]) == (label, 0.5)
+        ]
+        reached = [
+            point
+            for point in zip(curve["recall"], curve["precision"], curve["score"], strict=True)
+            if point[2] is not None and round(point[2], 4) >= 0.9
+        ]
+        expected = max(reached)[:2] if reached else None
+        assert (recall, precision) == (
+            tuple(f"{value:.2f}" for value in expected) if expected else 2 * ("\N{EN DASH}",)
+        )
+    assert len(chosen) == 5
+    links = browser.run(
+        "[...document.querySelectorAll('a[href*=\"report%3D\"]')].map((a) => a.pathname + a.search)"
+    )
+    for path in links:  # all that are missed, and all that are false
+        open_page(browser, server, path)
+        assert browser.run("document.querySelectorAll('.shot').length") > 0, path
+    assert len(links) == 2
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

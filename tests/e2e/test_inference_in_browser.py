@@ -19,6 +19,10 @@ HOSTILE = (
 BOX = {"label": "star", "xmin": 40, "ymin": 40, "xmax": 120, "ymax": 100}
 QUERY = f"?q=model%3D{MODEL}"
 MANY = 5000
+VIEW = """(async () => { const { picture } = await import(document.querySelector('script[src*="/inference.js"]').src);
+    const view = picture.current(), box = picture.canvas.getBoundingClientRect();
+    return [box.left + view.x, box.top + view.y, view.scale]; })()"""
+"""Gives where the image begins on the page, and its scale."""
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +84,7 @@ def press(browser, *keys):
 
 def drag(browser, start, end):
     """Drag with the mouse between points of the image."""
-    script = """(async () => { const { picture } = await import(document.querySelector('script[src*="/inference.js"]').src);
-        const view = picture.current(), box = picture.canvas.getBoundingClientRect();
-        return [box.left + view.x, box.top + view.y, view.scale]; })()"""
-    x, y, scale = browser.run(script)
+    x, y, scale = browser.run(VIEW)
     points = [(x + px * scale, y + py * scale) for px, py in (start, end)]
     middle = [sum(pair) / 2 for pair in zip(*points, strict=True)]
     moves = [("mousePressed", points[0]), ("mouseMoved", middle), ("mouseMoved", points[1]), ("mouseReleased", points[1])]  # fmt: skip
@@ -91,6 +92,17 @@ def drag(browser, start, end):
         browser.send(
             "Input.dispatchMouseEvent", type=kind, x=at_x, y=at_y, button="left", buttons=1, clickCount=1
         )  # fmt: skip
+
+
+def double_click(browser, point):
+    """Click twice at a point of the image."""
+    left, top, scale = browser.run(VIEW)
+    x, y = left + point[0] * scale, top + point[1] * scale
+    for count in (1, 2):
+        for kind in ("mousePressed", "mouseReleased"):
+            browser.send(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=count
+            )  # fmt: skip
 
 
 def truth_of(server, id_):
@@ -266,6 +278,56 @@ def test_a_box_is_drawn_moved_and_resized_by_hand(browser, server, ids):
     assert both[1]["xmin"] == pytest.approx(200, abs=1.5)
     press(browser, "ArrowRight")
     wait_for_truth(server, ids[0], lambda truth: truth[1]["xmin"] == pytest.approx(both[1]["xmin"] + 1))  # fmt: skip
+    check_nothing_wrong(browser, server)
+
+
+def test_points_of_a_contour_are_moved_added_and_removed_by_hand_and_by_keys(browser, server):
+    outer = [{"x": x, "y": y} for x, y in ((40, 40), (200, 40), (120, 160))]
+    hole = [{"x": x, "y": y} for x, y in ((110, 60), (130, 60), (120, 80))]
+    shape = {"label": "triangle", "contour": [outer, hole]}
+    image = min((IMAGES / "segmentation").glob("*.jpg")).read_bytes()
+    id_ = server.store("shapes-segmenter", image)
+    server.query({"id": id_})
+    state(server, id_, [shape])
+
+    def contour_once(is_right):
+        return wait_for_truth(server, id_, lambda truth: truth and is_right(truth[0]["contour"]))[
+            0
+        ]["contour"]
+
+    show(browser, server, id_, "?q=model%3Dshapes-segmenter")
+    press(browser, "e")
+    drag(browser, (120.5, 160.5), (140.5, 170.5))
+    moved, _ = contour_once(lambda contour: contour[0][2] != outer[2])
+    assert (moved[2]["x"], moved[2]["y"]) == pytest.approx((140, 170), abs=1.5)
+    drag(browser, (120.5, 80.5), (125.5, 90.5))  # a point of the hole
+    _, moved_hole = contour_once(lambda contour: contour[1] != hole)
+    assert (moved_hole[2]["x"], moved_hole[2]["y"]) == pytest.approx((125, 90), abs=1.5)
+    double_click(browser, (120.5, 41))  # on the upper edge
+    added, _ = contour_once(lambda contour: len(contour[0]) == 4)
+    assert (added[1]["x"], added[1]["y"]) == pytest.approx((120, 40.5), abs=1.5)
+    press(browser, "Escape")
+    press(browser, "v", "v")
+    press(browser, "ArrowDown")
+    lower, _ = contour_once(lambda contour: contour[0][1] != added[1])
+    assert lower[1]["y"] == pytest.approx(added[1]["y"] + 1)
+    press(browser, "i")
+    halved, _ = contour_once(lambda contour: len(contour[0]) == 5)
+    assert halved[2]["x"] == pytest.approx((lower[1]["x"] + lower[2]["x"]) / 2, abs=0.02)
+    press(browser, "x", "x")
+    contour_once(lambda contour: len(contour[0]) == 3)
+    press(browser, "z", "z")
+    contour_once(lambda contour: contour[0] == halved)
+    # A hole with too few points goes, and an object without points too.
+    state_again = [{**shape, "contour": [outer, hole]}]
+    state(server, id_, state_again)
+    show(browser, server, id_, "?q=model%3Dshapes-segmenter")
+    press(browser, "e", "v", "v", "v", "v", "x")
+    contour_once(lambda contour: len(contour) == 1)
+    press(browser, "x")
+    wait_for_truth(server, id_, lambda truth: truth == [])
+    press(browser, "z")
+    wait_for_truth(server, id_, lambda truth: len(truth) == 1)
     check_nothing_wrong(browser, server)
 
 

@@ -2,10 +2,11 @@
 // undone. Only pages of who may annotate load it; the server refuses all others anyway.
 
 import { accepted, choose, data, go, keys, page, picture, refresh, setTruth, state } from "./inference.js";
+import { countPoints, edgeNear, withPoint, withPointAfter, withPointMoved, withoutPoint } from "./contours.js";
 import { boundsOf, ringsOf } from "./geometry.js";
 
 const KEPT = ["label", "xmin", "ymin", "xmax", "ymax", "cx", "cy", "w", "h", "r", "contour", "prompt", "answer", "answers", "crowd", "difficult", "area", "attributes"];
-const UNDO_NAME = "quadriga-undo", UNDO_MS = 120_000, LEAST_PX = 3, TURN = Math.PI / 90;
+const UNDO_NAME = "quadriga-undo", UNDO_MS = 120_000, LEAST_PX = 3, EDGE_PX = 8, TURN = Math.PI / 90;
 const LONGEST_LABEL = 256;
 const isText = data.task === "IMAGE_TEXT_TO_TEXT";
 const isLabels = data.task === "IMAGE_CLASSIFICATION";
@@ -223,7 +224,42 @@ function setLabel(name) {
   void commit(current().map((item, number) => (number === chosen.number ? { ...item, label: name } : item)), `Now a ${name}.`);
 }
 
+/** The chosen contour, as it is stored, while one edits; null without one. */
+function chosenContour() {
+  const chosen = chosenTruth();
+  return chosen?.source.contour?.length ? chosen : null;
+}
+
+/** Store the chosen contour with changed points; one without points is removed. */
+function commitPoints(item, words) {
+  const { number, label: name } = chosenContour();
+  void commit(current().toSpliced(number, 1, ...(item ? [item] : [])), item ? words : `A ${name} removed from the truth.`);
+}
+
+/** Choose the next point of the chosen contour, for the keys that move and remove it. */
+function nextPoint() {
+  const chosen = chosenContour();
+  if (!chosen) return;
+  picture.grip = (picture.grip + 1) % countPoints(chosen.source);
+  picture.draw();
+}
+
+function insertPoint() {
+  const chosen = chosenContour();
+  if (!chosen || picture.grip < 0) return;
+  commitPoints(withPointAfter(chosen.source, picture.grip), "A point added.");
+  picture.grip += 1;
+}
+
+/** Remove a point, and choose the one before it. */
+function removePoint(number) {
+  commitPoints(withoutPoint(chosenContour().source, number), "A point removed.");
+  picture.grip = chosenContour() ? Math.max(number - 1, 0) : -1;
+  picture.draw();
+}
+
 function remove() {
+  if (picture?.grip >= 0 && chosenContour()) { removePoint(picture.grip); return; }
   if (!editing && picture?.chosen?.kind === "truth") edit(true);
   const chosen = chosenTruth();
   if (!chosen) return;
@@ -336,9 +372,7 @@ function turned(item, by) { return "cx" in item ? { ...item, r: round((item.r ??
 
 function dragged(item, grip, [x, y], isTurning) {
   const ring = ringsOf(item, data.width, data.height)[0];
-  if (item.contour) {
-    return { ...item, contour: item.contour.map((points, n) => (n ? points : points.map((point, i) => (i === grip ? { x: round(x - 0.5, 2), y: round(y - 0.5, 2) } : point)))) };
-  }
+  if (item.contour) return withPoint(item, grip, [x, y]);
   const [u, v] = ring[(grip + 2) % 4];
   if ("xmin" in item) return { ...item, ...boxFrom([u, v], [x, y]), label: item.label };
   const r = item.r ?? 0, [cx, cy] = [item.cx * data.width, item.cy * data.height];
@@ -356,6 +390,11 @@ function press(event, point) {
   const grip = picture.gripAt(...point);
   if (grip < 0) choose(picture.at(...point, state.truth ?? []));
   const chosen = picture.chosen?.kind === "truth" ? picture.chosen : null;
+  if (grip >= 0 && chosenContour()) {
+    if (event.altKey) { removePoint(grip); return true; }
+    picture.grip = grip;
+    picture.draw();
+  }
   const before = current(), number = chosen ? chosen.number : before.length;
   let after = null;
   const { canvas } = picture;
@@ -380,11 +419,21 @@ function press(event, point) {
   return true;
 }
 
+/** Leave the points of a contour: keys are of the object again. */
+function leavePoint() {
+  picture.grip = -1;
+  picture.draw();
+}
+
 function nudge(dx, dy) {
   return (event) => {
     const chosen = chosenTruth();
     if (!chosen) return false;
     const step = event.shiftKey ? 10 : 1;
+    if (picture.grip >= 0 && chosenContour()) {
+      commitPoints(withPointMoved(chosen.source, picture.grip, dx * step, dy * step), "A point moved.");
+      return true;
+    }
     void commit(current().map((item, n) => (n === chosen.number ? moved(item, dx * step, dy * step) : item)), `A ${chosen.label} moved.`);
     return true;
   };
@@ -412,11 +461,23 @@ if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "I
   data.labels.slice(0, 9).forEach((name, number) => keys.set(String(number + 1), [name, () => setLabel(name)]));
   for (const [key, dx, dy] of [["ArrowLeft", -1, 0], ["ArrowRight", 1, 0], ["ArrowUp", 0, -1], ["ArrowDown", 0, 1]]) keys.set(key, [shape ? "move the chosen object" : "", nudge(dx, dy)]);
   if (shape === "oriented") { keys.set("[", ["turn left", () => turn(-TURN)]); keys.set("]", ["turn right", () => turn(TURN)]); }
-  keys.set("Escape", ["back", () => (editing && !document.querySelector("dialog[open]") ? edit(false) : back())]);
+  if (shape === "contour") { keys.set("v", ["next point of the contour", nextPoint]); keys.set("i", ["insert a point after it", insertPoint]); }
+  keys.set("Escape", ["back", () => (picture?.grip >= 0 && editing ? leavePoint() : editing && !document.querySelector("dialog[open]") ? edit(false) : back())]);
   if (picture) {
     picture.onPress = press;
     picture.onDraw = place;
-    document.addEventListener("chosen", showLabels);
+    let shown = -1;
+    document.addEventListener("chosen", () => {
+      const number = chosenTruth()?.number ?? -1;
+      if (number !== shown) leavePoint();
+      shown = number;
+      showLabels();
+    });
+    picture.canvas.addEventListener("dblclick", (event) => {
+      const chosen = chosenContour(), at = picture.toImage(event);
+      const edge = chosen ? edgeNear(chosen.rings, at, EDGE_PX / picture.current().scale) : -1;
+      if (edge >= 0 && picture.gripAt(...at) < 0) commitPoints(withPointAfter(chosen.source, edge, at), "A point added.");
+    });
     if (isLabels) showLabels();
   }
   const kept = earlier();

@@ -1,5 +1,6 @@
 // The image and its objects on a canvas, sharp at every zoom: outlines have the same width on the screen, whatever the scale.
 
+import { edgeNear } from "./contours.js";
 import { boundsOf, contains } from "./geometry.js";
 
 export const GLYPHS = { matched: "●", false: "▲", missed: "○" };
@@ -22,6 +23,7 @@ export class Picture {
     this.items = [];
     this.chosen = null;
     this.hasGrips = false;
+    this.grip = -1; // the corner that keys move
     this.hasLabels = true;
     this.image = null;
     this.view = null; // scale and offset; null fits the image into the stage
@@ -86,14 +88,14 @@ export class Picture {
     const slack = 4 / this.current().scale;
     const size = ({ bounds: [l, t, r, b] }) => (r - l) * (b - t);
     return among.filter((item) => item.rings.length && x > item.bounds[0] - slack && x < item.bounds[2] + slack && y > item.bounds[1] - slack && y < item.bounds[3] + slack
-      && (contains(item.rings, x, y) || item.rings.some((ring) => ring.length === 4))).sort((a, b) => size(a) - size(b))[0] ?? null;
+      && (contains(item.rings, x, y) || item.rings.some((ring) => ring.length === 4) || edgeNear(item.rings, [x, y], slack) >= 0)).sort((a, b) => size(a) - size(b))[0] ?? null;
   }
 
-  /** Position of the chosen item's corner at a point, or -1. */
+  /** Number of the chosen item's corner at a point, through all of its rings, or -1. */
   gripAt(x, y) {
     if (!this.hasGrips || !this.chosen?.rings.length) return -1;
     const slack = (GRIP_PX + 2) / this.current().scale;
-    return this.chosen.rings[0].findIndex(([u, v]) => Math.hypot(u - x, v - y) < slack);
+    return this.chosen.rings.flat().findIndex(([u, v]) => Math.hypot(u - x, v - y) < slack);
   }
 
   /** Place of an item below its outline, in pixels of the stage. */
@@ -183,6 +185,7 @@ export class Picture {
 
   #drawChosen(view) {
     const { context } = this;
+    let number = 0;
     for (const ring of this.chosen.rings) {
       const points = ring.map(([x, y]) => [view.x + x * view.scale, view.y + y * view.scale]);
       context.beginPath();
@@ -193,8 +196,8 @@ export class Picture {
       if (!this.hasGrips) continue;
       context.strokeStyle = "#0b1116";
       context.lineWidth = 1.25;
-      context.fillStyle = "#fff";
       for (const [x, y] of points) {
+        context.fillStyle = number++ === this.grip ? COLOURS.missed : "#fff";
         context.beginPath();
         context.roundRect(x - GRIP_PX / 2, y - GRIP_PX / 2, GRIP_PX, GRIP_PX, 2);
         context.fill();

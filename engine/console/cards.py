@@ -64,8 +64,8 @@ def card(
     only_here: Collection[int] = (),
 ) -> Card:
     """Return the card of an inference; `only_here` are positions of predictions that the model beside it has not."""
-    detections = _items(inference.predictions)
-    truth = None if inference.ground_truth is None else _items(inference.ground_truth)
+    detections = items_of(inference.predictions)
+    truth = None if inference.ground_truth is None else items_of(inference.ground_truth)
     source = inference.input
     width, height = source.width or 0, source.height or 0
     is_image = source.kept and bool(width and height)
@@ -93,7 +93,7 @@ def card(
         words=_words(detections),
         score=min(scores, default=None),
         has_image=is_image,
-        ratio=_nearest_ratio(width, height),
+        ratio=nearest_ratio(width, height),
         width=width,
         height=height,
         marks=marks,
@@ -104,7 +104,7 @@ def card(
     )
 
 
-def _items(items: object) -> list[DrawnItem]:
+def items_of(items: object) -> list[DrawnItem]:
     """Return predictions or annotations; none of what is no list of them, as of models of tensors."""
     with suppress(msgspec.MsgspecError, UnicodeError):
         return decode_items(items)
@@ -117,7 +117,7 @@ def _best_first(items: list[DrawnItem]) -> list[DrawnItem]:
 
 def names_of(inference: StoredInference, positions: Iterable[int]) -> list[str]:
     """Return the predictions at these positions in words, with their scores."""
-    items = _items(inference.predictions)
+    items = items_of(inference.predictions)
     chosen = [items[position] for position in positions if position < len(items)]
     return [
         text
@@ -152,7 +152,8 @@ def _words(items: list[DrawnItem]) -> str:
     return " · ".join(shown + ([f"{extra} more"] if extra > 0 else []))
 
 
-def _nearest_ratio(width: int, height: int) -> int:
+def nearest_ratio(width: float, height: float) -> int:
+    """Return the class of the style sheet that is nearest to a width by a height."""
     percent = 100 * width / height if width and height else 100
     return min(
         _RATIOS,

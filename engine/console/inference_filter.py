@@ -16,7 +16,7 @@ from quadriga.engine.console.filter_line import (
 from quadriga.store.query.compact_form import split_url
 
 ORDERS = ("-ts", "ts")
-VIEWS = ("grid", "table")
+VIEWS = ("grid", "table", "objects")
 INFERENCES_PATH = "/console/inferences"
 QUEUE_ORDERS = ("score", "margin", "random")
 _OPTIONS = ("order", "cursor", "view", "by", "target", "done", "after")
@@ -67,7 +67,7 @@ class InferenceFilter(msgspec.Struct, frozen=True):
     order: str = "-ts"
     cursor: str = ""
     view: str = ""
-    """`grid` or `table`; empty for what fits the page."""
+    """`grid`, `table` or `objects`; empty for what fits the page."""
     is_canonical: bool = True
     """Whether the URL says it in one filter `q`."""
     queue: QueuePlace | None = None

@@ -11,6 +11,7 @@ from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
 from quadriga.engine.console.filter_line import Problem, check, joined
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.object_cards import INFERENCES, ObjectCard, object_cards
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
@@ -48,6 +49,9 @@ class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
     is_partial: bool = False
     """Whether the search took too long to fill the page."""
     view: str = "grid"
+    objects: list[ObjectCard] = []
+    """Predicted objects, in the view of them."""
+    more_objects: int = 0
     columns: list[str] = []
     """Metadata that the table shows."""
     times: Timeline = msgspec.field(default_factory=lambda: timeline([]))
@@ -72,7 +76,7 @@ def read_inferences(
     if problem is not None:
         return InferencesPage(problem=problem)
     where: Any = filter_.line or {}
-    limit = TABLE_SIZE if filter_.view == "table" else GRID_SIZE
+    limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
     try:
         request = QueryRequest(where, filter_.order, limit, filter_.cursor or None)  # type: ignore[arg-type]  # one of ORDERS
         page = store.query(request)
@@ -92,6 +96,10 @@ def _page(
 ) -> InferencesPage:
     cards = [card(inference, metadata_values=_METADATA_VALUES) for inference in page.inferences]
     groups, more_groups = facet_groups(facets.facets, links)
+    is_of_objects = filter_.view == "objects"
+    objects, more_objects = (
+        object_cards(page.inferences, filter_.line) if is_of_objects else ([], 0)
+    )
     has_images = any(item.has_image for item in cards)
     is_empty = not page.inferences and page.cursor is None and not filter_.cursor
     return InferencesPage(
@@ -102,6 +110,8 @@ def _page(
         first_link=links.current() if filter_.cursor else "",
         is_partial=page.partial,
         view=filter_.view or ("grid" if has_images or not cards else "table"),
+        objects=objects,
+        more_objects=more_objects,
         columns=_columns(cards),
         times=timeline([(bin_.start, bin_.end, bin_.count, 0) for bin_ in facets.time]),
         groups=groups,

@@ -95,7 +95,7 @@ def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Ou
     Names of annotations are above, those of predictions below the outline, so that both of one object can be read.
     """
     rings = _rings(item, size_wh)
-    points = np.concatenate([np.zeros((0, 2)), *rings])
+    points = points_of(item, size_wh)
     if not points.size or not np.isfinite(points).all():
         return None
     width, height = size_wh
@@ -115,6 +115,11 @@ def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Ou
         y=round(float(y), 1),
         anchor=anchor,
     )
+
+
+def points_of(item: DrawnItem, size_wh: tuple[float, float]) -> Float64Array:
+    """Return the points of an item's outline, (N, 2) x and y in pixels of an image of that size."""
+    return np.concatenate([np.zeros((0, 2)), *_rings(item, size_wh)])
 
 
 def _rings(item: DrawnItem, size_wh: tuple[float, float]) -> list[Float64Array]:

@@ -22,6 +22,7 @@ PAGES = {
     "overview": "/console/",
     "grid": "/console/inferences?view=grid",
     "table": "/console/inferences?view=table",
+    "objects": "/console/inferences?view=objects&q=label%3Dship%3Age%3A0.6",
     "filtered": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnorth",
     "wrong": "/console/inferences?q=meta.altitude%3Dgt%3A",
     "nothing": "/console/inferences?q=label%3Dship+%26+meta.camera%3Dnone",

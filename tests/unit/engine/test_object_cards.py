@@ -1,0 +1,112 @@
+"""Objects as crops: those that a filter is about, cut out with what is around them, whatever the predictions are."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quadriga.engine.console import object_cards as module
+from quadriga.engine.console.object_cards import object_cards
+from quadriga.store.records import InputReference, ModelReference, StoredInference
+
+
+def inference(predictions: Any, *, kept: bool = True, size: tuple[int, int] = (200, 100)):
+    return StoredInference(
+        id="700",
+        request_id="",
+        image_no=0,
+        model=ModelReference("ships", "1", ""),
+        task="OBJECT_DETECTION",
+        action="",
+        created_at="2027-01-01T00:00:00.000Z",
+        latency_ms=1,
+        input=InputReference("image", "blake3:0", *size, "image/jpeg", kept=kept),
+        predictions=msgspec.Raw(msgspec.json.encode(predictions)),
+        metadata=msgspec.Raw(b"{}"),
+        status=200,
+        standard_metadata=msgspec.Raw(b"{}"),
+    )
+
+
+def box(label: str, score: float | None, corners=(20, 20, 60, 40)) -> dict[str, Any]:
+    names = ("xmin", "ymin", "xmax", "ymax")
+    return {"label": label, "score": score, **dict(zip(names, corners, strict=True))}
+
+
+def names(line: str, predictions: list[Any]) -> list[str]:
+    return [card.name for card in object_cards([inference(predictions)], line)[0]]
+
+
+BOXES = [box("ship", 0.5), box("buoy", 0.95), box("ship", 0.92), box("ship", None)]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", ["buoy 0.95", "ship 0.92", "ship 0.50", "ship"]),
+        ("meta.camera=north", ["buoy 0.95", "ship 0.92", "ship 0.50", "ship"]),
+        ("label=ship", ["ship 0.92", "ship 0.50", "ship"]),
+        ("label=ship:ge:0.9", ["ship 0.92"]),
+        ("label=ship:lt:0.6 & meta.camera=north", ["ship 0.50"]),
+        ("label=ship:ge:0.9 | label=buoy", ["buoy 0.95", "ship 0.92"]),
+        ("!label=buoy", ["buoy 0.95", "ship 0.92", "ship 0.50", "ship"]),
+        ("this is ((( no filter", ["buoy 0.95", "ship 0.92", "ship 0.50", "ship"]),
+    ],
+)
+def test_the_objects_that_a_filter_is_about_are_shown(line, expected):
+    assert names(line, BOXES) == expected
+
+
+def test_a_crop_has_some_of_what_is_around_and_stays_in_the_image():
+    (middle,), more = object_cards([inference([box("ship", 0.9)])], "")
+    assert (middle.view_box, more) == ("14.0 14.0 52.0 32.0", 0)
+    assert middle.ratio == 150
+    (corner,), _ = object_cards([inference([box("ship", 0.9, (0, 0, 200, 100))])], "")
+    assert corner.view_box == "0.0 0.0 200.0 100.0"
+    assert corner.copy_px == 512
+    (tiny,), _ = object_cards(
+        [inference([box("ship", 0.9, (100, 50, 102, 52))], size=(4000, 3000))], ""
+    )
+    assert tiny.copy_px == 1024
+    assert tiny.view_box == "94.0 44.0 14.0 14.0"
+
+
+@pytest.mark.parametrize(
+    "predictions",
+    [
+        [],
+        [{"label": "class", "score": 0.9}],
+        {"outputs": [1]},
+        [box("ship", 0.9, (500, 500, 600, 600))],  # outside of the image
+        [{"label": "a", "score": 0.9, "contour": []}],
+        [{"label": "a", "score": 0.9, "contour": [[]]}],
+    ],
+)
+def test_what_has_no_place_has_no_crop(predictions):
+    assert object_cards([inference(predictions)], "") == ([], 0)
+
+
+def test_without_its_image_an_object_is_not_shown():
+    assert object_cards([inference(BOXES, kept=False)], "") == ([], 0)
+    assert object_cards([inference(BOXES, size=(0, 0))], "") == ([], 0)
+
+
+def test_of_very_many_objects_the_first_are_shown(monkeypatch):
+    monkeypatch.setattr(module, "MAX_OBJECTS", 5)
+    cards, more = object_cards([inference(BOXES), inference(BOXES)], "")
+    assert [card.name for card in cards] == [
+        "buoy 0.95",
+        "ship 0.92",
+        "ship 0.50",
+        "ship",
+        "buoy 0.95",
+    ]
+    assert more == 3
+
+
+def test_turned_boxes_and_contours_are_cut_out_by_what_they_cover():
+    turned = {"label": "ship", "score": 0.9, "cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.1, "r": 1.5708}
+    ring = [{"x": x, "y": y} for x, y in ((50, 30), (90, 30), (70, 60))]
+    shapes = [turned, {"label": "ship", "score": 0.8, "contour": [ring]}]
+    cards, _ = object_cards([inference(shapes)], "")
+    assert [card.view_box for card in cards] == ["89.0 24.0 22.0 52.0", "44.5 24.5 52.0 42.0"]

@@ -140,6 +140,7 @@ def compare_pages(
                 is_later_page=bool(comparison.cursor),
                 to=lambda **changes: _link(frame, pair, comparison.line, **changes),
                 may_evaluate=opens(current_caller(), "monitor"),
+                to_label=_label_link(frame, content["images"]),
                 **content,
             )
             return html, 400 if problem else 200
@@ -300,6 +301,14 @@ def _slice_keys(store: InferenceReader, side: Side, line: str) -> list[SliceKey]
     ]
     keys = [SliceKey(field, place < _MAX_CHOSEN) for place, field in enumerate(fields)]
     return [*keys[: MAX_SLICE_KEYS - len(_TIMES)], *(SliceKey(name, False) for name in _TIMES)]
+
+
+def _label_link(frame: Frame, images: ImageRows | None) -> str:
+    """Return the link to label the second model's inferences of the page; empty without any, or the right to."""
+    if images is None or not images.rows or not opens(current_caller(), "annotate"):
+        return ""
+    ids = ",".join(row.b.id for row in images.rows)
+    return frame.link("/console/label", q=f"id=in:{ids}")
 
 
 def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:

@@ -1,13 +1,17 @@
 """What to label next: the page of the queue, and the way from one inference of it to the next."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
+from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.filter_line import comparison_text, parts
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import (
     INFERENCES_PATH,
@@ -19,6 +23,7 @@ from quadriga.engine.console.inference_filter import (
 )
 from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (
     CONSIDERED,
     LabelQueue,
@@ -43,9 +48,12 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 def label_pages(
-    frame: Frame, queries: StoreQueries, options: dict[str, Any]
+    frame: Frame,
+    queries: StoreQueries,
+    models: Callable[[], list[ModelEntry]],
+    options: dict[str, Any],
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
+    """Return the handlers; `models` returns the models that the caller may see."""
 
     @get(PATH, need="annotate", **options)
     async def show_queue(request: PageRequest) -> Response[bytes]:
@@ -73,6 +81,7 @@ def label_pages(
                 first=links.inference(listed.inferences[0].id) if listed.inferences else "",
                 orders=[(by, links_of(frame, filter_, place, by=by)) for by in QUEUE_ORDERS],
                 to_list=links.current(),
+                expected=expected_interval(models(), filter_.line, place.target - place.done),
             )
 
         return page_response(await run_in_queries(queries, request, show))
@@ -96,6 +105,38 @@ def label_pages(
         return redirect(await run_in_queries(queries, request, find))
 
     return [show_queue, show_next]
+
+
+def expected_interval(entries: list[ModelEntry], line: str, more: int) -> str:
+    """Say how sure the last evaluation of a filter's model is, and what so many further images with truth make of it.
+
+    The interval narrows with the square root of the number of images. Empty without such a model, evaluation or interval.
+    """
+    named = {comparison_text("model", entry.name): entry for entry in entries}
+    texts = [part.text for part in parts(line)]
+    chosen = [named[part] for part in texts if part in named]
+    entry = chosen[0] if len(chosen) == 1 else None
+    last = None if entry is None else entry.evaluation
+    if entry is None or last is None or last.headline is None or last.headline.ci95 is None:
+        return ""
+    low, high = last.headline.ci95
+    if low is None or high is None or not last.n:
+        return ""
+    reach = (high - low) / 2
+    sentence = text(
+        "label_interval",
+        model=entry.name,
+        metric=last.headline.type,
+        value=format_number(last.headline.value),
+        interval=format_interval(last.headline),
+        n=f"{last.n:,}",
+    )
+    if more <= 0:
+        return sentence
+    narrowed = reach * math.sqrt(last.n / (last.n + more))
+    return f"{sentence} " + text(
+        "label_interval_then", more=more, narrowed=f"{narrowed:.3f}", reach=f"{reach:.3f}"
+    )
 
 
 def links_of(frame: Frame, filter_: InferenceFilter, place: QueuePlace, **changes: str) -> str:

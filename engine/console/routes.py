@@ -126,7 +126,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         pages += [
             inferences_page(frame, store.queries, options),
             inference_page(frame, store.queries, parts.models, options),
-            *label_pages(frame, store.queries, options),
+            *label_pages(frame, store.queries, parts.models, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *compare_pages(
                 frame,

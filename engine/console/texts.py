@@ -199,6 +199,7 @@ TEXTS: Mapping[str, str] = {
     "compare_both": "both",
     "compare_only": "only this one",
     "compare_only_of": "Only {side}:",
+    "compare_label": "Label these",
     "compare_same": "They answer alike, on all of these images.",
     "compare_no_shared": "No image was answered by both.",
     "compare_no_shared_text": "Images are the same if their bytes are. Send each image to both, or run one over the folder of images "
@@ -361,6 +362,9 @@ TEXTS: Mapping[str, str] = {
     "label_target": "Target",
     "set_target": "Set",
     "target_reached": "The target is reached.",
+    "label_interval": "Last evaluation of {model}: {metric} {value} ({interval}) on {n} images.",
+    "label_interval_then": "With {more} more it is known to about {narrowed} on each side, instead of {reach}.",
+    "label_unfair": "In this order the hard ones come first: label at random for a fair figure.",
     "begin_to_label": "Begin",
     "nothing_to_label": "Nothing is left to label here.",
     "why": "Why",

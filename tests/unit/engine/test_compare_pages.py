@@ -144,6 +144,11 @@ def test_who_reads_sees_it_and_who_monitors_evaluates(keyed, role):
     page = show(keyed, PAIR, role)
     assert page.status == (200 if "read" in rights else 403)
     assert ("/console/compare/evaluate" in page.text) == ("monitor" in rights)
+    to_label = re.search(r'href="(/console/label[^"]*)"', page.text)
+    assert (to_label is not None) == ({"read", "annotate"} <= set(rights))
+    if to_label is not None:
+        queue = show(keyed, html.unescape(to_label[1]).removeprefix("/console/"), role)
+        assert len(re.findall(r'<th scope="row"><a href="/console/inferences/', queue.text)) == 3
     body = b"a=ships%3A1&b=ships%3A2&q=&by=meta.light"
     sent = show(keyed, "compare/evaluate", role, method="POST", body=body, headers=FORM)
     assert sent.status == (303 if "monitor" in rights else 403)

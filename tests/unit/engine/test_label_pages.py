@@ -7,8 +7,11 @@ from typing import get_args
 
 import pytest
 
+from quadriga.engine.api.models import LastEvaluation, ModelEntry
 from quadriga.engine.app import Application
+from quadriga.engine.console.label_pages import expected_interval
 from quadriga.engine.settings import Settings
+from quadriga.monitor.report.schema import Metric
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
@@ -149,3 +152,25 @@ def test_nothing_to_label_says_so(keyed):
     page = show(keyed, "label?q=meta.camera%3Dnowhere")
     assert page.status == 200
     assert "Nothing is left to label here." in page.text
+
+
+def entry(name: str, metric: Metric | None, n: int = 100) -> ModelEntry:
+    last = LastEvaluation("report", "2027-01-01T00:00:00Z", n, metric)
+    return ModelEntry(
+        name=name, id=f"m-{name}", served=True, task=None, versions=[], labels=[], label_count=0, inferences=1,
+        errors=0, first_at=None, last_at=None, baseline=None, drift=None, evaluation=last,
+    )  # fmt: skip
+
+
+def test_what_more_truth_makes_of_the_interval_is_said():
+    entries = [entry("ships", Metric("AP", 0.6, ci95=(0.5, 0.7))), entry("a b & c", None)]
+    said = expected_interval(entries, "model=ships & meta.camera=north", 300)
+    assert said == (
+        "Last evaluation of ships: AP 0.600 (0.500 to 0.700) on 100 images. "
+        "With 300 more it is known to about 0.050 on each side, instead of 0.100."
+    )
+    assert expected_interval(entries, "model=ships", 0).endswith("on 100 images.")
+    for line in ("", "meta.model=ships", "model=ships | model=other", 'model="a b & c"', "model=x"):
+        assert expected_interval(entries, line, 50) == ""
+    unsure = [entry("ships", Metric("AP", 0.6, ci_reason="fewer than 30 images"), 3)]
+    assert expected_interval(unsure, "model=ships", 50) == ""

@@ -10,6 +10,7 @@ import rich_click as click
 from quadriga.engine import settings as settings_module
 from quadriga.engine import settings_reading
 from quadriga.engine.commands.audit import audit_command
+from quadriga.engine.commands.backup import backup_command, check_command, restore_command
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.checks import conformance, inspect, validate
 from quadriga.engine.commands.drift import drift_command
@@ -103,7 +104,7 @@ def _announce(url: str, grpc_address: str) -> None:
 
 
 for _command in (
-    audit_command, inspect, validate, query, conformance, baseline_command, drift_command, erase_command,
+    audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, drift_command, erase_command,
     evaluate_command, export_command, import_command, keys_command, migrate, models_command, profile_command,
     quantize_command, store,
 ):  # fmt: skip

@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +28,7 @@ from quadriga.store.records import InferenceRecord, JournaledChange, JournaledRe
 
 JournalEntry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
+_HOLD = "journal.hold"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
 _SEQ = struct.Struct("<q")  # last part of a header: the checksum covers it and the payload
@@ -242,6 +243,31 @@ def is_closed(path: Path) -> bool:
         except BlockingIOError:
             return False
         return True
+
+
+@contextmanager
+def hold_segments(directory: Path) -> Iterator[None]:
+    """Keep the writer from removing segments meanwhile, for who copies the journal and the database; several may do so at once.
+
+    A process that dies lets go of them.
+    """
+    with (directory.parent / _HOLD).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def are_segments_held(directory: Path) -> bool:
+    """Check whether somebody holds the segments."""
+    try:
+        file = (directory.parent / _HOLD).open("rb")
+    except OSError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 def latest_seq(directory: Path, until: int = LARGEST_ID) -> int:

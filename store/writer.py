@@ -388,6 +388,8 @@ class Writer:
         self.records_rejected += 1
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
+        if journal.are_segments_held(self._directory):  # they are copied together with the database
+            closed = []
         closed = [path for path in closed if not self._is_segment_needed(path)]
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +40,19 @@ def print_progress(text: str) -> None:
     """Show progress on one line, if standard error is a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{text}", err=True, nl=False)
+
+
+def progress_printer() -> Callable[[str], None]:
+    """Return a function that prints progress on standard error, at most once a second."""
+    shown_at = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= 1:
+            shown_at = time.monotonic()
+            click.echo(text, err=True)
+
+    return show
 
 
 def fail(error: Exception) -> NoReturn:

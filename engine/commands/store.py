@@ -1,27 +1,13 @@
 """The commands `quadriga migrate` and `quadriga store`: work on a whole database."""
 
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import rich_click as click
 
 from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.engine.commands.output import progress_printer
 from quadriga.store.disk import create_privately
-
-
-def _progress_printer() -> Callable[[str], None]:
-    """Return a function that prints progress at most once a second."""
-    shown_at = time.monotonic()
-
-    def show(text: str) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at >= 1:
-            shown_at = time.monotonic()
-            click.echo(text, err=True)
-
-    return show
 
 
 @click.command()
@@ -57,7 +43,7 @@ def rebuild(**store: Any) -> None:
     """
     from quadriga.store.maintenance.rebuild import rebuild as derive_again
 
-    show, settings = _progress_printer(), store_settings(**store, is_written=True)
+    show, settings = progress_printer(), store_settings(**store, is_written=True)
     derive_again(
         settings.database_url,
         settings.rebuild_file,
@@ -80,7 +66,7 @@ def copy(source: str, target: str, delete: bool) -> None:
     from quadriga.store.replication.copying import CopyProgress, copy_store
 
     create_privately()
-    show = _progress_printer()
+    show = progress_printer()
 
     def report(progress: CopyProgress) -> None:
         show(f"{progress.table} {progress.day}: {progress}")

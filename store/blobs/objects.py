@@ -55,6 +55,21 @@ _ERASED_AT_ONCE = 8
 _log = logging.getLogger(__name__)
 
 
+def connect(url: str) -> Any:
+    """Return the object store at a URL, without contacting it yet.
+
+    Raises:
+        StoreError: The URL is none of an object store.
+    """
+    try:
+        return from_url(url, client_options=_CLIENT, retry_config=_RETRY)
+    except (BaseError, ValueError) as error:
+        raise StoreError(
+            f"expected a URL such as s3://bucket/folder, got {without_secrets(url)!r}: "
+            f"{redact(_line(error), [url])}"
+        ) from None
+
+
 class ObjectBlobs:
     """Blobs below a URL such as `s3://bucket/folder`: one object each, at the same paths as files.
 
@@ -68,13 +83,7 @@ class ObjectBlobs:
     is_local = False
 
     def __init__(self, url: str, grace_s: float = GRACE_S) -> None:
-        try:
-            self._store: Any = from_url(url, client_options=_CLIENT, retry_config=_RETRY)
-        except (BaseError, ValueError) as error:
-            raise StoreError(
-                f"expected a URL such as s3://bucket/folder, got {without_secrets(url)!r}: "
-                f"{redact(_line(error), [url])}"
-            ) from None
+        self._store = connect(url)
         self.grace_s = grace_s
         self._young_until: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()

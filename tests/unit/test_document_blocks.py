@@ -139,6 +139,9 @@ RUN_BY = {
         "json tests/unit/store/test_facets.py::test_the_answer_of_the_page_has_the_shape_of_an_answer",
         "json tests/unit/store/test_query_page.py::test_the_examples_find_what_the_page_says",
     ],
+    "docs/operations.md": [
+        "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
+    ],
     "docs/scaling.md": [
         f"sh {MOVE}",
         "sql tests/unit/store/test_clickhouse.py::test_dropping_partitions_drops_a_month",

@@ -1,0 +1,141 @@
+"""The commands `quadriga backup`, `restore` and `check`: a copy of all that a server stores, back again, and whether it is whole."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import rich_click as click
+
+from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.engine.commands.output import progress_printer
+from quadriga.engine.settings import Settings
+
+_AS_JSON = option("--json as_json", "Print the result as JSON, and nothing else.", is_flag=True)
+
+
+def _blobs(settings: Settings) -> Any:
+    from quadriga.store.blobs.files import open_blobs
+
+    return open_blobs(settings.blob_location, settings.blob_grace_s)
+
+
+@click.command("backup")
+@click.argument("target")
+@store_options
+@option(
+    "--no-images without_images",
+    "Leave the images out, as where they have a backup of their own.",
+    is_flag=True,
+)
+@_AS_JSON
+def backup_command(target: str, without_images: bool, as_json: bool, **store: Any) -> None:
+    """Make a backup of all that a server stores in TARGET, a folder or s3://, gs:// or az://; the server may run.
+
+    All that was acknowledged before the start is in it. Images that a backup in TARGET has already are not copied again.
+    """
+    from quadriga.store.backup.making import make_backup
+    from quadriga.store.backup.places import open_place
+
+    settings = store_settings(**store, is_written=True)
+    made = make_backup(
+        Path(settings.data),
+        settings.database_url,
+        _blobs(settings),
+        open_place(target),
+        has_images=not without_images,
+        report=progress_printer(),
+    )
+    description = made.description
+    if as_json:
+        shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
+        click.echo(
+            json.dumps(
+                {
+                    "backup": f"{target.rstrip('/')}/{made.name}",
+                    **shown,
+                    "new_images": made.new_images,
+                }
+            )
+        )
+        return
+    click.echo(
+        f"{target.rstrip('/')}/{made.name}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images "
+        f"({made.new_images:,} new)"
+    )
+    if description.missing_images:
+        click.echo(
+            f"{description.missing_images:,} images were removed meanwhile, or are damaged",
+            err=True,
+        )
+
+
+@click.command("restore")
+@click.argument("backup")
+@store_options
+@_AS_JSON
+def restore_command(backup: str, as_json: bool, **store: Any) -> None:
+    """Restore BACKUP, or the newest one of a place, into an empty --data folder, and an empty --database.
+
+    Its files are compared with their hashes before anything is written. Exits with 1 if images of it are missing.
+    """
+    from quadriga.store.backup.places import find_backup
+    from quadriga.store.backup.restoring import restore_backup
+
+    settings = store_settings(**store, is_written=True)
+    place, name = find_backup(backup)
+    restored = restore_backup(
+        place,
+        name,
+        Path(settings.data),
+        settings.database_url,
+        _blobs(settings),
+        report=progress_printer(),
+    )
+    description = restored.description
+    if as_json:
+        shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
+        shown["missing_images"] = restored.missing_images
+        click.echo(json.dumps({"backup": name, **shown}))
+    else:
+        click.echo(
+            f"{name}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images; "
+            "start the server on it, or look at it with quadriga check"
+        )
+        if restored.missing_images:
+            click.echo(f"{restored.missing_images:,} images are not in the backup", err=True)
+    sys.exit(1 if restored.missing_images else 0)
+
+
+@click.command("check")
+@store_options
+@option("--fast", "Look whether images are there, and do not read them.", is_flag=True)
+@_AS_JSON
+def check_command(fast: bool, as_json: bool, **store: Any) -> None:
+    """Read all that a server stores: the database, each row, each image and the journal. Exits with 1 if anything is wrong.
+
+    The server may run. What it removes meanwhile may be named as missing: repeat it then.
+    """
+    from quadriga.store.backup.checking import check_store
+
+    settings = store_settings(**store)
+    checked = check_store(
+        Path(settings.data),
+        settings.database_url,
+        _blobs(settings),
+        reads_images=not fast,
+        report=progress_printer(),
+    )
+    if as_json:
+        click.echo(msgspec.json.encode(checked).decode())
+    else:
+        for problem in checked.problems:
+            click.echo(f"{problem.what} {problem.where}: {problem.text}")
+        if checked.problem_count > len(checked.problems):
+            click.echo(f"and {checked.problem_count - len(checked.problems):,} more")
+        click.echo(
+            f"{checked.inferences:,} inferences, {checked.images:,} images, {checked.journaled:,} in the journal: "
+            f"{checked.problem_count:,} problems"
+        )
+    sys.exit(1 if checked.problem_count else 0)

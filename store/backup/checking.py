@@ -1,0 +1,192 @@
+"""Checks a store: the database by itself, each row, each image, and the journal."""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store import database, journal
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.database import execute, execute_in
+from quadriga.store.errors import StoreError
+from quadriga.store.replication.comparison import open_readers
+from quadriga.store.rows import read_records
+
+_PAGE = 1000
+_SHOWN = 100
+_IMAGES = "SELECT seq, input_hash FROM inference WHERE seq IN ({}) AND input_kept = 1 AND input_hash IS NOT NULL"
+
+
+class StoreProblem(msgspec.Struct, frozen=True):
+    """Something that is not as it should be."""
+
+    what: str
+    """`database`, `row`, `image`, `journal` or `refused`."""
+    where: str
+    """Id of the inference, or name of the file."""
+    text: str
+
+
+class CheckedStore(msgspec.Struct, kw_only=True):
+    """What was looked at, and what is wrong."""
+
+    inferences: int = 0
+    images: int = 0
+    """Different images that inferences have, whose bytes were read."""
+    journaled: int = 0
+    """Records and changes in the journal, those included that the database has already."""
+    problems: list[StoreProblem] = []
+    """The first problems."""
+    problem_count: int = 0
+
+    def note(self, what: str, where: str, text: str) -> None:
+        """Note a problem."""
+        self.problem_count += 1
+        if len(self.problems) < _SHOWN:
+            self.problems.append(StoreProblem(what, where, text))
+
+
+def check_store(
+    data: Path,
+    database_url: str,
+    blobs: Blobs,
+    *,
+    reads_images: bool = True,
+    report: Callable[[str], None] = lambda _: None,
+) -> CheckedStore:
+    """Read all that is stored; a server may run meanwhile.
+
+    Args:
+        data: Data folder of the server.
+        database_url: SQLAlchemy URL of its database.
+        blobs: Its images.
+        reads_images: Whether each image is read and compared with its hash, instead of being looked for.
+        report: Called with what is done.
+
+    A database that does not answer, or is none of ours, is a problem, too.
+    """
+    checked = CheckedStore(problems=[])
+    _check_database(database_url, checked)
+    present = None if reads_images else {entry.key for entry in blobs.entries()}
+    try:
+        _check_inferences(database_url, blobs, present, checked, report)
+    except (sa.exc.DBAPIError, StoreError) as error:
+        checked.note("database", "inferences", f"reading ended: {str(error).splitlines()[0]}")
+    _check_journal(data / "journal", checked)
+    dead = data / "dead.jsonl"
+    if dead.exists():
+        with dead.open("rb") as lines:
+            count = sum(1 for _ in lines)
+        checked.note("refused", dead.name, f"{count:,} records that the database refused")
+    return checked
+
+
+def _check_database(url: str, checked: CheckedStore) -> None:
+    """Have SQLite check its own file; PostgreSQL checks pages as they are read."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return
+    path = Path(parsed.database or "")
+    if not path.exists():
+        checked.note("database", str(path), "there is none yet")
+        return
+    try:
+        with database.writer_engine(url) as engine, engine.connect() as connection:
+            for (line,) in execute(connection, f"PRAGMA integrity_check({_SHOWN})"):
+                if line != "ok":
+                    checked.note("database", path.name, str(line))
+    except (sa.exc.DBAPIError, StoreError) as error:
+        checked.note("database", path.name, str(error).splitlines()[0])
+
+
+def _check_inferences(
+    url: str,
+    blobs: Blobs,
+    present: set[str] | None,
+    checked: CheckedStore,
+    report: Callable[[str], None],
+) -> None:
+    """Read all inferences in order of their ids, with their images; `present` are those that are there, None to read each."""
+    seen: set[bytes] = set()
+    position = -1
+    with open_readers(url) as (reader,):
+        while reader.has_database():
+            with reader.snapshot() as connection:
+                seqs = _next_seqs(connection, position)
+                if not seqs:
+                    return
+                _check_rows(connection, seqs, checked)
+                images = execute_in(connection, _IMAGES, seqs)
+            for seq, key in images:
+                _check_image(blobs, int(seq), str(key), (present, seen), checked)
+            position = seqs[-1]
+            report(f"inferences: {checked.inferences:,}, images: {checked.images:,}")
+
+
+def _next_seqs(connection: sa.Connection, position: int) -> list[int]:
+    statement = "SELECT seq FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
+    return [int(seq) for (seq,) in execute(connection, statement, (position, _PAGE))]
+
+
+def _check_rows(connection: sa.Connection, seqs: Collection[int], checked: CheckedStore) -> None:
+    """Read the rows of a page together, and one by one if that fails."""
+    if _problem_of(connection, seqs) is None:
+        checked.inferences += len(seqs)
+        return
+    for seq in seqs:
+        problem = _problem_of(connection, [seq])
+        checked.inferences += 1
+        if problem is not None:
+            checked.note("row", str(seq), problem)
+
+
+def _problem_of(connection: sa.Connection, seqs: Collection[int]) -> str | None:
+    """Return why rows cannot be read as inferences; None if they can."""
+    try:
+        records = read_records(connection, seqs)
+        for record in records:
+            for content in (record.predictions, record.metadata, record.standard):
+                msgspec.json.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, ValueError, sa.exc.DBAPIError) as error:  # fmt: skip
+        return f"{type(error).__name__}: {error}"
+    return None if len(records) == len(seqs) else "it was removed meanwhile, or has no model"
+
+
+def _check_image(
+    blobs: Blobs,
+    seq: int,
+    key: str,
+    known: tuple[set[str] | None, set[bytes]],
+    checked: CheckedStore,
+) -> None:
+    present, seen = known
+    with suppress(ValueError):
+        digits = bytes.fromhex(key.partition(":")[2])
+        if digits in seen:
+            return
+        seen.add(digits)
+    try:
+        is_there = blobs.get(key) is not None if present is None else key in present
+    except StoreError as error:
+        checked.note("image", str(seq), str(error))
+        return
+    checked.images += 1
+    if not is_there:
+        checked.note("image", str(seq), f"{key} is missing, or has other bytes")
+
+
+def _check_journal(folder: Path, checked: CheckedStore) -> None:
+    for path in journal.segment_paths(folder):
+        position = end = 0
+        for _, payload, end in journal.read_frames(path):
+            start = end - len(payload) - journal.HEADER_BYTES
+            if start > position:
+                checked.note("journal", path.name, f"damaged from byte {position:,} to {start:,}")
+            position = end
+            checked.journaled += 1
+        with suppress(FileNotFoundError):
+            size = path.stat().st_size
+            if size > end and journal.is_closed(path):
+                checked.note("journal", path.name, f"damaged from byte {end:,} to {size:,}")

@@ -1,0 +1,253 @@
+"""Makes a backup of a store, also of one that a server writes.
+
+The order makes it whole: first the journal, then the database, then the images. What was acknowledged before the start is
+in the journal's copy, or had been moved into the database before that was copied; and an image is stored before the record
+that names it. While a backup is made, the writer removes no segment of the journal, so that what the database's copy has
+of each segment is known.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from quadriga.store import database, journal
+from quadriga.store.backup.contents import (
+    DATABASE,
+    FILES,
+    IMAGE_LIST,
+    JOURNAL,
+    BackupDescription,
+    describe_files,
+    kept_files,
+    write_description,
+)
+from quadriga.store.backup.places import BackupPlace, new_name
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.errors import StoreError
+from quadriga.store.records import timestamp_text
+from quadriga.store.replication.copying import copy_store
+from quadriga.store.schema import COLUMNS
+
+OnProgress = Callable[[str], None]
+"""Called with what is done, such as `images: 1,200`."""
+
+_OF_THIS_MACHINE = "worker_number"
+_KEYS = "access_key"
+
+
+class BackedUp(NamedTuple):
+    """A backup that was made."""
+
+    name: str
+    description: BackupDescription
+    new_images: int
+    """Images that no earlier backup of the place had."""
+
+
+def make_backup(
+    data: Path,
+    database_url: str,
+    blobs: Blobs,
+    place: BackupPlace,
+    *,
+    has_images: bool = True,
+    report: OnProgress = lambda _: None,
+) -> BackedUp:
+    """Make a backup of all that a server stores.
+
+    Args:
+        data: Its data folder.
+        database_url: SQLAlchemy URL of its database.
+        blobs: Its images.
+        place: Where backups are.
+        has_images: Whether images are copied; without, a backup needs the place where they are.
+        report: See `OnProgress`.
+
+    Raises:
+        StoreError: Another backup into the place is being made, or the store cannot be read.
+        OSError: The backup cannot be written, as on a full disk.
+    """
+    if not data.is_dir():
+        raise StoreError(f"expected the data folder of a server, got {data}")
+    begun = datetime.now(UTC)
+    name = new_name(begun.strftime("%Y%m%dT%H%M%SZ"), place.names())
+    with place.making(name) as folder:
+        if folder.resolve().is_relative_to(data.resolve()):
+            raise StoreError(f"expected a place outside of the data folder {data} for backups")
+        description, new_images = _fill(
+            folder,
+            (data, database_url, blobs),
+            place.images,
+            begun=begun,
+            has_images=has_images,
+            report=report,
+        )
+    return BackedUp(name, description, new_images)
+
+
+def _fill(
+    backup: Path,
+    source: tuple[Path, str, Blobs],
+    images: Blobs,
+    *,
+    begun: datetime,
+    has_images: bool,
+    report: OnProgress,
+) -> tuple[BackupDescription, int]:
+    data, database_url, blobs = source
+    with journal.hold_segments(data / JOURNAL):
+        copied = _copy_journal(data / JOURNAL, backup / JOURNAL)
+        report("journal")
+        _copy_database(database_url, backup / DATABASE, report)
+        revision, inferences = _summary(backup / DATABASE)
+        journaled = _trim_journal(data / JOURNAL, backup, copied)
+    report("database")
+    _copy_files(data, backup / FILES)
+    images_count, new, missing, image_bytes = _copy_images(blobs, images, backup, report) if has_images else (0, 0, 0, 0)  # fmt: skip
+    description = BackupDescription(
+        created=timestamp_text(int(begun.timestamp() * 1000)),
+        version=version("quadriga"),
+        revision=revision,
+        inferences=inferences,
+        journaled=journaled,
+        images=images_count,
+        image_bytes=image_bytes,
+        missing_images=missing,
+        has_images=has_images,
+        files=describe_files(backup),
+    )
+    write_description(backup, description)
+    return description, new
+
+
+def _copy_journal(source: Path, target: Path) -> list[str]:
+    """Copy the segments up to their last whole frame, and the journal's id; return the names of the segments."""
+    target.mkdir()
+    names = []
+    for path in journal.segment_paths(source):
+        end = 0
+        for _, _, frame_end in journal.read_frames(path):
+            end = frame_end
+        with suppress(FileNotFoundError):  # moved into the database just now, and removed
+            _copy_beginning(path, target / path.name, end)
+            names.append(path.name)
+    with suppress(FileNotFoundError):
+        shutil.copyfile(source / "id", target / "id")
+    return names
+
+
+def _copy_beginning(source: Path, target: Path, size_bytes: int) -> None:
+    with source.open("rb") as reading, target.open("wb") as writing:
+        remaining = size_bytes
+        while remaining and (chunk := reading.read(min(remaining, 1 << 20))):
+            writing.write(chunk)
+            remaining -= len(chunk)
+
+
+def _trim_journal(source: Path, backup: Path, names: list[str]) -> int:
+    """Remove the segments that the database's copy has as a whole; return how many frames it may not have."""
+    offsets: dict[str, int] = {}
+    id_file = backup / JOURNAL / "id"
+    if id_file.exists() and (backup / DATABASE).exists():
+        with database.writer_engine(_sqlite_url(backup / DATABASE)) as engine, engine.connect() as connection:  # fmt: skip
+            offsets = database.journal_offsets(connection, id_file.read_text())
+    frames = 0
+    for name in names:
+        path = backup / JOURNAL / name
+        is_gone = name not in offsets and not (source / name).exists()
+        if is_gone or offsets.get(name, -1) >= path.stat().st_size:
+            path.unlink()  # removed as this backup began, or in the database's copy as a whole
+            continue
+        frames += sum(1 for _ in journal.read_frames(path, offsets.get(name, 0)))
+    return frames
+
+
+def _copy_database(url: str, target: Path, report: OnProgress) -> None:
+    """Copy the database into a file of SQLite; none is written where there is no database yet."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or not Path(parsed.database).exists():
+            return
+        _copy_sqlite(Path(parsed.database), target)
+    else:
+        copy_store(url, _sqlite_url(target), report=lambda progress: report(str(progress)))
+        _copy_keys(url, _sqlite_url(target))
+    with database.writer_engine(_sqlite_url(target)) as engine, engine.begin() as connection:
+        database.execute(
+            connection, f"DELETE FROM {_OF_THIS_MACHINE}"
+        )  # the server that is restored holds its own
+    with closing(sqlite3.connect(target)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")  # so that it is one file
+
+
+def _copy_sqlite(source: Path, target: Path) -> None:
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as reading,
+            closing(sqlite3.connect(target)) as writing,
+        ):
+            reading.backup(writing)  # in one read transaction, beside which the writer goes on
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot copy the database {source}: {error}") from error
+
+
+def _copy_keys(source: str, target: str) -> None:
+    """Copy the keys of people and programs, which a copy of a store leaves out."""
+    columns = ", ".join(COLUMNS[_KEYS])
+    with database.writer_engine(source) as engine, engine.connect() as connection:
+        rows = [(*row,) for row in database.execute(connection, f"SELECT {columns} FROM {_KEYS}")]
+    with database.writer_engine(target) as engine, engine.begin() as connection:
+        database.upsert(connection, _KEYS, rows)
+
+
+def _summary(path: Path) -> tuple[str, int]:
+    """Return the revision of a copied database, and its number of inferences."""
+    if not path.exists():
+        return "", 0
+    with closing(sqlite3.connect(path)) as connection:
+        (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        (inferences,) = connection.execute("SELECT count(*) FROM inference").fetchone()
+    return str(revision), int(inferences)
+
+
+def _copy_files(data: Path, target: Path) -> None:
+    for path in kept_files(data):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # removed since
+            shutil.copyfile(data / path, target / path)
+            os.chmod(target / path, 0o600)  # noqa: PTH101 - it may hold secrets, such as the key of URLs
+
+
+def _copy_images(
+    blobs: Blobs, images: Blobs, backup: Path, report: OnProgress
+) -> tuple[int, int, int, int]:
+    """Copy the images that the place has not yet; return how many there are, were copied and are missing, and their bytes."""
+    present = {entry.key for entry in images.entries()}
+    copied = new = missing = size_bytes = 0
+    with (backup / IMAGE_LIST).open("w") as listed:
+        for entry in blobs.entries():
+            if entry.key not in present:
+                content = blobs.get(entry.key)
+                if content is None:  # removed since, or damaged
+                    missing += 1
+                    continue
+                images.put(content)
+                new += 1
+            copied += 1
+            size_bytes += entry.size
+            listed.write(f"{entry.key}\n")
+            if copied % 1000 == 0:
+                report(f"images: {copied:,}")
+    return copied, new, missing, size_bytes
+
+
+def _sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path.absolute()}"

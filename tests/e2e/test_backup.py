@@ -1,0 +1,118 @@
+"""A backup of a running server under load, restored into an empty folder and an empty PostgreSQL: nothing acknowledged is missing."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.postgres_server import PostgresServer
+from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
+
+MODEL = "shapes-classifier"
+BEFORE = 200
+"""Requests that are answered before the backup begins."""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def quadriga(*arguments: str | Path) -> tuple[int, Any]:
+    """Run a command with `--json`; return its status and what it printed."""
+    command = [sys.executable, "-m", "quadriga.engine.cli", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)  # fmt: skip
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+class Load:
+    """Clients that send images until they are stopped, and keep the ids that were acknowledged."""
+
+    def __init__(self, server: ServerProcess, images: list[bytes], clients: int = 3) -> None:
+        self.acknowledged: list[str] = []
+        self.refused = 0
+        self._enough, self._stop = threading.Event(), threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=(server, images)) for _ in range(clients)
+        ]
+        for thread in self._threads:
+            thread.start()
+        assert self._enough.wait(60)
+
+    def _send(self, server: ServerProcess, images: list[bytes]) -> None:
+        connection = HTTPConnection(server.host, timeout=60)
+        number = 0
+        while not self._stop.is_set():
+            body = json.dumps({"inputs": [image_input(images[number % len(images)])]})
+            connection.request("POST", f"/v2/models/{MODEL}/infer", body)
+            response = connection.getresponse()
+            response.read()
+            if response.status == 200:
+                self.acknowledged.append(response.headers["Quadriga-Inference-Ids"])
+            else:
+                self.refused += 1
+            if len(self.acknowledged) >= BEFORE:
+                self._enough.set()
+            number += 1
+        connection.close()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("comes_from", "goes_into"), [("folder", "folder"), ("postgresql", "postgresql")]
+)
+def test_what_was_acknowledged_before_a_backup_is_restored(
+    tmp_path: Path, postgres: PostgresServer, comes_from: str, goes_into: str
+) -> None:
+    paths = sorted((SAMPLE_MODELS / "images" / "classification").glob("*.jpg"))
+    images = [path.read_bytes() for path in paths]
+    flags = ["--workers", "2"]
+    source: list[str] = []
+    if comes_from == "postgresql":
+        source = ["--database", postgres.create(migrated=False)]
+    server = ServerProcess(tmp_path / "data", SAMPLE_MODELS / MODEL, *flags, *source).start()
+    load = Load(server, images)
+    before = set(load.acknowledged)
+    status, made = quadriga("backup", tmp_path / "backups", "--data", tmp_path / "data", *source)
+    second_before = set(load.acknowledged)
+    again = quadriga("backup", tmp_path / "backups", "--data", tmp_path / "data", *source)
+    load.stop()
+    assert (status, again[0], load.refused) == (0, 0, 0), (made, again)
+    assert before < second_before
+    assert again[1]["new_images"] == 0
+    assert made["images"] == len({*images})
+    assert server.stop() == 0
+
+    target = ["--data", tmp_path / "restored"]
+    if goes_into == "postgresql":
+        target += ["--database", postgres.create(migrated=False)]
+    status, restored = quadriga("restore", tmp_path / "backups", *target)
+    assert status == 0, restored
+    assert again[1]["backup"] == f"{tmp_path / 'backups'}/{restored['backup']}"
+    assert quadriga("restore", made["backup"], *target)[0] == 2  # it is not empty any more
+    status, checked = quadriga("check", *target)
+    assert (status, checked["problem_count"]) == (0, 0), checked
+    assert checked["images"] == len({*images})
+    flags += [str(flag) for flag in target[2:]]
+    with ServerProcess(tmp_path / "restored", SAMPLE_MODELS / MODEL, *flags) as back:
+        stored = [record["id"] for record in back.query({})]
+        assert len(stored) == len(set(stored))
+        assert second_before <= set(stored)
+        assert back.call("GET", f"/api/inferences/{max(before)}")[0] == 200
+        assert back.request("GET", f"/api/inferences/{max(before)}/input")[2] in images
+        new = back.store(MODEL, images[0])  # and it goes on, with ids of its own
+        assert new not in stored
+        assert int(new) > max(map(int, stored))

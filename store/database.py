@@ -52,6 +52,12 @@ def open_writer(url: str) -> sa.Engine:
     return engine
 
 
+_UNKNOWN_REVISION = (
+    "this version cannot read the database: it is at revision {}, which a newer version made, and this one goes up to {}. "
+    "Start the newer version again, or restore a backup from before it (quadriga restore)"
+)
+
+
 @contextmanager
 def writer_engine(url: str) -> Iterator[sa.Engine]:
     """Open a database for writing, as `open_writer`, and close it at the end."""
@@ -242,17 +248,49 @@ def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
 
 def _migrate(connection: sa.Connection) -> None:
     from alembic import command  # noqa: PLC0415 - slow to load, rarely needed
-    from alembic.config import Config  # noqa: PLC0415 - as above
     from alembic.util import CommandError  # noqa: PLC0415 - as above
 
-    config = Config()
-    migrations = Path(__file__).with_name("migrations")
-    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config = _migrations()
     config.attributes["connection"] = connection
+    revision = _revision(connection)
+    if revision is not None and revision not in _known_revisions():
+        raise StoreError(_UNKNOWN_REVISION.format(revision, REVISION))
     try:
         command.upgrade(config, "head")
     except CommandError as error:
         raise StoreError(f"this version cannot read the database: {error}") from error
+
+
+def _migrations() -> Any:
+    from alembic.config import Config  # noqa: PLC0415 - slow to load, rarely needed
+
+    config = Config()
+    folder = Path(__file__).with_name("migrations")
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    return config
+
+
+def _known_revisions() -> set[str]:
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, rarely needed
+
+    scripts = ScriptDirectory.from_config(_migrations())
+    return {script.revision for script in scripts.walk_revisions()}
+
+
+def compare_revision(url: str) -> tuple[str | None, str]:
+    """Return the revision of a database, None without tables, and that of this version; nothing is changed or made.
+
+    Raises:
+        StoreError: The revision is one that this version does not know, as after a step back to an older version.
+    """
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+        return None, REVISION
+    with writer_engine(url) as engine, engine.connect() as connection:
+        revision = _revision(connection)
+    if revision is not None and revision not in _known_revisions():
+        raise StoreError(_UNKNOWN_REVISION.format(revision, REVISION))
+    return revision, REVISION
 
 
 def clock_ms(connection: sa.Connection) -> int:

@@ -12,13 +12,27 @@ from quadriga.store.disk import create_privately
 
 @click.command()
 @store_options
-def migrate(**store: Any) -> None:
+@option(
+    "--check is_check",
+    "Only say whether there is anything to do; exits with 1 if so.",
+    is_flag=True,
+)
+def migrate(is_check: bool, **store: Any) -> None:
     """Create the tables of the store, or bring them up to date. Exits with 2 if that fails.
 
-    A server does so when it starts. If several servers share a database, run this before them.
+    A server does so when it starts. If several servers share a database, run this before them. A database of a newer version
+    is refused, and left as it is.
     """
+    from quadriga.store.database import compare_revision
     from quadriga.store.database import migrate as bring_up_to_date
 
+    if is_check:
+        revision, own = compare_revision(store_settings(**store).database_url)
+        if revision == own:
+            click.echo(f"at revision {own} already")
+            return
+        click.echo(f"to be brought from {revision or 'nothing'} to revision {own}")
+        sys.exit(1)
     old_revision, new_revision = bring_up_to_date(
         store_settings(**store, is_written=True).database_url
     )

@@ -180,12 +180,18 @@ def _copy_database(url: str, target: Path, report: OnProgress) -> None:
     else:
         copy_store(url, _sqlite_url(target), report=lambda progress: report(str(progress)))
         _copy_keys(url, _sqlite_url(target))
-    with database.writer_engine(_sqlite_url(target)) as engine, engine.begin() as connection:
-        database.execute(
-            connection, f"DELETE FROM {_OF_THIS_MACHINE}"
-        )  # the server that is restored holds its own
     with closing(sqlite3.connect(target)) as connection:
+        with connection:
+            if _has_table(connection, _OF_THIS_MACHINE):  # as all but the oldest have
+                connection.execute(
+                    f"DELETE FROM {_OF_THIS_MACHINE}"
+                )  # the restored server holds its own
         connection.execute("PRAGMA journal_mode=DELETE")  # so that it is one file
+
+
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    statement = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return connection.execute(statement, (name,)).fetchone() is not None
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:
@@ -213,6 +219,8 @@ def _summary(path: Path) -> tuple[str, int]:
     if not path.exists():
         return "", 0
     with closing(sqlite3.connect(path)) as connection:
+        if not _has_table(connection, "alembic_version"):
+            raise StoreError(f"expected a database of Quadriga, got {path}")
         (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         (inferences,) = connection.execute("SELECT count(*) FROM inference").fetchone()
     return str(revision), int(inferences)

@@ -343,3 +343,33 @@ def test_migrate_says_what_it_did(kind, tmp_path, request) -> None:
     )
     for expected in dict.fromkeys((first, already)):
         assert quadriga("migrate", "--data", store.data, *store.database).stdout == expected
+
+
+def test_a_kept_store_is_backed_up_first_and_restored(tmp_path: Path) -> None:
+    """The way of an upgrade: stop, back up with the new version, migrate, start; and back, if it has to be."""
+    with tarfile.open(KEPT / "sqlite.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    data, backups = tmp_path / "data", tmp_path / "backups"
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    made = json.loads(quadriga("backup", backups, "--data", data, "--json").stdout)
+    assert (made["revision"], made["missing_images"]) == (KEPT_REVISION, 0)
+    assert made["journaled"] > 5
+    assert {path: path.read_bytes() for path in before} == before  # 0.1.0 may still start on it
+    target = tmp_path / "restored"
+    quadriga("restore", backups, "--data", target)
+    quadriga("migrate", "--check", "--data", target, code=1)
+    quadriga("migrate", "--data", target)
+    quadriga("migrate", "--check", "--data", target)
+    quadriga("check", "--data", target)
+    with (
+        ServerProcess(data, MODEL, *FLAGS) as there,
+        ServerProcess(target, MODEL, *FLAGS) as back,
+    ):
+        expected = there.query({}, consistency="journal")
+        assert [one["id"] for one in back.query({}, consistency="journal")] == [
+            one["id"] for one in expected
+        ]
+        kept = [one["id"] for one in expected if one["input"].get("kept")]
+        for id_ in kept[:5]:
+            path = f"/api/inferences/{id_}/input"
+            assert back.request("GET", path)[2] == there.request("GET", path)[2]

@@ -139,6 +139,10 @@ RUN_BY = {
         "json tests/unit/store/test_facets.py::test_the_answer_of_the_page_has_the_shape_of_an_answer",
         "json tests/unit/store/test_query_page.py::test_the_examples_find_what_the_page_says",
     ],
+    "docs/upgrading.md": [
+        "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
+        "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
+    ],
     "docs/operations.md": [
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
     ],

@@ -34,8 +34,30 @@ def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
     assert "this version cannot read the database" in result.output
     assert "2031.01" in result.output
     assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
+    assert "quadriga restore" in result.output
+    checked = call("migrate", "--check", "--database", url)
+    assert (checked.exit_code, "newer version" in checked.output) == (2, True)
     result = call("store", "rebuild", "--data", data, "--database", url)
     assert (result.exit_code, "2031.01" in result.output) == (2, True)
+
+
+def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
+    result = call("migrate", "--check", "--data", data)
+    assert (result.exit_code, result.output) == (
+        1,
+        "to be brought from nothing to revision 2027.06\n",
+    )
+    assert not data.exists()
+    assert call("migrate", "--data", data).exit_code == 0
+    assert call("migrate", "--check", "--data", data).exit_code == 0
+    url = f"sqlite:///{data}/store.db"
+    run_statements(url, ("UPDATE alembic_version SET version_num = '2027.05'", ()))
+    result = call("migrate", "--check", "--data", data)
+    assert (result.exit_code, result.output) == (
+        1,
+        "to be brought from 2027.05 to revision 2027.06\n",
+    )
+    assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.05",)]
 
 
 @pytest.mark.parametrize(

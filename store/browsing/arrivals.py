@@ -34,6 +34,7 @@ MOST_AT_ONCE = 1000
 """Maximum matches of one look, as after a break."""
 
 URL_OPTIONS = ("after",)
+_LATE = LATE_MS << TIME_SHIFT
 _MAX_DIGITS = 19
 
 
@@ -102,19 +103,22 @@ class Arrivals:
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         settled_id = settled(inferences, now_ms)  # before the database is read
+        newest_id = smallest_id_at(now_ms)
         is_first = not self.position
         position = self.position
         if is_first:
-            newest_id = smallest_id_at(now_ms)
             position = settled_id if self._after is None else min(self._after, newest_id)
+        elif position - _LATE > newest_id:  # the clock was ahead, and was set right
+            position, self._floor = settled_id, 0
         reached = max(settled_id, position)
-        low = max(position - (LATE_MS << TIME_SHIFT), self._floor, 0)
+        low = max(position - _LATE, self._floor, 0)
         ids, floor = self._find(inferences, IdRange(low, reached))
         if is_first:
             self._seen = {seq for seq in ids if seq <= position}
         new = [seq for seq in reversed(ids) if seq not in self._seen]
         is_exact = floor <= position  # else there may be more between the two
-        self._seen, self._floor, self.position = set(ids), max(floor, low), reached
+        self._seen = {*ids, *(seq for seq in self._seen if seq > reached)}
+        self._floor, self.position = max(floor, low), reached
         seconds = (reached - position >> TIME_SHIFT) // 1000
         limit = min(max(seconds, 1) * MOST_PER_S, MOST_AT_ONCE)
         skipped = max(len(new) - limit, 0)

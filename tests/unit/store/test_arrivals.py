@@ -156,6 +156,21 @@ def test_an_id_of_the_future_is_that_of_now(store: StoreHarness) -> None:
     assert look(arrivals, store, 2000).ids == [id_at(10)]
 
 
+def test_a_clock_that_was_an_hour_ahead_hides_nothing_and_repeats_nothing(
+    store: StoreHarness,
+) -> None:
+    arrivals, hour_ms = listen(store), 3_600_000
+    store.commit(make_record(id_at(hour_ms)))
+    assert look(arrivals, store, hour_ms + 2000).ids == [id_at(hour_ms)]
+    assert look(arrivals, store, 4000).ids == []
+    store.commit(make_record(id_at(4500)))
+    assert look(arrivals, store, 6000).ids == [id_at(4500)]
+    ids = []
+    for ms in range(7000, hour_ms + 10_000, 20_000):
+        ids += look(arrivals, store, ms).ids
+    assert ids == []
+
+
 def test_of_too_many_the_newest_arrive_and_the_others_are_counted(store: StoreHarness) -> None:
     arrivals = listen(store)
     ids = [id_at(1, number=number) for number in range(MOST_PER_S + 60)]

@@ -33,6 +33,7 @@ from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
@@ -41,6 +42,7 @@ from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes, s
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.asgi_front import AsgiFront
@@ -166,6 +168,7 @@ class Application:
         self._queries = BoundedThreads(
             "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
         )
+        self._streams = EventStreams()
         handlers: list[Any] = []
         store: ConsoleStore | None = None
         models: Callable[[], list[ModelEntry]] = lambda: served_entries(  # noqa: E731 - the other is a method
@@ -180,6 +183,7 @@ class Application:
                 repository=self.repository,
                 jobs=self._jobs,
                 query_threads=self._queries,
+                streams=self._streams,
                 tls_files=tls_files,
             )
         self.intake = Intake(
@@ -352,6 +356,7 @@ class Application:
         """
         self.pipeline.health.draining = True
         self.asgi.closing = True
+        self._streams.close()
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
@@ -398,6 +403,7 @@ def _open_store(
     repository: ModelRepository,
     jobs: Jobs,
     query_threads: BoundedThreads,
+    streams: EventStreams,
     tls_files: RenewedFiles | None,
 ) -> tuple[Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]]]:
     """Open the store: return the recorder, its ids, the routes that find and change inferences, and what the console reads.
@@ -438,6 +444,7 @@ def _open_store(
         ids,
         [
             *browsing_routes(queries),
+            tail_route(queries, streams),
             *inference_routes(
                 inferences,
                 queries,

@@ -1,14 +1,21 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.proto.access import ANYBODY, Gate, admit, headers_by_name, set_current_caller
+from quadriga.proto.access import (
+    ANYBODY,
+    Gate,
+    admit,
+    headers_by_name,
+    set_current_caller,
+    set_identification,
+)
 from quadriga.proto.audit import Audit
 from quadriga.proto.chariot import without_gateway_prefix
 from quadriga.proto.errors import Forbidden, ProtocolError
@@ -146,8 +153,10 @@ class AsgiFront:
             if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
                 await send_body(send, 204, b"", answer)
                 return
-        caller = self._gate.identify(self._reader(method, headers, scope["scheme"]))
+        identify = partial(self._gate.identify, self._reader(method, headers, scope["scheme"]))
+        caller = identify()
         set_current_caller(caller)  # each request has a task of its own
+        set_identification(identify)
         request.caller = caller
         extensions = scope.get("extensions")
         if caller.rights and caller is not ANYBODY and extensions is not None:

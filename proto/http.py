@@ -78,6 +78,9 @@ DISCONNECT_EXTENSION = "quadriga.disconnect"
 BODY_EXTENSION = "quadriga.body"
 """Extension of a scope: returns the body if all of it has arrived and none was received, else None."""
 
+ABORT_EXTENSION = "quadriga.abort"
+"""Extension of a scope: closes the connection at once, whatever its client has not read yet."""
+
 
 LEFT_EXTENSION = "quadriga.left"
 """Extension of a scope: there once the client has left before the end of its body."""

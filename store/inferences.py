@@ -18,6 +18,7 @@ from quadriga.store.commit_pace import ask_for_commit
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 from quadriga.store.ids import LARGEST_ID, time_ms
+from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.model_names import ModelNames, NamesOf
 from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
@@ -32,10 +33,12 @@ from quadriga.store.query.search import Budget, Search, find_first
 from quadriga.store.query.syntax import Filter
 from quadriga.store.records import (
     JournaledRecord,
+    ShortInference,
     StoredFeedback,
     StoredInference,
     StoredSignals,
     is_change,
+    short_inference,
     timestamp_text,
 )
 from quadriga.store.rows import RECORD_COLUMNS, RecordRow, StoredModel, models_by_id
@@ -60,6 +63,18 @@ _COLUMNS = f"{RECORD_COLUMNS}, t.annotations, t.review"
 _SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
 _FEEDBACK = "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
 _SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.seq = m.seq"
+
+MAX_SHORT_CHARACTERS = 65_536
+"""Largest JSON of predictions, metadata or ground truth that `InferenceReader.read_short` reads."""
+
+_LARGE = {"i.predictions": "predictions", "i.meta": "metadata", "t.annotations": "ground_truth"}
+_SHORT_COLUMNS = ", ".join(
+    f"CASE WHEN length({column}) > {MAX_SHORT_CHARACTERS} THEN '' ELSE {column} END"
+    if column in _LARGE
+    else column
+    for column in _COLUMNS.split(", ")
+)
+_SELECT_SHORT = f"SELECT {_SHORT_COLUMNS} FROM {_JOINS} WHERE i.seq IN ({{}})"
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -244,6 +259,22 @@ class InferenceReader:
         if inference is None:
             raise NotFoundError(f"inference not found: {inference_id}")
         return inference
+
+    def read_short(self, ids: Sequence[int]) -> list[ShortInference]:
+        """Return those of some inferences that may be seen and are still there, oldest first, without large JSON."""
+        with self._readers.snapshot() as connection:
+            rows = [RecordRow(*row) for row in execute_in(connection, _SELECT_SHORT, ids)]
+            models = models_by_id(connection, (row.model_id for row in rows))
+        admitted = [
+            row
+            for row in sorted(rows, key=lambda row: row.seq)
+            if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
+        ]
+        return [short_inference(_stored(row, models[row.model_id])) for row in admitted]
+
+    def oldest_waiting_id(self) -> int | None:
+        """Return the oldest id at the front of the journal, as `quadriga.store.journal_lag.oldest_waiting_id`."""
+        return oldest_waiting_id(self._directory)
 
     def get_committed(self, inference_id: str) -> StoredInference:
         """Return one inference once it is committed to the database, so that it can be changed."""

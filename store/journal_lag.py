@@ -14,12 +14,14 @@ import msgspec
 
 from quadriga.store import journal
 from quadriga.store.disk import write_atomically
+from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.records import is_change
 
 SAMPLE_INTERVAL_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
 _FILE = "journal.offsets"
+_IMPORTED = f"{IMPORT_WORKER:04d}-"
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
@@ -46,6 +48,21 @@ def count_waiting(directory: Path) -> tuple[int, int]:
         for _, payload, _ in journal.read_frames(path, offsets.get(path.name, 0))
     ]
     return are_changes.count(False), are_changes.count(True)
+
+
+def oldest_waiting_id(directory: Path) -> int | None:
+    """Return the oldest id at the front of what waits in the segments of workers; None if nothing waits.
+
+    What is appended later has newer ids, but for those that were given out a moment before. Imports have ids of all times,
+    and do not count. The writer publishes offsets after its commits: what does not wait can be read.
+    """
+    offsets = read_offsets(directory)
+    firsts = (
+        next(journal.read_frames(path, offsets.get(path.name, 0)), None)
+        for path in journal.segment_paths(directory)
+        if not path.name.startswith(_IMPORTED)
+    )
+    return min((first[0] for first in firsts if first is not None), default=None)
 
 
 def default_limit_bytes(directory: Path) -> int:

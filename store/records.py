@@ -11,6 +11,7 @@ import msgspec
 
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000
+_NOT_READ = msgspec.Raw(b"")
 
 
 class ModelReference(msgspec.Struct, frozen=True):
@@ -239,6 +240,23 @@ class StoredInference(msgspec.Struct, frozen=True):
     """Review status of the ground truth, one of `REVIEWS`; left out where it has none."""
     feedback: Any = msgspec.UNSET
     """A list of `GivenFeedback`, oldest first; not in pages."""
+
+
+class ShortInference(StoredInference, frozen=True):
+    """One inference as the API answers it, but for JSON that is large."""
+
+    left_out: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Names of the fields, of predictions, metadata and ground truth, that are null as they are large; left out for none."""
+
+
+def short_inference(inference: StoredInference) -> ShortInference:
+    """Return an inference with null in place of JSON that is an empty text, as large JSON was not read."""
+    values = {name: getattr(inference, name) for name in inference.__struct_fields__}
+    left_out = [
+        name for name in ("predictions", "metadata", "ground_truth") if values[name] == _NOT_READ
+    ]
+    values |= dict.fromkeys(left_out)
+    return ShortInference(**values, left_out=left_out or msgspec.UNSET)
 
 
 def json_text(value: Any) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 
 from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation, Parameter, Reference, Schema
+from litestar.openapi.spec import Operation, Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.openapi_bodies import body_schema, json_body
+from quadriga.engine.api.openapi_bodies import json_body, url_parameters
 from quadriga.engine.api.responses import (
     NOT_READY,
     QUERY_ERRORS,
@@ -72,22 +72,12 @@ _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)
 
 
-def _url_parameters(struct: type[Any]) -> list[Parameter | Reference]:
-    """Return the query parameters of a request in a URL, with `q` for its filter."""
-    properties = dict(body_schema(struct, **_DESCRIPTIONS)["properties"])
-    schemas = {"q": properties.pop("where")}
-    schemas |= {name: properties[name] for name in struct.__struct_fields__ if name != "where"}
-    return [
-        Parameter(name=name, param_in="query", schema=schema) for name, schema in schemas.items()
-    ]
-
-
 @dataclass
 class _FacetsUrl(Operation):
     """Query parameters of facets; any other name is a field with its comparison."""
 
     def __post_init__(self) -> None:
-        self.parameters = _url_parameters(FacetsRequest)
+        self.parameters = url_parameters(FacetsRequest, **_DESCRIPTIONS)
 
 
 @dataclass
@@ -95,7 +85,7 @@ class _LabelQueueUrl(Operation):
     """Query parameters of what to label next; any other name is a field with its comparison."""
 
     def __post_init__(self) -> None:
-        self.parameters = _url_parameters(LabelQueueRequest)
+        self.parameters = url_parameters(LabelQueueRequest, **_DESCRIPTIONS)
 
 
 @dataclass
@@ -103,7 +93,7 @@ class _NeighboursUrl(Operation):
     """Query parameters of neighbours; any other name is a field with its comparison."""
 
     def __post_init__(self) -> None:
-        parameters = _url_parameters(NeighboursRequest)
+        parameters = url_parameters(NeighboursRequest, **_DESCRIPTIONS)
         path = Parameter(
             name="inference_id",
             param_in="path",

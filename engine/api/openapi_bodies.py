@@ -1,10 +1,10 @@
-"""Request bodies in the OpenAPI document, described by the Structs that they are decoded as."""
+"""Request bodies and queries of URLs in the OpenAPI document, described by the Structs that they are decoded as."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody
+from litestar.openapi.spec import OpenAPIMediaType, Operation, Parameter, Reference, RequestBody
 
 from quadriga.store.query.chariot_form import ChariotFilter
 
@@ -80,3 +80,13 @@ def _inlined(schema: Any, components: dict[str, Any], descriptions: dict[str, st
         if name in descriptions:
             result["properties"][name]["description"] = descriptions[name]
     return result
+
+
+def url_parameters(struct: type[Any], **descriptions: str) -> list[Parameter | Reference]:
+    """Return the query parameters of a request in a URL, with `q` for its filter; descriptions are by field."""
+    properties = dict(body_schema(struct, **descriptions)["properties"])
+    schemas = {"q": properties.pop("where")}
+    schemas |= {name: properties[name] for name in struct.__struct_fields__ if name != "where"}
+    return [
+        Parameter(name=name, param_in="query", schema=schema) for name, schema in schemas.items()
+    ]

@@ -40,7 +40,7 @@ class StoreQueries:
             quadriga.engine.bounded_threads.ThreadsFull: Too many searches wait.
             QueryCancelledError: The client left before the end.
         """
-        gone = asyncio.ensure_future(_disconnected(request.receive))
+        gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
         cancellation = Cancellation()
         inferences = self._inferences.within(caller_scope()).cancelled_by(cancellation)
         try:
@@ -55,7 +55,8 @@ class StoreQueries:
             gone.cancel()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client of a request leaves; what is left of its body is dropped."""
     with suppress(ProtocolError):  # it does not send the body that it announced
         while (await receive())["type"] != "http.disconnect":
             pass

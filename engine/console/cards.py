@@ -15,7 +15,7 @@ MAX_OUTLINES = 80
 """Outlines on a small image; what has more shows those of the best scores."""
 
 _MAX_WORDS = 4
-_RATIOS = (40, 50, 56, 67, 75, 80, 100, 125, 133, 150, 178, 200, 240, 300)
+RATIOS = (40, 50, 56, 67, 75, 80, 100, 125, 133, 150, 178, 200, 240, 300)
 """Classes of the style sheet for the width of an image, in percent of its height."""
 
 
@@ -156,7 +156,7 @@ def nearest_ratio(width: float, height: float) -> int:
     """Return the class of the style sheet that is nearest to a width by a height."""
     percent = 100 * width / height if width and height else 100
     return min(
-        _RATIOS,
+        RATIOS,
         key=lambda ratio: abs(ratio / percent - 1) if ratio > percent else abs(percent / ratio - 1),
     )
 

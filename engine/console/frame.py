@@ -10,6 +10,7 @@ from litestar import Request, Response
 
 from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import comparison_text
+from quadriga.engine.console.inference_filter import INFERENCES_PATH
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.proto.access import ANYBODY, Caller, Need, current_caller
@@ -40,7 +41,8 @@ class NavigationLink(msgspec.Struct, frozen=True):
 
 LINKS = (
     NavigationLink("overview", "/console/", "read", "o", is_stored=False),
-    NavigationLink("inferences", "/console/inferences", "read", "i"),
+    NavigationLink("inferences", INFERENCES_PATH, "read", "i"),
+    NavigationLink("live", "/console/live", "read", "l"),
     NavigationLink("models", "/console/models", "read", "m", is_stored=False),
     NavigationLink("reports", "/console/reports", "read", "r"),
     NavigationLink("compare", "/console/compare", "read", "c"),
@@ -103,7 +105,7 @@ class Frame:
             template: Name of the template, without its ending.
             page: Page of the navigation that it belongs to; empty for none.
             title: Title of the page.
-            **content: What the template shows; `query` is the filter of the page.
+            **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads.
         """
         caller = current_caller()
         html: str = self._environment.get_template(f"{template}.html.jinja").render(
@@ -111,6 +113,7 @@ class Frame:
                 "query": "",
                 "chips": [],
                 "filter_options": {},
+                "filter_path": INFERENCES_PATH,
                 **content,
                 "page": page,
                 "title": title,

@@ -25,6 +25,7 @@ from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.job_pages import job_pages
 from quadriga.engine.console.key_forms import key_forms
 from quadriga.engine.console.label_pages import label_pages, links_of, next_link
+from quadriga.engine.console.live_pages import live_page
 from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
 from quadriga.engine.console.page_queries import run_in_queries
@@ -126,6 +127,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         pages += [
             inferences_page(frame, store.queries, options),
             inference_page(frame, store.queries, parts.models, options),
+            live_page(frame, store.queries, options),
             *label_pages(frame, store.queries, parts.models, options),
             *report_pages(frame, store.reports, store.inferences, options),
             *compare_pages(

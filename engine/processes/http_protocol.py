@@ -25,6 +25,7 @@ from quadriga.engine.processes.framing import FramingError, check_headers
 from quadriga.engine.processes.idle_connections import IdleConnections
 from quadriga.engine.processes.transports import LingeringTransport, OrderedFlow, arrived_bytes
 from quadriga.proto.http import (
+    ABORT_EXTENSION,
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
@@ -273,6 +274,7 @@ class HttpProtocol(HttpToolsProtocol):
         cycle.transport = LingeringTransport(self)
         extensions: Any = {
             **cycle.scope.get("extensions", {}),
+            ABORT_EXTENSION: self.transport.abort,
             DISCONNECT_EXTENSION: self.call_on_disconnect,
             BODY_EXTENSION: partial(self._take_body, cycle),
         }

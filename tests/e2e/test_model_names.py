@@ -94,7 +94,7 @@ def paths(server: ServerProcess) -> dict[str, list[str]]:
 
 
 def test_every_path_has_a_row(paths: dict[str, list[str]]) -> None:
-    rows = NAMED_IN_BODY.keys() | NAMELESS | {"/api/inferences"}
+    rows = NAMED_IN_BODY.keys() | NAMELESS | {"/api/inferences", "/api/inferences/tail"}
     assert {path for path in paths if "{name}" not in path} == rows
 
 
@@ -151,6 +151,15 @@ def test_urls_take_every_spelling(server: ServerProcess) -> None:
     for name in (FOLDER, ID, f"{FOLDER}:1"):
         assert server.call("GET", f"/api/inferences?model={name}&limit=1")[1]["inferences"]
     assert server.call("GET", f"/api/inferences?model={UNKNOWN}")[0] == 404
+
+
+def test_the_tail_takes_every_spelling(server: ServerProcess) -> None:
+    for name, expected in ((FOLDER, 200), (ID, 200), (f"{FOLDER}:1", 200), (UNKNOWN, 404)):
+        connection = server.connect()
+        path = f"/api/inferences/tail?model={name}"
+        connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        assert connection.getresponse().status == expected, name
+        connection.close()
 
 
 GRPC_ROWS = {

@@ -21,6 +21,7 @@ from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.image_text.files import TextTable
 from quadriga.engine.metrics import PrometheusMetrics
@@ -152,6 +153,7 @@ def test_every_endpoint_stands_in_a_table_once():
         (verb, path.replace(":str", ""))
         for handler in [
             *browsing_routes(None),
+            tail_route(None, None),
             *inference_routes(None, None, None),
             *change_routes(None, None),
             *ground_truth_routes(None, None, 1 << 20),

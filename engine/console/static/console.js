@@ -25,16 +25,20 @@ document.addEventListener("keydown", (event) => {
 document.querySelector(".nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 
 const sameDay = (a, b) => a.toDateString() === b.toDateString();
-for (const element of document.querySelectorAll("time[datetime]")) {
+
+/** Write the time of an element in the reader's zone. */
+export function showTime(element) {
   const at = new Date(element.dateTime);
-  if (Number.isNaN(at.valueOf())) continue;
+  if (Number.isNaN(at.valueOf())) return;
   element.title = `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
   const form = element.dataset.form;
-  if (form === "ago") continue;
+  if (form === "ago") return;
   const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(form === "clock" ? {} : { second: "2-digit" }) };
   const day = sameDay(at, new Date()) || form === "clock" ? {} : { day: "numeric", month: "short" };
   element.textContent = at.toLocaleString("en-GB", { ...day, ...clock });
 }
+
+document.querySelectorAll("time[datetime]").forEach(showTime);
 
 for (const button of document.querySelectorAll("button[data-copy]")) {
   button.hidden = false;

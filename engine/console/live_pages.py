@@ -1,0 +1,130 @@
+"""The live page: the newest inferences that a filter finds, and how the last minute went; a script puts new ones on top."""
+
+import time
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.tail import TAIL_PATH
+from quadriga.engine.console.cards import RATIOS, Card, card
+from quadriga.engine.console.filter_line import Problem, check
+from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
+from quadriga.engine.console.page_queries import run_in_queries
+from quadriga.engine.console.texts import TEXTS
+from quadriga.store.browsing.arrivals import settled
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import timestamp_text
+
+LIVE_PATH = "/console/live"
+NEWEST = 50
+"""Inferences that the page has before its script begins."""
+
+MOST_SHOWN = 100
+"""Inferences that the script keeps on the page."""
+
+_MINUTE_MS = 60_000
+
+
+class LastMinute(msgspec.Struct, frozen=True):
+    """How inferences went since the beginning of the minute before this one, and so for one to two minutes."""
+
+    since: str
+    """Time in RFC 3339."""
+    per_minute: float
+    failed_percent: float
+    p95_ms: float | None
+    """None where there was no inference."""
+
+
+class LivePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the page."""
+
+    problem: Problem | None = None
+    """Why the filter is none; the page has no more then."""
+    cards: list[Card] = []
+    after: str = ""
+    """Id behind which the script begins to listen: that up to which the page has all."""
+    minute: LastMinute | None = None
+    """None where there is too much to add up."""
+
+
+def read_live(store: InferenceReader, line: str, now_ms: int) -> LivePage:
+    """Read the content of the page.
+
+    Args:
+        store: What the caller sees of the store.
+        line: The filter.
+        now_ms: Milliseconds since 1970.
+    """
+    problem = check(line)
+    if problem is not None:
+        return LivePage(problem=problem)
+    after = settled(
+        store, now_ms
+    )  # before the newest are read: the script knows which it has already
+    try:
+        newest = store.query(QueryRequest(line or {}, limit=NEWEST)).inferences
+    except (QueryError, NotFoundError) as error:
+        return LivePage(problem=Problem(str(error), line, 0))
+    minute = None
+    with suppress(QueryError):
+        minute = _last_minute(store, line, now_ms)
+    return LivePage(
+        cards=[card(inference) for inference in newest], after=str(after), minute=minute
+    )
+
+
+def _last_minute(store: InferenceReader, line: str, now_ms: int) -> LastMinute:
+    since_ms = now_ms // _MINUTE_MS * _MINUTE_MS - _MINUTE_MS  # rollups count whole minutes
+    since = timestamp_text(since_ms)
+    where: list[Any] = [{"ts": {"ge": since}}, *([line] if line else [])]
+    request = AggregateRequest({"and": where}, [], ["count", "error_rate", "latency_p95"])
+    (group,) = aggregate(store, request).groups
+    return LastMinute(
+        since,
+        group["count"] * _MINUTE_MS / (now_ms - since_ms),
+        100 * (group["error_rate"] or 0.0),
+        group["latency_p95"],
+    )
+
+
+def live_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -> HTTPRouteHandler:
+    """Return the handler of the live page."""
+
+    @get(LIVE_PATH, need="read", **options)
+    async def show_live(request: PageRequest) -> Response[bytes]:
+        """Show the newest inferences that a filter finds."""
+        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        links = FilterLinks(filter_, frame.link, LIVE_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.to(filter_.line))
+
+        def show(store: InferenceReader) -> tuple[str, int]:
+            content = read_live(store, filter_.line, time.time_ns() // 1_000_000)
+            html = frame.html(
+                "live",
+                page="live",
+                title=TEXTS["live"],
+                query=filter_.line,
+                chips=links.chips(),
+                filter_path=LIVE_PATH,
+                p=content,
+                reload=links.to(filter_.line),
+                tail_path=frame.base + TAIL_PATH,
+                inferences_path=frame.base + INFERENCES_PATH,
+                ratios=RATIOS,
+                most_shown=MOST_SHOWN,
+            )
+            return html, 400 if content.problem else 200
+
+        return page_response(*await run_in_queries(queries, request, show))
+
+    return show_live

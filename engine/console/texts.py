@@ -22,6 +22,24 @@ TEXTS: Mapping[str, str] = {
     "copy": "Copy",
     "copied": "Copied",
     "main_pages": "Pages",
+    # completion of the filter line
+    "suggestions": "Suggestions",
+    "suggestions_count": "{n} suggestions",
+    "recent": "recent",
+    "forget_recent": "Forget these",
+    "one_equals": "one = is enough",
+    "full_name": "metadata is named meta.",
+    "right_form": "as the filter writes it",
+    "from_day": "from then on, UTC",
+    "until_day": "before, UTC",
+    "on_day": "on this day, UTC",
+    "last_hour": "the last hour",
+    "last_day": "the last 24 hours",
+    "last_week": "the last 7 days",
+    "value_of": "a value of {field}",
+    "and_score": "with a score of at least …",
+    "at_least_score": "a score of at least …",
+    "about": "about",
     # log-in
     "log_in": "Log in",
     "log_out": "Log out",
@@ -317,3 +335,63 @@ TEXTS: Mapping[str, str] = {
 def text(name: str, **values: object) -> str:
     """Return a text with its values; a KeyError without one of that name."""
     return TEXTS[name].format(**values) if values else TEXTS[name]
+
+
+FIELD_WORDS: Mapping[str, str] = {
+    "id": "id of the inference",
+    "request_id": "id of the request",
+    "model": "name, or name:version",
+    "version": "version of the model",
+    "task": "task of the model",
+    "action": "action of the request",
+    "ts": "time",
+    "latency_ms": "milliseconds until the answer",
+    "status": "200, or 500 where the model failed",
+    "predictions": "number of predictions",
+    "answer": "answer in words",
+    "input.hash": "hash of the image",
+    "ground_truth": "whether the truth is known",
+    "ground_truth.label": "label in the truth",
+    "ground_truth.review": "review of the truth",
+    "feedback": "whether there is feedback",
+    "report": "id of a report, for its cells",
+    "truth": "true label in a cell of the report",
+    "predicted": "predicted label in a cell of the report",
+    "label": "label of a prediction",
+    "box": "a prediction of any label",
+    "geo": "place, as 51.5,-0.12,5km",
+    "sig.image": "measured on the image",
+    "of.score": "its score",
+    "of.area": "area of its box, in square pixels",
+    "of.cx": "centre of its box, pixels from the left",
+    "of.cy": "centre of its box, pixels from the top",
+    "of.width": "width of its box, in pixels",
+    "of.height": "height of its box, in pixels",
+    "of.n": "number of such predictions",
+}
+"""What each field of a filter is; after `of.`, what a prediction is bounded by."""
+
+OPERATOR_WORDS: Mapping[str, Mapping[str, str]] = {
+    "value": {
+        "eq": "is",
+        "ne": "is not",
+        "gt": "more than",
+        "ge": "at least",
+        "lt": "less than",
+        "le": "at most",
+        "in": "one of several, with commas",
+        "exists": "whether it is there",
+        "contains": "has this text in it",
+    },
+    "time": {
+        "eq": "at",
+        "ne": "not at",
+        "gt": "after",
+        "ge": "from then on",
+        "lt": "before",
+        "le": "until",
+        "in": "one of several, with commas",
+        "exists": "whether it is there",
+    },
+}
+"""What each operator of a filter means, for values and for times."""

@@ -16,6 +16,7 @@ from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
 from quadriga.store.browsing.neighbours import Neighbours, NeighboursRequest, find_neighbours
+from quadriga.store.browsing.similar import has_direction
 from quadriga.store.changes.ground_truth import (
     StoredStatement,
     current_statement,
@@ -28,6 +29,7 @@ from quadriga.store.records import (
     IMAGE_STATISTICS,
     StoredFeedback,
     StoredInference,
+    StoredSignals,
     timestamp_text,
 )
 
@@ -90,6 +92,8 @@ class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     more_pairs: int
     same_image: str
     same_source: str
+    more_like_this: str
+    """Link to what resembles it; empty where it has no embedding."""
     truth_events: list[TruthEvent]
     feedback: list[StoredFeedback]
     can_annotate: bool
@@ -135,7 +139,8 @@ def read_inference(
         statements = statements_about(connection, seq, _MAX_HISTORY)
     detections = _items(inference.predictions)
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
-    pairs = list(_pairs(store, inference, links))
+    signals = store.signals([seq]).get(seq)
+    pairs = list(_pairs(inference, signals, links))
     can_annotate = "annotate" in caller.rights
     seen = [item.label for item in [*(truth or []), *detections] if item.label]
     return InferencePage(
@@ -151,6 +156,9 @@ def read_inference(
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
         same_source=_same_source(inference, links),
+        more_like_this=""
+        if signals is None or not has_direction(signals.embedding)
+        else links.similar(inference.id, "" if problem else filter_.line),
         truth_events=[_event(stated) for stated in statements],
         feedback=inference.feedback if isinstance(inference.feedback, list) else [],
         can_annotate=can_annotate,
@@ -195,7 +203,7 @@ def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
 
 
 def _pairs(
-    store: InferenceReader, inference: StoredInference, links: FilterLinks
+    inference: StoredInference, signals: StoredSignals | None, links: FilterLinks
 ) -> Iterator[Pair]:
     """Yield the fields of an inference, those of a filter with a link."""
     model = f"{inference.model.name}:{inference.model.version}"
@@ -207,7 +215,6 @@ def _pairs(
             link = links.to(comparison_text(path, value)) if is_field and root == "meta" else ""
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             yield Pair(path, one_line(text, 200), link)
-    signals = store.signals([int(inference.id)]).get(int(inference.id))
     if signals and signals.picture and len(signals.picture) == 4 * len(IMAGE_STATISTICS):
         numbers = np.frombuffer(signals.picture, "<f4").tolist()
         for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):

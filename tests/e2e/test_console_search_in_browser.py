@@ -19,7 +19,7 @@ from tests.e2e.test_console_pages_in_browser import (
     open_page,
     send_images,
 )
-from tests.server_process import ServerProcess
+from tests.server_process import SAMPLE_MODELS, ServerProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -49,7 +49,9 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Yield a server with images of several cameras."""
-    with ServerProcess(tmp_path_factory.mktemp("search") / "data") as server:
+    every_image = ("--signals-per-s", "1000000")
+    data = tmp_path_factory.mktemp("search") / "data"
+    with ServerProcess(data, SAMPLE_MODELS, *every_image) as server:
         send_images(server, "detection", "shapes-detector")
         ask(server, "POST", "/api/inferences/query", {"consistency": "journal", "limit": 1})
         yield server
@@ -114,6 +116,18 @@ def suggested(browser, text):
     call = f"m.suggest({json.dumps(text)}, {caret}, {json.dumps(filter_words())}, {json.dumps(FACETS)})"
     answer = module(browser, call)
     return [text[: answer["start"]] + i["text"] + text[answer["end"] :] for i in answer["items"]]
+
+
+def violations(browser):
+    """Return what axe finds on the page as it is."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: `make browser` gets it with npm")
+    script = AXE.read_text("utf-8")
+    assert hashlib.sha256(script.encode()).hexdigest() == AXE_SHA256
+    browser.run(script + "; 0")
+    return browser.run(
+        "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 300))]))"
+    )
 
 
 VALUES = ["north", "two words", "", "1", "1e5", "-3", "true", "in", "ne", "gt:5", "in:a,b", "a, b", 'say "x"', "a&b", "(x)", "a|b", "!a",
@@ -347,12 +361,23 @@ def test_axe_finds_nothing_while_the_list_is_open(browser, page, scheme, width):
     assert len(listed(browser)) > 8
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     assert browser.run("(({left, right}) => left >= 0 && right <= innerWidth)(document.querySelector('.suggestions').getBoundingClientRect())")  # fmt: skip
-    if not AXE.exists():
-        pytest.skip("axe-core is not there: `make browser` gets it with npm")
-    script = AXE.read_text("utf-8")
-    assert hashlib.sha256(script.encode()).hexdigest() == AXE_SHA256
-    browser.run(script + "; 0")
-    violations = browser.run(
-        "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 300))]))"
-    )
-    assert violations == []
+    assert violations(browser) == []
+
+
+def test_more_like_this_is_one_link_away(browser, page, server):
+    def is_embedded():
+        return server.request("GET", f"/api/inferences/{newest}/similar")[0] == 200
+
+    newest = ask(server, "POST", "/api/inferences/query", {"limit": 1})["inferences"][0]["id"]
+    server.wait_until(is_embedded)  # embeddings are made a moment after the answer
+    page(f"{GRID}/{newest}?q=meta.altitude%3Dge:103")
+    browser.run("document.querySelector('a[href*=\"/similar\"]').click()")
+    browser.wait_for("location.pathname.endsWith('/similar')")
+    texts = browser.run("[...document.querySelectorAll('.grid:not(.origin) .shot')].map((shot) => shot.innerText)")  # fmt: skip
+    assert len(texts) > 5
+    assert all("similarity" in text for text in texts)
+    for scheme in ("light", "dark"):
+        for width in (1200, 360):
+            page(f"{GRID}/{newest}/similar", scheme=scheme, width=width)
+            assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+            assert violations(browser) == []

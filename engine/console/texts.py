@@ -83,6 +83,8 @@ TEXTS: Mapping[str, str] = {
     "missing_value": "A value is missing after {operator}",
     "no_filter": "This is no filter.",
     "over_time": "Inferences over time",
+    "range_how": "Shift and Enter on two bars chooses all between them",
+    "range_note": "From {bar}. Shift and a click, or Shift and Enter, on another bar takes all between; Esc leaves it.",
     "inference_word": "inference",
     "inferences_word": "inferences",
     "order": "Order",

@@ -263,6 +263,8 @@ TEXTS: Mapping[str, str] = {
     "previous": "Previous",
     "next": "Next",
     "in_the_query": "In the same filter",
+    "around_it": "Before and after it in the same filter",
+    "this_one": "This one",
     "all_of_filter": "All found",
     "score_from": "score from",
     "show_truth": "truth",

@@ -383,6 +383,27 @@ def test_more_like_this_is_one_link_away(browser, page, server):
             assert violations(browser) == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_the_strip_has_the_neighbours_within_the_filter(browser, page, server, scheme, width):
+    where = {"where": "meta.altitude=ge:105", "order": "ts", "limit": 9}
+    ids = [stored["id"] for stored in ask(server, "POST", "/api/inferences/query", where)["inferences"]]  # fmt: skip
+    page(f"{GRID}/{ids[4]}?q=meta.altitude%3Dge%3A105&order=ts", scheme=scheme, width=width)
+    strip = "[...document.querySelectorAll('.strip .shot')]"
+    assert browser.run(f"{strip}.map((a) => a.href?.split('/').at(-1).split('?')[0] ?? null)") == [
+        *ids[1:4],
+        None,
+        *ids[5:8],
+    ]
+    assert browser.run(f"{strip}.every((a) => a.querySelector('img').naturalWidth > 0)")
+    assert browser.run(f"{strip}.every((a) => {{ const r = a.getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.width > 15; }})")  # fmt: skip
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert violations(browser) == []
+    browser.run(f"{strip}[5].click()")
+    browser.wait_for(f"location.pathname.endsWith('{ids[6]}')")
+    assert "order=ts" in browser.run("location.search")
+
+
 BARS = """[...document.querySelectorAll('.timeline a')].map((a) => { const r = a.querySelector('.hit').getBoundingClientRect();
   return {x: r.x + r.width / 2, y: r.y + r.height / 2, href: a.getAttribute('href'), count: Number.parseInt(a.ariaLabel), end: a.dataset.end}; })"""
 

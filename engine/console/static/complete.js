@@ -44,7 +44,7 @@ class Completion {
     this.list.setAttribute("aria-label", this.words.texts.suggestions);
     this.status = document.createElement("p");
     this.status.className = "hidden";
-    this.status.setAttribute("role", "status");
+    this.status.setAttribute("aria-live", "polite");
     this.form.append(this.list, this.status);
     for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"], ["aria-expanded", "false"], ["aria-controls", "suggestions"]]) field.setAttribute(name, value);
     field.addEventListener("focus", () => { this.load(); if (!field.value) this.open(); });

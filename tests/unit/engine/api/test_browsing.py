@@ -51,7 +51,7 @@ def test_facets_are_answered_by_url_and_by_body(client, slash: str) -> None:
     answer = by_url.json()
     assert answer == by_body.json()
     time = answer.pop("time")
-    assert [bin_["count"] for bin_ in time if bin_["count"]] == [1, 1, 1]
+    assert [bin_["count"] for bin_ in time if bin_["count"]] == [3]  # within one millisecond
     assert time[0].keys() == {"from", "to", "count"}
     assert answer == {
         "count": 3,

@@ -8,6 +8,9 @@ import pytest
 
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import filter_words
+from quadriga.engine.settings import Settings
+from quadriga.store.access_keys import create_key
+from quadriga.store.database import migrate, writer_engine
 from quadriga.store.query.request import QueryRequest
 from tests.browser import Browser
 from tests.e2e.test_console_pages_in_browser import (
@@ -505,3 +508,24 @@ def test_axe_finds_nothing_while_a_range_is_begun(browser, page, scheme, width):
     assert "Esc" in browser.run("document.querySelector('[data-range-note]').innerText")
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     assert violations(browser) == []
+
+
+def test_log_out_forgets_the_recent_lines(browser, tmp_path):
+    settings = Settings(models=str(SAMPLE_MODELS / "shapes-detector"), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    with writer_engine(settings.database_url) as engine:
+        key = create_key(engine, name="mara", roles=["read"])[1]
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-detector") as server:
+        browser.open(f"http://{server.host}/console/inferences")
+        browser.run(f"document.querySelector('[name=key]').value = '{key}'; 0")
+        browser.run("document.querySelector('form').requestSubmit()")
+        browser.wait_for("!!document.querySelector('[data-filter]')")
+        browser.run("document.querySelector('[data-filter]').focus()")
+        write(browser, "model=shapes-detector")
+        press(browser, "Enter")
+        browser.wait_for("document.querySelectorAll('.chip').length === 1")
+        assert browser.run("localStorage.length") == 1
+        browser.open(f"http://{server.host}/console/you")
+        browser.run("document.querySelector('form[action$=\"/console/logout\"]').requestSubmit()")
+        browser.wait_for("!!document.querySelector('[name=key]') || document.body.innerText.includes('Log in')")  # fmt: skip
+        assert browser.run("localStorage.length") == 0

@@ -1,11 +1,11 @@
-"""HTTP routes for who looks around in the store: facets, neighbours, two models side by side, what to label next."""
+"""HTTP routes for who looks around in the store: facets, neighbours, what resembles one, two models side by side, what to label next."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation, Parameter, Schema
+from litestar.openapi.spec import Operation, Parameter, Reference, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import FromPath, RawBody
 
@@ -46,10 +46,17 @@ from quadriga.store.browsing.neighbours import (
     find_neighbours,
     neighbours_from_url,
 )
+from quadriga.store.browsing.similar import (
+    SimilarInferences,
+    SimilarRequest,
+    find_similar,
+    similar_from_url,
+)
 
 _FACETS = "/api/inferences/facets"
 _LABEL_QUEUE = "/api/inferences/label-queue"
 _NO_INFERENCE = error_response("No such inference, or no such model")
+_NO_EMBEDDING = error_response("No such inference, none with an embedding, or no such model")
 _DESCRIPTIONS = {
     "fields": f"Fields to answer, all by default: meta.<key>, {', '.join(FIELDS)}; in a URL with commas",
     "values": "Maximum values of a field",
@@ -88,19 +95,31 @@ class _LabelQueueUrl(Operation):
         self.parameters = url_parameters(LabelQueueRequest, **_DESCRIPTIONS)
 
 
+def _inference_parameters(struct: type[Any]) -> list[Parameter | Reference]:
+    """Return the parameters of a request in a URL whose path names an inference."""
+    path = Parameter(
+        name="inference_id",
+        param_in="path",
+        required=True,
+        schema=Schema(type=OpenAPIType.STRING),
+    )
+    return [path, *url_parameters(struct, **_DESCRIPTIONS)]
+
+
 @dataclass
 class _NeighboursUrl(Operation):
     """Query parameters of neighbours; any other name is a field with its comparison."""
 
     def __post_init__(self) -> None:
-        parameters = url_parameters(NeighboursRequest, **_DESCRIPTIONS)
-        path = Parameter(
-            name="inference_id",
-            param_in="path",
-            required=True,
-            schema=Schema(type=OpenAPIType.STRING),
-        )
-        self.parameters = [path, *parameters]
+        self.parameters = _inference_parameters(NeighboursRequest)
+
+
+@dataclass
+class _SimilarUrl(Operation):
+    """Query parameters of what resembles an inference; any other name is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        self.parameters = _inference_parameters(SimilarRequest)
 
 
 def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
@@ -134,6 +153,21 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         return await queries.run(
             request,
             lambda store: find_neighbours(store, inference_id, neighbours_from_url(text)),
+        )
+
+    @get(
+        "/api/inferences/{inference_id:str}/similar",
+        operation_class=_SimilarUrl,
+        responses=errors | {404: _NO_EMBEDDING},
+        need="read",
+    )
+    async def get_similar(
+        inference_id: FromPath[str], request: Request[Any, Any, Any]
+    ) -> SimilarInferences:
+        """Return what resembles an inference most, by embeddings, among those that fields of the URL find."""
+        text = request.scope["query_string"].decode("latin-1")
+        return await queries.run(
+            request, lambda store: find_similar(store, inference_id, similar_from_url(text))
         )
 
     @get(
@@ -180,6 +214,7 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         find_facets_by_url,
         query_facets,
         get_neighbours,
+        get_similar,
         options_route(_LABEL_QUEUE, "GET", "POST"),
         find_label_queue_by_url,
         query_label_queue,

@@ -16,6 +16,9 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
 _OPERATOR_ALONE = re.compile(r"\s*((?:gt|ge|lt|le|contains):)\s*")
+_READ_AS_MORE = ("true", "false", "eq", "ne", "in")
+"""Texts that the line reads as booleans, or of labels as operators."""
+
 _SHOWN = 60
 _POSITION = re.compile(r"at character (\d+) of the filter")
 
@@ -159,5 +162,5 @@ def _value_text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return f"{value:.12g}"
-    is_plain = _PLAIN.fullmatch(value) is not None and value not in ("true", "false")
+    is_plain = _PLAIN.fullmatch(value) is not None and value not in _READ_AS_MORE
     return value if is_plain else json_text(value)

@@ -10,6 +10,7 @@ from litestar import Request, Response
 
 from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import comparison_text
+from quadriga.engine.console.filter_words import filter_words
 from quadriga.engine.console.inference_filter import INFERENCES_PATH
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, text
@@ -86,6 +87,7 @@ class Frame:
             t=SimpleNamespace(**TEXTS),
             text=text,
             comparison=comparison_text,
+            filter_words=filter_words,
             formats=formats.FILTERS,
             base=self.base,
             link=self.link,

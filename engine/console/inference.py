@@ -15,7 +15,12 @@ from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
-from quadriga.store.browsing.neighbours import Neighbours, NeighboursRequest, find_neighbours
+from quadriga.store.browsing.neighbours import (
+    NeighboursRequest,
+    Surroundings,
+    find_surroundings,
+)
+from quadriga.store.browsing.similar import has_direction
 from quadriga.store.changes.ground_truth import (
     StoredStatement,
     current_statement,
@@ -24,10 +29,12 @@ from quadriga.store.changes.ground_truth import (
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import (
     IMAGE_STATISTICS,
     StoredFeedback,
     StoredInference,
+    StoredSignals,
     timestamp_text,
 )
 
@@ -36,6 +43,9 @@ MAX_LISTED = 200
 
 MAX_PICTURED = 2000
 """Maximum outlines of the picture that needs no script."""
+
+AROUND = 3
+"""Neighbours on each side of the inference in the strip below its image."""
 
 _MAX_HISTORY = 20
 _MAX_LABELS = 100
@@ -72,6 +82,14 @@ class TruthEvent(msgspec.Struct, frozen=True):
     words: str
 
 
+class StripImage(msgspec.Struct, frozen=True):
+    """A small image of the strip."""
+
+    card: Card
+    link: str
+    """Link to its page; empty for the inference of this page."""
+
+
 class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the page."""
 
@@ -82,6 +100,8 @@ class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     next_link: str
     is_partial: bool
     """Whether the search for neighbours took too long."""
+    strip: list[StripImage]
+    """The inference between its neighbours in the order of the filter; empty without neighbours that have an image."""
     predictions: list[ListedObject]
     truth: list[ListedObject] | None
     more: int
@@ -90,6 +110,8 @@ class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     more_pairs: int
     same_image: str
     same_source: str
+    more_like_this: str
+    """Link to what resembles it; empty where it has no embedding."""
     truth_events: list[TruthEvent]
     feedback: list[StoredFeedback]
     can_annotate: bool
@@ -122,11 +144,11 @@ def read_inference(
     """
     inference = store.get(inference_id)
     problem = check(filter_.line)
-    neighbours = Neighbours(None, None)
+    around = Surroundings([], [], partial=False)
     if problem is None and filter_.queue is None:
         try:
             request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
-            neighbours = find_neighbours(store, inference.id, request)
+            around = find_surroundings(store, inference.id, request, AROUND)
         except (QueryError, NotFoundError) as error:
             problem = Problem(str(error), filter_.line, 0)
     seq = int(inference.id)
@@ -135,15 +157,17 @@ def read_inference(
         statements = statements_about(connection, seq, _MAX_HISTORY)
     detections = _items(inference.predictions)
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
-    pairs = list(_pairs(store, inference, links))
+    signals = store.signals([seq]).get(seq)
+    pairs = list(_pairs(inference, signals, links))
     can_annotate = "annotate" in caller.rights
     seen = [item.label for item in [*(truth or []), *detections] if item.label]
     return InferencePage(
         card=card(inference, outlines=MAX_PICTURED),
         problem=problem,
-        previous_link=links.inference(neighbours.previous) if neighbours.previous else "",
-        next_link=links.inference(neighbours.next) if neighbours.next else "",
-        is_partial=neighbours.partial,
+        previous_link=links.inference(around.before[0]) if around.before else "",
+        next_link=links.inference(around.after[0]) if around.after else "",
+        is_partial=around.partial,
+        strip=_strip(store, inference, around, links),
         predictions=_listed("pred", detections),
         truth=None if truth is None else _listed("truth", truth),
         more=sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
@@ -151,6 +175,9 @@ def read_inference(
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
         same_source=_same_source(inference, links),
+        more_like_this=""
+        if signals is None or not has_direction(signals.embedding)
+        else links.similar(inference.id, "" if problem else filter_.line),
         truth_events=[_event(stated) for stated in statements],
         feedback=inference.feedback if isinstance(inference.feedback, list) else [],
         can_annotate=can_annotate,
@@ -165,6 +192,24 @@ def read_inference(
             "labels": list(dict.fromkeys([*seen, *labels]))[:_MAX_LABELS],
         },
     )
+
+
+def _strip(
+    store: InferenceReader, inference: StoredInference, around: Surroundings, links: FilterLinks
+) -> list[StripImage]:
+    """Return the inference between its neighbours; nothing where none of these has an image."""
+    ids = [*around.before, *around.after]
+    if not ids:
+        return []
+    stored = store.query(QueryRequest({"id": {"in": ids}}, limit=len(ids))).inferences
+    cards = {stored_inference.id: card(stored_inference, outlines=0) for stored_inference in stored}
+    if not any(neighbour.has_image for neighbour in cards.values()):
+        return []
+    before, after = (
+        [StripImage(cards[id_], links.inference(id_)) for id_ in side if id_ in cards]
+        for side in (around.before, around.after)
+    )
+    return [*reversed(before), StripImage(card(inference, outlines=0), ""), *after]
 
 
 def _items(items: object) -> list[DrawnItem]:
@@ -195,7 +240,7 @@ def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
 
 
 def _pairs(
-    store: InferenceReader, inference: StoredInference, links: FilterLinks
+    inference: StoredInference, signals: StoredSignals | None, links: FilterLinks
 ) -> Iterator[Pair]:
     """Yield the fields of an inference, those of a filter with a link."""
     model = f"{inference.model.name}:{inference.model.version}"
@@ -207,7 +252,6 @@ def _pairs(
             link = links.to(comparison_text(path, value)) if is_field and root == "meta" else ""
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             yield Pair(path, one_line(text, 200), link)
-    signals = store.signals([int(inference.id)]).get(int(inference.id))
     if signals and signals.picture and len(signals.picture) == 4 * len(IMAGE_STATISTICS):
         numbers = np.frombuffer(signals.picture, "<f4").tolist()
         for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):

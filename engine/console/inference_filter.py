@@ -149,6 +149,10 @@ class FilterLinks:
             options |= self._filter.queue.options
         return self._link(f"{self._path}/{inference_id}", **options)
 
+    def similar(self, inference_id: str, line: str) -> str:
+        """Return the link to what resembles an inference, within a filter."""
+        return self._link(f"{self._path}/{inference_id}/similar", q=line)
+
     def chips(self) -> list[Chip]:
         """Return the parts of the filter."""
         chips = []

@@ -30,6 +30,7 @@ from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, read_overview
 from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
+from quadriga.engine.console.similar_page import similar_page
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.view_pages import view_pages
@@ -127,6 +128,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         pages += [
             inferences_page(frame, store.queries, options),
             inference_page(frame, store.queries, parts.models, options),
+            similar_page(frame, store.queries, options),
             live_page(frame, store.queries, options),
             *label_pages(frame, store.queries, parts.models, options),
             *report_pages(frame, store.reports, store.inferences, options),

@@ -1,15 +1,19 @@
 """The inferences before and after one, among the matches of a filter."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.plan import IdRange
+from quadriga.store.query.plan import IdRange, Planner
 from quadriga.store.query.request import Order, QueryRequest, request_from_url
-from quadriga.store.query.search import find_first
+from quadriga.store.query.search import Budget, SearchResult, find_first
 
 URL_OPTIONS = ("order",)
+_SHORT = Budget(rows=10_000, seconds=0.1)
+"""Limits of the search for more than the nearest neighbour."""
 
 
 class NeighboursRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +41,17 @@ def neighbours_from_url(query: str) -> NeighboursRequest:
     return request_from_url(query, NeighboursRequest, URL_OPTIONS)
 
 
+class Surroundings(msgspec.Struct, frozen=True):
+    """Some neighbours of an inference on each side of it, the nearest first."""
+
+    before: list[str]
+    """Ids of the matches that come before it in the order of the query."""
+    after: list[str]
+    """Ids of those that come after it."""
+    partial: bool
+    """Whether the time limit was reached on a side that is empty: there may be some yet."""
+
+
 def find_neighbours(
     inferences: InferenceReader, inference_id: str, request: NeighboursRequest
 ) -> Neighbours:
@@ -46,24 +61,48 @@ def find_neighbours(
         NotFoundError: There is no such inference, or the filter compares with a model that is not known.
         QueryError: The id is malformed, or the filter is invalid.
     """
+    nearest = find_surroundings(inferences, inference_id, request, 1)
+    previous, next_ = (side[0] if side else None for side in (nearest.before, nearest.after))
+    return Neighbours(previous, next_, nearest.partial)
+
+
+def find_surroundings(
+    inferences: InferenceReader, inference_id: str, request: NeighboursRequest, count: int
+) -> Surroundings:
+    """Find up to `count` neighbours on each side of an inference; errors as for `find_neighbours`.
+
+    More than the nearest are looked for a short time only, so that the answer takes hardly longer than for one.
+    """
     tree = inferences.read_filter(QueryRequest(where=request.where))
     seq = int(inferences.get(inference_id).id)
-    ids: list[str | None] = []
+    sides: list[list[str]] = []
     is_partial = False
     with inferences.snapshot() as connection:
         planner = inferences.planner(connection, tree)
         for is_older in (True, False):
-            rows, resume_id = find_first(
-                connection,
-                planner,
-                descending=is_older,
-                limit=1,
-                id_range=IdRange(high=seq - 1) if is_older else IdRange(low=seq + 1),
-                budget=inferences.budget,
-            )
-            ids.append(str(rows[0][0]) if rows else None)
+            search = partial(_nearest, connection, planner, descending=is_older)
+            rows, resume_id = search(count, seq, budget=inferences.budget if count == 1 else _SHORT)
+            if not rows and resume_id is not None and count > 1:
+                rows, resume_id = search(1, resume_id, budget=inferences.budget)
+            sides.append([str(row[0]) for row in rows])
             is_partial |= not rows and resume_id is not None
-    older, newer = ids
+    older, newer = sides
     if request.order == "-ts":
-        return Neighbours(newer, older, is_partial)
-    return Neighbours(older, newer, is_partial)
+        return Surroundings(newer, older, is_partial)
+    return Surroundings(older, newer, is_partial)
+
+
+def _nearest(
+    connection: sa.Connection,
+    planner: Planner,
+    limit: int,
+    seq: int,
+    *,
+    descending: bool,
+    budget: Budget,
+) -> SearchResult:
+    """Return up to `limit` matches beside an id: the older ones if `descending`, else the newer ones."""
+    id_range = IdRange(high=seq - 1) if descending else IdRange(low=seq + 1)
+    return find_first(
+        connection, planner, descending=descending, limit=limit, id_range=id_range, budget=budget
+    )

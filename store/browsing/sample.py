@@ -107,16 +107,16 @@ def _of_ids(connection: sa.Connection, ids: Sequence[int]) -> MatchSample:
     step = max(len(ids) / ROWS, 1.0)
     chosen = [ids[int(number * step)] for number in range(min(len(ids), ROWS))]
     rows = _read(connection, chosen)
-    low, high = ids[-1], ids[0]
-    times = [0.0] * (SLICES if high > low else 1)
-    for seq in ids:
-        times[(seq - low) * len(times) // (high - low + 1)] += 1
+    first_ms, last_ms = time_ms(ids[-1]), time_ms(ids[0])
+    times = [0.0] * (SLICES if ids[0] > ids[-1] else 1)
+    for seq in ids:  # by milliseconds, as a filter with the bounds of a slice finds them
+        times[(time_ms(seq) - first_ms) * len(times) // (last_ms + 1 - first_ms)] += 1
     return MatchSample(
         rows,
         [len(ids) / len(rows)] * len(rows),
         times,
-        time_ms(low),
-        last_ms=time_ms(high),
+        first_ms,
+        last_ms=last_ms,
         matches=len(ids),
         is_exact=len(rows) == len(ids),
         is_exact_count=True,

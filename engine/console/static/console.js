@@ -1,6 +1,9 @@
 // What every page has: the key / for the filter, keys that go to pages, times in the reader's zone, and "Copy".
 // Pages read and work without it.
 
+import "./brush.js";
+import "./complete.js";
+
 const isTyping = (target) => target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 
 let wentAt = -Infinity;

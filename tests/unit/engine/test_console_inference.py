@@ -11,7 +11,13 @@ from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
-from quadriga.store.records import Feedback, JournaledChange, TruthStatement
+from quadriga.store.records import (
+    Feedback,
+    InferenceRecord,
+    InputReference,
+    JournaledChange,
+    TruthStatement,
+)
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, open_page
 from tests.unit.store.conftest import make_record
@@ -143,3 +149,52 @@ def test_a_filter_that_is_none_is_said_and_the_inference_is_there(keyed):
 )  # fmt: skip
 def test_what_is_not_there_is_not_found(keyed, path, role, status):
     assert show(keyed, path, role).status == status
+
+
+def of_image(number: int, **fields: Any) -> InferenceRecord:
+    source = InputReference("image", f"blake3:{number:064x}", 640, 480, "image/jpeg", kept=number != 4)  # fmt: skip
+    return make_record(FIRST + number, input=source, **fields)
+
+
+def strip_of(page: Answer) -> list[int]:
+    """Return the inferences of the strip; 0 for the one of the page."""
+    strip = re.search(r'<nav class="strip".*?</nav>', page.text, re.DOTALL)
+    shots = re.findall(r'<(?:a|span) class="shot [^"]*"(?: href="[^"]*/(\d+)[^"]*")?', strip[0] if strip else "")  # fmt: skip
+    return [int(id_ or FIRST) - FIRST for id_ in shots]
+
+
+def test_the_strip_has_what_comes_before_and_after_in_the_filter(tmp_path):
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    records = [
+        of_image(number, team="b" if number == 3 else "a", predictions=[{"label": HOSTILE}] if number == 6 else [],
+                 metadata={"odd": number % 2})
+        for number in range(1, 12)
+    ]  # fmt: skip
+    store_entries(settings.database_url, settings.journal_directory, records)
+    with writer_engine(settings.database_url) as engine:
+        keys = {
+            team: create_key(engine, name="x", roles=["annotate"], team=team)[1]
+            for team in ("", "a", "b")
+        }
+    server = Application(settings)
+    assert server._keys is not None
+    server._keys.refresh()
+    keyed = server, keys
+    try:
+        page = show(keyed, str(FIRST + 5), "")
+        assert strip_of(page) == [8, 7, 6, 0, 4, 3, 2]
+        assert f"{FIRST + 4}/input" not in page.text  # whose image is not kept
+        assert HOSTILE not in page.text
+        assert strip_of(show(keyed, f"{FIRST + 5}?order=ts", "")) == [2, 3, 4, 0, 6, 7, 8]
+        assert strip_of(show(keyed, f"{FIRST + 5}?q=meta.odd%3D1", "")) == [11, 9, 7, 0, 3, 1]
+        assert strip_of(show(keyed, str(FIRST + 5), "a")) == [8, 7, 6, 0, 4, 2, 1]
+        assert strip_of(show(keyed, str(FIRST + 3), "b")) == []
+        assert strip_of(show(keyed, f"{FIRST + 5}?q=meta.odd%3D9", "")) == []
+        assert (
+            strip_of(show(keyed, f"{FIRST + 5}?q=id%3D{FIRST + 4}", "")) == []
+        )  # without an image
+        assert strip_of(show(keyed, f"{FIRST + 5}?q=(", "")) == []
+        assert strip_of(show(keyed, f"{FIRST + 5}?by=score", "")) == []  # in the queue
+    finally:
+        server.close()

@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from quadriga.store.browsing.facets import (
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import Budget
 from quadriga.store.records import InferenceRecord, JournaledChange, ModelReference, TruthStatement
 from quadriga.store.scope import EVERYTHING, Scope
@@ -371,3 +373,19 @@ def test_bins_have_round_bounds(
         assert sum(bin_.count for bin_ in result) == 2
         return
     assert [(bin_.low, bin_.high, bin_.count) for bin_ in result] == expected
+
+
+def test_a_slice_of_the_time_counts_what_a_filter_with_its_bounds_finds(
+    database_url: str, tmp_path: Path
+) -> None:
+    store = StoreHarness(tmp_path, database_url)
+    ids = [smallest_id_at(1_790_000_000_000 + number * 7 // 11) + number for number in range(120)]
+    store.commit(
+        *map(make_record, ids)
+    )  # several in a millisecond, and some at the bounds of slices
+    slices = find_facets(store.inferences, FacetsRequest()).time
+    for slice_ in slices:
+        where = {"ts": {"ge": slice_.start, "lt": slice_.end}}
+        assert store.inferences.count(QueryRequest(where)).count == slice_.count, slice_
+    assert sum(slice_.count for slice_ in slices) == 120
+    store.close()

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from quadriga.store.browsing import neighbours
 from quadriga.store.browsing.neighbours import (
     Neighbours,
     NeighboursRequest,
+    Surroundings,
     find_neighbours,
+    find_surroundings,
     neighbours_from_url,
 )
 from quadriga.store.errors import NotFoundError, QueryError
@@ -65,6 +68,32 @@ def test_neighbours_are_those_of_the_pages(reader: InferenceReader, where: Any) 
             expected = Neighbours(next(reversed(before), None), next(iter(after), None))
             request = NeighboursRequest(where, order=order)
             assert find_neighbours(reader, inference_id, request) == expected
+
+
+@pytest.mark.parametrize("where", FILTERS, ids=str)
+def test_several_neighbours_are_those_of_the_pages(reader: InferenceReader, where: Any) -> None:
+    for order in ("-ts", "ts"):
+        matches = [one.id for one in reader.query(QueryRequest(where, order=order)).inferences]
+        for number in (1, 2, 3, 30, 57, 58, 59):
+            seq = number << 24
+            before = [m for m in matches if (int(m) > seq if order == "-ts" else int(m) < seq)]
+            after = [m for m in matches if (int(m) < seq if order == "-ts" else int(m) > seq)]
+            expected = Surroundings(before[:-4:-1], after[:3], partial=False)
+            request = NeighboursRequest(where, order=order)
+            assert find_surroundings(reader, str(seq), request, 3) == expected
+
+
+def test_where_several_take_too_long_there_is_the_nearest(
+    reader: InferenceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "_SHORT", Budget(rows=5, seconds=-1, first_batch_rows=5))
+    matches = {"and": [{"latency_ms": {"ge": 0}}, {"not": {"id": {"in": [str(n << 24) for n in range(24, 36) if n != 30]}}}]}  # fmt: skip
+    answer = find_surroundings(reader, str(30 << 24), NeighboursRequest(matches), 3)
+    assert answer == Surroundings([str(36 << 24)], [str(23 << 24)], partial=False)
+    reader.budget = Budget(rows=5, first_batch_rows=5)
+    nothing = NeighboursRequest({"latency_ms": {"gt": 100}})
+    answer = find_surroundings(reader, str(30 << 24), nothing, 3)
+    assert answer == Surroundings([], [], partial=True)
 
 
 def test_neighbours_are_of_the_own_team_alone(reader: InferenceReader) -> None:

@@ -1,13 +1,14 @@
-"""Facets and neighbours over HTTP: both forms of a request, and errors as elsewhere."""
+"""Facets, neighbours and what resembles one over HTTP: both forms of a request, and errors as elsewhere."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.records import ImageSignals, InputReference, ModelReference, SignalsOfImages
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
@@ -19,7 +20,21 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     store.commit(
         *(make_record(seq, metadata={"camera": "north", "altitude": seq}) for seq in (1, 2, 3)),
         make_record(4, metadata={"camera": "east"}),
+        *(
+            make_record(
+                seq,
+                input=InputReference("image", f"blake3:{seq:064x}", 8, 8),
+                metadata={"camera": "similar"},
+            )
+            for seq in (5, 6, 7)
+        ),
     )
+    embeddings = {5: (1, 0), 6: (0, 1), 7: (1, 1)}
+    signals = [
+        ImageSignals(seq, b"", np.array(e, "<f2").tobytes(), "ab" * 8)
+        for seq, e in embeddings.items()
+    ]
+    store.commit_changes(SignalsOfImages(signals))
     with client_of(store_routes(store.inferences)) as client:
         yield client
     store.close()
@@ -36,7 +51,7 @@ def test_facets_are_answered_by_url_and_by_body(client, slash: str) -> None:
     answer = by_url.json()
     assert answer == by_body.json()
     time = answer.pop("time")
-    assert [bin_["count"] for bin_ in time if bin_["count"]] == [1, 1, 1]
+    assert [bin_["count"] for bin_ in time if bin_["count"]] == [3]  # within one millisecond
     assert time[0].keys() == {"from", "to", "count"}
     assert answer == {
         "count": 3,
@@ -76,9 +91,24 @@ def test_neighbours_are_answered_within_the_filter_of_the_url(client) -> None:
     assert answer == {"previous": "4", "next": "1", "partial": False}
 
 
+def test_what_resembles_an_inference_is_answered_within_the_filter_of_the_url(client) -> None:
+    answer = client.get("/api/inferences/5/similar").json()
+    expected = [{"id": "7", "similarity": 0.707107}, {"id": "6", "similarity": 0.0}]
+    assert answer == {"inferences": expected, "compared": 2, "partial": False}
+    answer = client.get("/api/inferences/5/similar/?id=le:6&limit=1").json()
+    assert answer == {"inferences": expected[1:], "compared": 1, "partial": False}
+    answer = client.get("/api/inferences/6/similar?q=meta.camera=north").json()
+    assert answer == {"inferences": [], "compared": 0, "partial": False}
+
+
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
+        ("5/similar?limit=101", 400, "expected limit, got: Expected `int` <= 100"),
+        ("5/similar?order=ts", 400, "expected order to name one of id"),
+        ("x/similar", 400, "expected an id as a string of digits, got 'x'"),
+        ("9/similar", 404, "inference not found: 9"),
+        ("1/similar", 404, "the inference has no embedding, or not yet: 1"),
         ("facets?fields=x", 400, "expected fields[0] to be one of model, version"),
         ("facets?values=0", 400, "expected fields, values, bins, got: Expected `int` >= 1"),
         ("facets?colour=red", 400, "expected colour to name one of id"),
@@ -105,6 +135,8 @@ def test_the_routes_are_described_with_their_parameters(client) -> None:
     assert {"where", "fields", "values", "bins"} <= schema["properties"].keys()
     neighbours = paths["/api/inferences/{inference_id}/neighbours"]["get"]["parameters"]
     assert [p["name"] for p in neighbours] == ["inference_id", "q", "order"]
+    similar = paths["/api/inferences/{inference_id}/similar"]["get"]["parameters"]
+    assert [p["name"] for p in similar] == ["inference_id", "q", "limit"]
 
 
 def test_disagreements_are_answered_with_both_records(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from litestar.params import FromPath
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
+from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
 
@@ -83,6 +84,11 @@ def report_pages(
         report = _decoder.decode(reports.within(caller_scope()).read(report_id))
         is_drift = report.kind == "drift"
         sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
+        data = report.data
+        windows = [
+            window_filter(report.model, data.current),
+            window_filter(report.model, data.baseline),
+        ]
         shown = report.metrics if is_drift else metric_texts.headlines(report)
         return frame.page(
             "report",
@@ -90,8 +96,9 @@ def report_pages(
             title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
             r=report,
             report_id=report_id,
-            images_link=_images_link(frame, report, report.data.current),
-            baseline_link=_images_link(frame, report, report.data.baseline),
+            images_link=_window_link(frame, windows[0]),
+            baseline_link=_window_link(frame, windows[1]),
+            links_are_whole=all(window.is_whole for window in windows),
             explanation=change_texts.explanation(report) if is_drift else "",
             metrics=_metric_rows(shown),
             signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
@@ -125,13 +132,9 @@ def report_pages(
     return [show_reports, show_report, show_cell]
 
 
-def _images_link(frame: Frame, report: Report, window: Window | None) -> str:
-    """Return the link to the inferences of the model in the time of a window; empty without a time, as of files."""
-    if window is None or window.start is None or window.end is None or not report.model.name:
-        return ""
-    model = comparison_text("model", report.model.name)
-    line = joined([model, f"ts=ge:{window.start}", f"ts=le:{window.end}"])
-    return frame.link("/console/inferences", q=line)
+def _window_link(frame: Frame, window: WindowFilter) -> str:
+    """Return the link to the inferences of a window; empty without a time, as of files."""
+    return frame.link("/console/inferences", q=window.line) if window.line else ""
 
 
 def cell_list_link(frame: Frame, report_id: str, cells: CellRequest) -> str:

@@ -15,6 +15,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.admin_pages import audit_page, keys_page
+from quadriga.engine.console.drift_pages import drift_pages
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
@@ -127,6 +128,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             inference_page(frame, store.queries, parts.models, options),
             *label_pages(frame, store.queries, options),
             *report_pages(frame, store.reports, store.inferences, options),
+            *drift_pages(frame, store.reports, store.inferences, options),
             *job_pages(frame, store.jobs, options),
             *view_pages(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),

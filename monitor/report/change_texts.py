@@ -105,6 +105,12 @@ def describe_change(signal: Signal, report: Report) -> Change:
     return _number_change(signal)
 
 
+def signal_title(name: str) -> str:
+    """Name a signal in words, such as `brightness` for `image.brightness`."""
+    words = _WORDS.get(name)
+    return words.title if words is not None else one_line(name.removeprefix("meta."))
+
+
 def headline(report: Report) -> str:
     """Say in one sentence what changed; an empty text for an evaluation."""
     if report.kind == "evaluation" or report.status == "error":

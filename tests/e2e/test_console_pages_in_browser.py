@@ -7,8 +7,16 @@ from http.client import HTTPConnection
 
 import pytest
 
+from quadriga.engine.settings import Settings
 from tests.browser import Browser
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
+from tests.unit.engine.drift_reports import (
+    categorical,
+    drift_report,
+    keep_report,
+    numeric,
+    report_id,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -28,6 +36,7 @@ PAGES = {
     "label": "/console/label?by=margin&target=5&done=2",
     "models": "/console/models",
     "model": "/console/models/shapes-detector",
+    "drift": "/console/models/shapes-detector/drift",
     "reports": "/console/reports",
     "jobs": "/console/jobs",
     "views": "/console/views",
@@ -74,6 +83,21 @@ def send_images(server, folder, model):
         ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [image]})
 
 
+def keep_drift_reports(data):
+    """Keep some windows of drift, the last with an alarm, and return the id of its report."""
+    settings = Settings(data=str(data))
+    for number in range(8):
+        is_dark = number > 5
+        signals = [
+            numeric("image.brightness", 50, 20 - number if is_dark else 50.3),
+            numeric(f"meta.{HOSTILE}", 5, 5.6),
+            numeric("score", 5, 5, status="insufficient"),
+            *([categorical("label", ["star", ATTRIBUTE], [1, 9], [9, 1])] if is_dark else []),
+        ]
+        keep_report(settings, drift_report(number, *signals))
+    return report_id(7)
+
+
 @pytest.fixture(scope="module")
 def browser():
     browser = Browser()
@@ -84,7 +108,8 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Yield a server with images, truth and a report."""
-    with ServerProcess(tmp_path_factory.mktemp("console") / "data") as server:
+    data = tmp_path_factory.mktemp("console") / "data"
+    with ServerProcess(data) as server:
         send_images(server, "detection", "shapes-detector")
         send_images(server, "oriented", "ships-oriented-detector")
         ask(
@@ -103,6 +128,7 @@ def server(tmp_path_factory):
             pass
         assert job["state"] == "succeeded", job
         server.report = job["id"]
+        server.drift_report = keep_drift_reports(data)
         view = {"query": "label=ship & meta.camera=north & meta.altitude=ge:100"}
         ask(server, "PUT", "/api/views/ships%20of%20the%20north", view)
         query = {
@@ -142,7 +168,7 @@ def open_page(browser, server, path, **options):
 def with_reports(server):
     report = f"/console/reports/{server.report}"
     return {**PAGES, "inference": f"/console/inferences/{server.inference}", "report": report, "cell": f"{report}/images?truth=star&predicted=star",
-            "job": f"/console/jobs/{server.report}"}  # fmt: skip
+            "job": f"/console/jobs/{server.report}", "drift report": f"/console/reports/{server.drift_report}"}  # fmt: skip
 
 
 def test_each_cell_of_a_report_leads_to_the_same_images_as_its_filter(browser, server):

@@ -2,6 +2,7 @@
 
 import shlex
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from litestar.params import FromPath
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.session_cookies import server_url
+from quadriga.engine.console.drift_changes import SignalChange, image_links, signal_changes
 from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import drift_reports_of, make_strip, read_windows
 from quadriga.engine.console.frame import Frame, PageRequest, opens
@@ -32,6 +34,7 @@ class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     """The newest drift report of a model, in words, with the ways to its images."""
 
     report: Report
+    changes: list[SignalChange]
     title: str
     explanation: str
     images_link: str
@@ -59,13 +62,18 @@ def drift_pages(
         stored = reports.within(scope)
         summaries = drift_reports_of(stored.all(), model)
         windows = read_windows(stored, summaries)
-        last = read_last_report(frame, stored, windows[-1].id) if windows else None
+        last = (
+            read_last_report(frame, stored, windows[-1].id, inferences.within(scope))
+            if windows
+            else None
+        )
         return frame.page(
             "drift",
             page="models",
             title=text("drift_of", model=model),
             model=model,
             last=last,
+            links_of=partial(image_links, frame),
             strip=make_strip(windows),
             total=len(summaries),
             commands=[]
@@ -76,7 +84,9 @@ def drift_pages(
     return [show_drift]
 
 
-def read_last_report(frame: Frame, reports: ReportStore, report_id: str) -> LastReport | None:
+def read_last_report(
+    frame: Frame, reports: ReportStore, report_id: str, inferences: InferenceReader
+) -> LastReport | None:
     """Return a report in words; None if it was removed meanwhile or cannot be read."""
     with suppress(NotFoundError, msgspec.MsgspecError):
         report = _decoder.decode(reports.read(report_id))
@@ -85,6 +95,7 @@ def read_last_report(frame: Frame, reports: ReportStore, report_id: str) -> Last
         may_label = opens(current_caller(), "annotate") and target and window.line
         return LastReport(
             report=report,
+            changes=signal_changes(report, inferences),
             title=change_texts.headline(report) or drift_texts.verdict(report),
             explanation=change_texts.explanation(report),
             images_link=frame.link("/console/inferences", q=window.line) if window.line else "",

@@ -1,5 +1,6 @@
 """Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from litestar.params import FromPath
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.drift_changes import image_links, signal_changes
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest
@@ -81,7 +83,8 @@ def report_pages(
     @get(REPORTS_PATH + "/{report_id:str}", sync_to_thread=True, need="read", **options)
     def show_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the numbers of one report."""
-        report = _decoder.decode(reports.within(caller_scope()).read(report_id))
+        scope = caller_scope()
+        report = _decoder.decode(reports.within(scope).read(report_id))
         is_drift = report.kind == "drift"
         sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
         data = report.data
@@ -102,7 +105,8 @@ def report_pages(
             explanation=change_texts.explanation(report) if is_drift else "",
             metrics=_metric_rows(shown),
             signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
-            changes=[change_texts.describe_change(s, report) for s in report.signals if s.alarm],
+            changes=signal_changes(report, inferences.within(scope)) if is_drift else [],
+            links_of=partial(image_links, frame),
             matrix=_matrix(report.confusion),
             matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
             notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],

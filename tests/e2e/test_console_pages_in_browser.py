@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 import pytest
 
 from quadriga.engine.settings import Settings
+from quadriga.monitor.report.schema import ChangedImage, ChangedImages
 from tests.browser import Browser
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 from tests.unit.engine.drift_reports import (
@@ -83,7 +84,7 @@ def send_images(server, folder, model):
         ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [image]})
 
 
-def keep_drift_reports(data):
+def keep_drift_reports(data, ids):
     """Keep some windows of drift, the last with an alarm, and return the id of its report."""
     settings = Settings(data=str(data))
     for number in range(8):
@@ -94,7 +95,15 @@ def keep_drift_reports(data):
             numeric("score", 5, 5, status="insufficient"),
             *([categorical("label", ["star", ATTRIBUTE], [1, 9], [9, 1])] if is_dark else []),
         ]
-        keep_report(settings, drift_report(number, *signals))
+        images = [
+            ChangedImages(
+                signal.name,
+                [ChangedImage(id_, ATTRIBUTE) for id_ in ids[:3]],
+                [ChangedImage(id_, 51.5) for id_ in ids[3:]],
+            )
+            for signal in signals
+        ]
+        keep_report(settings, drift_report(number, *signals, changed=images))
     return report_id(7)
 
 
@@ -128,7 +137,8 @@ def server(tmp_path_factory):
             pass
         assert job["state"] == "succeeded", job
         server.report = job["id"]
-        server.drift_report = keep_drift_reports(data)
+        stored = ask(server, "POST", "/api/inferences/query", {"limit": 6})["inferences"]
+        server.drift_report = keep_drift_reports(data, [found["id"] for found in stored])
         view = {"query": "label=ship & meta.camera=north & meta.altitude=ge:100"}
         ask(server, "PUT", "/api/views/ships%20of%20the%20north", view)
         query = {

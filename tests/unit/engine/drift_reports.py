@@ -27,7 +27,7 @@ START_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000
 
 
-def numeric(name: str, before: float, after: float, **fields: Any) -> Signal:
+def numeric(name: str, before: float, after: float, /, **fields: Any) -> Signal:
     """Return a numeric signal whose baseline reaches 10 around its mean; it has an alarm if the mean moved by one."""
     shift = abs(after - before)
     defaults: dict[str, Any] = {

@@ -13,13 +13,16 @@ from litestar.params import FromPath
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.console.drift_changes import SignalChange, image_links, signal_changes
+from quadriga.engine.console.drift_forms import MUTE_HOURS
 from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import drift_reports_of, make_strip, read_windows
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.texts import text
 from quadriga.monitor.report import change_texts, drift_texts
+from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
+from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
@@ -34,6 +37,7 @@ class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     """The newest drift report of a model, in words, with the ways to its images."""
 
     report: Report
+    acknowledged: Acknowledgement | None
     changes: list[SignalChange]
     title: str
     explanation: str
@@ -50,9 +54,10 @@ def drift_pages(
     frame: Frame,
     reports: Scoped[ReportStore],
     inferences: Scoped[InferenceReader],
+    mutes: MuteStore,
     options: dict[str, Any],
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers; `inferences` finds the model that a name means."""
+    """Return the handlers; `inferences` finds the model that a name means, `mutes` are those of all teams."""
 
     @get("/console/models/{name:str}/drift", sync_to_thread=True, need="read", **options)
     def show_drift(name: FromPath[str], request: PageRequest) -> Response[bytes]:
@@ -76,6 +81,9 @@ def drift_pages(
             links_of=partial(image_links, frame),
             strip=make_strip(windows),
             total=len(summaries),
+            mute=mutes.within(scope).active(model),
+            mute_hours=MUTE_HOURS,
+            may_monitor=opens(current_caller(), "monitor"),
             commands=[]
             if windows
             else first_commands(server_url(request, frame.public_url), model),
@@ -95,6 +103,7 @@ def read_last_report(
         may_label = opens(current_caller(), "annotate") and target and window.line
         return LastReport(
             report=report,
+            acknowledged=read_acknowledgement(reports, report_id),
             changes=signal_changes(report, inferences),
             title=change_texts.headline(report) or drift_texts.verdict(report),
             explanation=change_texts.explanation(report),

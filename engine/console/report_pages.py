@@ -14,12 +14,14 @@ from quadriga.engine.console.charts import IntervalMarks, interval
 from quadriga.engine.console.drift_changes import image_links, signal_changes
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.filter_line import comparison_text, joined
-from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
+from quadriga.proto.access import current_caller
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
 
@@ -84,7 +86,8 @@ def report_pages(
     def show_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the numbers of one report."""
         scope = caller_scope()
-        report = _decoder.decode(reports.within(scope).read(report_id))
+        stored = reports.within(scope)
+        report = _decoder.decode(stored.read(report_id))
         is_drift = report.kind == "drift"
         sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
         data = report.data
@@ -106,6 +109,8 @@ def report_pages(
             metrics=_metric_rows(shown),
             signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
             changes=signal_changes(report, inferences.within(scope)) if is_drift else [],
+            acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
+            may_monitor=opens(current_caller(), "monitor"),
             links_of=partial(image_links, frame),
             matrix=_matrix(report.confusion),
             matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],

@@ -15,6 +15,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.admin_pages import audit_page, keys_page
+from quadriga.engine.console.drift_forms import drift_forms
 from quadriga.engine.console.drift_pages import drift_pages
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.first_image import image_command
@@ -35,6 +36,7 @@ from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.errors import NotFound
@@ -51,6 +53,8 @@ class ConsoleStore(msgspec.Struct, frozen=True):
     inferences: Scoped[InferenceReader]
     jobs: Scoped[Jobs]
     reports: Scoped[ReportStore]
+    mutes: MuteStore
+    """The mutes of models, of all teams."""
 
 
 class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +132,8 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             inference_page(frame, store.queries, parts.models, options),
             *label_pages(frame, store.queries, options),
             *report_pages(frame, store.reports, store.inferences, options),
-            *drift_pages(frame, store.reports, store.inferences, options),
+            *drift_pages(frame, store.reports, store.inferences, store.mutes, options),
+            *drift_forms(frame, store.reports, store.inferences, store.mutes, options),
             *job_pages(frame, store.jobs, options),
             *view_pages(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),

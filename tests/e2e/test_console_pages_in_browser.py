@@ -3,12 +3,14 @@
 import base64
 import hashlib
 import json
+import time
 from http.client import HTTPConnection
 
 import pytest
 
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import ChangedImage, ChangedImages
+from quadriga.store.records import timestamp_text
 from tests.browser import Browser
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 from tests.unit.engine.drift_reports import (
@@ -139,6 +141,10 @@ def server(tmp_path_factory):
         server.report = job["id"]
         stored = ask(server, "POST", "/api/inferences/query", {"limit": 6})["inferences"]
         server.drift_report = keep_drift_reports(data, [found["id"] for found in stored])
+        ask(server, "POST", f"/api/reports/{report_id(6)}/acknowledge", {"note": HOSTILE})
+        until = timestamp_text(time.time_ns() // 1_000_000 + 3_600_000)
+        mute = {"until": until, "signals": [ATTRIBUTE], "note": HOSTILE * 20}
+        ask(server, "PUT", "/api/models/shapes-detector/drift-mute", mute)
         view = {"query": "label=ship & meta.camera=north & meta.altitude=ge:100"}
         ask(server, "PUT", "/api/views/ships%20of%20the%20north", view)
         query = {
@@ -178,7 +184,8 @@ def open_page(browser, server, path, **options):
 def with_reports(server):
     report = f"/console/reports/{server.report}"
     return {**PAGES, "inference": f"/console/inferences/{server.inference}", "report": report, "cell": f"{report}/images?truth=star&predicted=star",
-            "job": f"/console/jobs/{server.report}", "drift report": f"/console/reports/{server.drift_report}"}  # fmt: skip
+            "job": f"/console/jobs/{server.report}", "drift report": f"/console/reports/{server.drift_report}",
+            "acknowledged": f"/console/reports/{report_id(6)}"}  # fmt: skip
 
 
 def test_each_cell_of_a_report_leads_to_the_same_images_as_its_filter(browser, server):

@@ -15,7 +15,7 @@ from quadriga.monitor.report.change_texts import (
     describe_change,
     format_p_value,
 )
-from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import ChangedImage, Report, Signal
 from quadriga.store.columns import read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
@@ -175,4 +175,4 @@ def _shown(images: Sequence[ChangedImage], cards: dict[str, Card]) -> list[Shown
 def _value_text(value: float | str | None) -> str:
     if value is None:
         return ""
-    return one_line(value, 24) if isinstance(value, str) else format_brief(value)
+    return one_line(value, 24) if isinstance(value, str) else number(value)

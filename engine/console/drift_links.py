@@ -5,10 +5,11 @@ import re
 import msgspec
 
 from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
+from quadriga.engine.console.formats import number
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.presence import PRESENCE_SUFFIX
 from quadriga.monitor.report.change_texts import is_spread_change
-from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Level, Report, ReportedModel, Signal, Window
 from quadriga.store.query.syntax import SIGNAL_FIELDS
 from quadriga.store.records import json_text
@@ -118,13 +119,13 @@ def _limits(signal: Signal) -> list[_Limit]:
 def _low_limit(before: Level, after: Level) -> _Limit:
     # Few distinct values may end at the baseline's percentile itself: no image is beyond it then.
     name, operator = ("images_below", "lt") if after.low < before.low else ("images_at_most", "le")
-    return _Limit(text(name, value=format_brief(before.low)), operator, before.low)
+    return _Limit(text(name, value=number(before.low)), operator, before.low)
 
 
 def _high_limit(before: Level, after: Level) -> _Limit:
     is_beyond = after.high > before.high
     name, operator = ("images_above", "gt") if is_beyond else ("images_at_least", "ge")
-    return _Limit(text(name, value=format_brief(before.high)), operator, before.high)
+    return _Limit(text(name, value=number(before.high)), operator, before.high)
 
 
 def _with_labels(signal: Signal, current: str, baseline: str) -> list[ImagesBehind]:

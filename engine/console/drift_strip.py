@@ -19,7 +19,7 @@ MAX_WINDOWS = 24
 """Windows of a strip: the newest."""
 MAX_ROWS = 40
 """Signals of a strip: those that changed or moved most."""
-_STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
+_STEPS = (1.0, 2.0, 3.0, 5.0, 10.0)
 """Effects, as multiples of the smallest that matters, from which a cell is a shade darker."""
 
 

@@ -194,6 +194,7 @@ TEXTS: Mapping[str, str] = {
     "mute_note": "Windows are compared and kept; nobody is alerted, and the overview does not begin with it. What still alarms when "
     "the mute ends alerts then.",
     "muted": "muted",
+    "muted_until": "Muted until",
     "muted_by": "Muted by {who} until",
     "muted_all": "all signals",
     "muted_signals": "of {signals}",

@@ -383,3 +383,19 @@ def test_a_hostile_note_is_refused(keyed, body):
     assert keyed.send(ACKNOWLEDGE, "monitor", body).status == 400
     assert keyed.send(ACKNOWLEDGE, "monitor", b"note=" + b"x" * 200_000).status == 413
     assert "Acknowledged by" not in keyed.show(f"reports/{report_id(0)}", "admin").text
+
+
+def test_what_is_acknowledged_and_muted_is_in_the_audit_log_without_its_note(keyed):
+    with_alarm(keyed)
+    keyed.send(ACKNOWLEDGE, "monitor", b"note=of+the+house")
+    keyed.send(MUTE, "monitor", b"hours=1&signals=all&note=of+the+house")
+    keyed.send(UNMUTE, "read")
+    files = keyed.server._settings.audit_directory.rglob("*")
+    written = "".join(path.read_text() for path in files if path.is_file())
+    lines = [json.loads(line) for line in written.splitlines() if line.startswith("{")]
+    actions = {(line["action"], line["status"]) for line in lines}
+    assert (f"POST /console/{ACKNOWLEDGE}", 303) in actions
+    assert (f"POST /console/{MUTE}", 303) in actions
+    assert (f"POST /console/{UNMUTE}", 403) in actions
+    assert "of the house" not in written
+    assert "of+the+house" not in written

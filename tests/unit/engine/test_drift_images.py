@@ -34,7 +34,7 @@ class Compared(NamedTuple):
     report: Report
     store: StoreHarness
     brightness: dict[str, float]
-    """By id."""
+    """Brightness of each image, by its id."""
 
     def find(self, line: str) -> set[str]:
         """Return the ids of what a filter finds."""

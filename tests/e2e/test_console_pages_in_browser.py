@@ -309,3 +309,30 @@ def test_axe_finds_nothing(browser, server, empty, scheme):
                 )
                 found += [(path, width, *violation) for violation in violations]
     assert not found
+
+
+def test_an_alarm_is_acknowledged_and_muted_by_hand(browser, server):
+    drift, alarm = "/console/models/shapes-detector/drift", "!!document.querySelector('.alarm')"
+    open_page(browser, server, "/console/")
+    assert browser.run(alarm)
+    open_page(browser, server, drift)
+    browser.run("document.querySelector('details summary').focus()")
+    press(browser, "Enter")
+    browser.wait_for("document.querySelector('details').open")
+    browser.run("document.querySelector('details input[name=note]').focus()")
+    browser.send("Input.insertText", text="lens <b>is dirty")
+    press(browser, "Enter")
+    browser.wait_for("location.pathname.startsWith('/console/reports/')")
+    said = browser.run("document.querySelector('.said').innerText")
+    assert said.startswith("Acknowledged by somebody")
+    assert said.endswith("lens <b>is dirty")
+    open_page(browser, server, "/console/")
+    assert not browser.run(alarm)
+    open_page(browser, server, drift)
+    browser.run("document.querySelector('form[action$=unmute] button').click()")
+    browser.wait_for("!!document.querySelector('form[action$=\"drift/mute\"]')")
+    browser.run("document.querySelector('form[action$=\"drift/mute\"] button').click()")
+    browser.wait_for("!!document.querySelector('form[action$=unmute]')")
+    words = browser.run("document.querySelector('main').innerText")
+    assert "Muted by somebody until" in words
+    assert "of image.brightness, label" in words

@@ -30,6 +30,7 @@ from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.drift_alarms import drift_alarm_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
@@ -70,6 +71,7 @@ from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate
@@ -438,7 +440,8 @@ def _open_store(
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     hosts = parse_webhook_hosts(settings.webhook_hosts)
-    models = ModelEntries(repository.served_versions, inferences, reports, drift)
+    mutes = MuteStore(settings.drift_directory)
+    models = ModelEntries(repository.served_versions, inferences, reports, drift, mutes)
     return (
         recorder,
         ids,
@@ -464,12 +467,13 @@ def _open_store(
             *drift_routes(drift),
             *model_routes(models),
             *schedule_routes(settings.drift_directory, inferences, hosts),
+            *drift_alarm_routes(reports, mutes, inferences),
             *view_routes(settings.views_directory),
             *evaluation_schedule_routes(
                 settings.evaluation_directory, inferences, reports, hosts=hosts
             ),
         ],
-        ConsoleStore(queries, inferences, jobs, reports),
+        ConsoleStore(queries, inferences, jobs, reports, mutes),
         models.all,
     )
 

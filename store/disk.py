@@ -27,10 +27,15 @@ def write_atomically(
         hidden.replace(path)
 
 
-def create_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
-    """Create a file unless it exists, and return its content: that of the first process to create it."""
+def create_once(path: Path, data: bytes, mode: int = 0o644, *, makes_folder: bool = True) -> bytes:
+    """Create a file unless it exists, and return its content: that of the first process to create it.
+
+    Raises:
+        FileNotFoundError: Its folder does not exist, and `makes_folder` is false.
+    """
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if makes_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         # The link fails if the file exists, so the first one stays and is never seen incomplete.
         with _hidden(path, data, mode) as hidden, suppress(FileExistsError):
             os.link(hidden, path)

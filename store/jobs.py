@@ -1,7 +1,8 @@
 """Jobs: long work that a process of its own does; each is a folder of files.
 
 `<directory>/<id>/` holds `job.json`, `log.txt` and the job's result; a file `cancel` in it requests its
-end. Only the runner, `quadriga.store.job_runner`, writes the other files.
+end. Only the runner, `quadriga.store.job_runner`, writes the other files, but for `acknowledged.json`, see
+`quadriga.monitor.report.acknowledgements`.
 """
 
 import os

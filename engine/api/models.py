@@ -7,6 +7,7 @@ import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
+from msgspec.structs import replace
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
@@ -14,10 +15,12 @@ from quadriga.engine.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Metric
+from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.messages import ModelState
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_counts import StoredVersion, stored_versions
 from quadriga.store.model_names import find_model_name
@@ -59,6 +62,15 @@ class LastDrift(msgspec.Struct, frozen=True):
     created: str
     status: str
     """`ok`, `drift`, `insufficient` or `error`."""
+    acknowledged: Acknowledgement | None = None
+    """Who acknowledged its alarm first; null where nobody did, and without an alarm."""
+    muted: bool = False
+    """Whether all of its alarms are muted now."""
+
+    @property
+    def calls(self) -> bool:
+        """Whether it has an alarm that nobody acknowledged, and that is not muted."""
+        return self.status == "drift" and self.acknowledged is None and not self.muted
 
 
 class LastEvaluation(msgspec.Struct, frozen=True):
@@ -93,6 +105,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     baseline: LastBaseline | None
     drift: LastDrift | None
     evaluation: LastEvaluation | None
+    drift_mute: Mute | None = None
+    """Until when alarms of its schedule alert nobody; null while they do."""
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -109,6 +123,7 @@ class ModelEntries:
         inferences: The store.
         reports: The reports of drift and evaluation.
         drift: Knows the baselines.
+        mutes: The mutes of models.
     """
 
     def __init__(
@@ -117,11 +132,13 @@ class ModelEntries:
         inferences: Scoped[InferenceReader],
         reports: Scoped[ReportStore],
         drift: Scoped[DriftService],
+        mutes: MuteStore,
     ) -> None:
         self._served_versions = served_versions
         self._inferences = inferences
         self._reports = reports
         self._drift = drift
+        self._mutes = mutes
 
     def all(self, only: str | None = None) -> list[ModelEntry]:
         """Return all models that are served or have stored inferences, by name; those of one name alone if it is given."""
@@ -129,20 +146,24 @@ class ModelEntries:
         served = [v for v in self._served_versions() if scope.admits_model(v.name)]
         stored = _stored(self._inferences.within(scope))
         baselines = self._drift.within(scope)
+        reports, mutes = self._reports.within(scope), self._mutes.within(scope)
         names = {version.name for version in served} | {version.name for version in stored}
-        newest = _newest_reports(self._reports.within(scope).all(), names)
-        return [
-            _entry(
-                name,
-                [version for version in served if version.name == name],
-                [version for version in stored if version.name == name],
-                baseline=_default_baseline(baselines, name),
-                drift=newest.get((name, "drift")),
-                evaluation=newest.get((name, "evaluation")),
+        newest = _newest_reports(reports.all(), names)
+        entries = []
+        for name in sorted(names if only is None else names & {only}):
+            mute = mutes.active(name)
+            entries.append(
+                _entry(
+                    name,
+                    [version for version in served if version.name == name],
+                    [version for version in stored if version.name == name],
+                    baseline=_default_baseline(baselines, name),
+                    drift=_last_drift(newest.get((name, "drift")), reports, mute),
+                    evaluation=newest.get((name, "evaluation")),
+                    mute=mute,
+                )
             )
-            for name in sorted(names)
-            if only in (None, name)
-        ]
+        return entries
 
     def one(self, name: str) -> ModelEntry:
         """Return one model, by its name in any case.
@@ -211,6 +232,42 @@ def _newest_reports(
     return newest
 
 
+class _Alarm(msgspec.Struct, frozen=True):
+    name: str
+    alarm: bool
+
+
+class _Alarms(msgspec.Struct, frozen=True):
+    """The fields of a drift report that say which signals have an alarm."""
+
+    signals: list[_Alarm]
+
+
+def _last_drift(
+    summary: ReportSummary | None, reports: ReportStore, mute: Mute | None
+) -> LastDrift | None:
+    if summary is None:
+        return None
+    last = LastDrift(summary.id, summary.created, summary.status)
+    if summary.status != "drift":
+        return last
+    with suppress(NotFoundError, msgspec.MsgspecError):  # removed since, or damaged
+        return replace(
+            last,
+            acknowledged=read_acknowledgement(reports, summary.id),
+            muted=mute is not None and mute.covers(_alarmed_signals(reports, summary.id, mute)),
+        )
+    return last
+
+
+def _alarmed_signals(reports: ReportStore, report_id: str, mute: Mute) -> list[str]:
+    """Return the signals of a report with an alarm; nothing is read for a mute of all signals."""
+    if not mute.signals:
+        return []
+    report = msgspec.json.decode(reports.read(report_id), type=_Alarms)
+    return [signal.name for signal in report.signals if signal.alarm]
+
+
 def _default_baseline(drift: DriftService, name: str) -> LastBaseline | None:
     baselines = {baseline.name: baseline for baseline in drift.list_baselines(name)}
     baseline = baselines.get(DEFAULT_BASELINE) or next(iter(baselines.values()), None)
@@ -225,8 +282,9 @@ def _entry(
     stored: list[StoredVersion],
     *,
     baseline: LastBaseline | None,
-    drift: ReportSummary | None,
+    drift: LastDrift | None,
     evaluation: ReportSummary | None,
+    mute: Mute | None = None,
 ) -> ModelEntry:
     counts = {(version.version, version.sha256): version for version in stored}
     versions = []
@@ -271,7 +329,8 @@ def _entry(
         first_at=min((version.first_at for version in stored), default=None),
         last_at=max((version.last_at for version in stored), default=None),
         baseline=baseline,
-        drift=None if drift is None else LastDrift(drift.id, drift.created, drift.status),
+        drift=drift,
+        drift_mute=mute,
         evaluation=None
         if evaluation is None
         else LastEvaluation(evaluation.id, evaluation.created, evaluation.n, evaluation.headline),

@@ -78,6 +78,12 @@ def day_clock(value: str) -> str:
     return f"{at.day} {_MONTHS[at.month - 1][:3]} {at:%H:%M}"
 
 
+def day_month(value: str) -> str:
+    """Format the day of a time in RFC 3339 without its year: `2 Oct`."""
+    at = _parsed(value)
+    return f"{at.day} {_MONTHS[at.month - 1][:3]}"
+
+
 def state_word(state: str) -> str:
     """Return the state of a model as a word."""
     return state.lower() if state else "not served"
@@ -115,6 +121,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "clock": clock,
     "clock_seconds": clock_seconds,
     "day_clock": day_clock,
+    "day_month": day_month,
     "state_word": state_word,
     "ago": ago,
     "task_words": task_words,

@@ -67,6 +67,7 @@ class Frame:
         self.public_url = public_url.rstrip("/")
         self.base = urlsplit(self.public_url).path
         """Path before those of this server, as a proxy has it."""
+        self.has_store = has_store
         self.static = StaticFiles()
         self._links = [link for link in LINKS if has_store or not link.is_stored]
 

@@ -21,7 +21,13 @@ def model_pages(
     @get("/console/models", sync_to_thread=True, need="read", **options)
     def show_models() -> Response[bytes]:
         """Show all models."""
-        return frame.page("models", page="models", title=TEXTS["models"], models=models())
+        return frame.page(
+            "models",
+            page="models",
+            title=TEXTS["models"],
+            models=models(),
+            has_store=frame.has_store,
+        )
 
     @get("/console/models/{name:str}", sync_to_thread=True, need="read", **options)
     def show_model(name: FromPath[str]) -> Response[bytes]:
@@ -29,6 +35,8 @@ def model_pages(
         entry = next((entry for entry in models() if entry.name.lower() == name.lower()), None)
         if entry is None:
             raise NotFound("expected a model that is served or has stored inferences")
-        return frame.page("model", page="models", title=entry.name, m=entry)
+        return frame.page(
+            "model", page="models", title=entry.name, m=entry, has_store=frame.has_store
+        )
 
     return [show_models, show_model]

@@ -68,7 +68,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[OverviewRow]
     served: int
     changed: list[ModelEntry]
-    """Models whose last drift report says so."""
+    """Models whose last drift report has an alarm that nobody acknowledged or muted."""
     alarm: str
     """Headline of the report about the only one of them; empty for several."""
     stored: int
@@ -95,7 +95,7 @@ def read_overview(
         jobs: The jobs, the newest first.
         reports: Has the report of what changed; None where nothing is stored.
     """
-    changed = [e for e in entries if e.drift is not None and e.drift.status == "drift"]
+    changed = [e for e in entries if e.drift is not None and e.drift.calls]
     bars, day = timeline([]), None
     by_model: dict[str, _ModelDay] = {}
     newest: list[Card] = []

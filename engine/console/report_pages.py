@@ -1,5 +1,6 @@
 """Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ from litestar.params import FromPath
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.drift_changes import image_links, signal_changes
+from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.evaluation_parts import (
     CURVE_SIZE,
     FIRST_SCORE,
@@ -18,12 +21,14 @@ from quadriga.engine.console.evaluation_parts import (
     worst_groups,
 )
 from quadriga.engine.console.filter_line import comparison_text, joined
-from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.report.schema import Confusion, Metric, Report, Window, sorted_by_effect
+from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
+from quadriga.proto.access import current_caller
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
 
@@ -87,9 +92,16 @@ def report_pages(
     @get(REPORTS_PATH + "/{report_id:str}", sync_to_thread=True, need="read", **options)
     def show_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the numbers of one report."""
-        report = _decoder.decode(reports.within(caller_scope()).read(report_id))
+        scope = caller_scope()
+        stored = reports.within(scope)
+        report = _decoder.decode(stored.read(report_id))
         is_drift = report.kind == "drift"
         sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
+        data = report.data
+        windows = [
+            window_filter(report.model, data.current),
+            window_filter(report.model, data.baseline),
+        ]
         shown = report.metrics if is_drift else metric_texts.headlines(report)
         return frame.page(
             "report",
@@ -97,12 +109,16 @@ def report_pages(
             title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
             r=report,
             report_id=report_id,
-            images_link=_images_link(frame, report, report.data.current),
-            baseline_link=_images_link(frame, report, report.data.baseline),
+            images_link=_window_link(frame, windows[0]),
+            baseline_link=_window_link(frame, windows[1]),
+            links_are_whole=all(window.is_whole for window in windows),
             explanation=change_texts.explanation(report) if is_drift else "",
             metrics=_metric_rows(shown),
             signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
-            changes=[change_texts.describe_change(s, report) for s in report.signals if s.alarm],
+            changes=signal_changes(report, inferences.within(scope)) if is_drift else [],
+            acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
+            may_monitor=opens(current_caller(), "monitor"),
+            links_of=partial(image_links, frame),
             matrix=_matrix(report.confusion),
             matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
             notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
@@ -156,13 +172,9 @@ def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _images_link(frame: Frame, report: Report, window: Window | None) -> str:
-    """Return the link to the inferences of the model in the time of a window; empty without a time, as of files."""
-    if window is None or window.start is None or window.end is None or not report.model.name:
-        return ""
-    model = comparison_text("model", report.model.name)
-    line = joined([model, f"ts=ge:{window.start}", f"ts=le:{window.end}"])
-    return frame.link("/console/inferences", q=line)
+def _window_link(frame: Frame, window: WindowFilter) -> str:
+    """Return the link to the inferences of a window; empty without a time, as of files."""
+    return frame.link("/console/inferences", q=window.line) if window.line else ""
 
 
 def cell_list_link(frame: Frame, report_id: str, cells: CellRequest) -> str:

@@ -16,6 +16,8 @@ from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.compare_pages import ComparedMonitoring, compare_pages
+from quadriga.engine.console.drift_forms import drift_forms
+from quadriga.engine.console.drift_pages import drift_pages
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
@@ -37,6 +39,7 @@ from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.proto.audit import Audit
 from quadriga.proto.errors import NotFound
@@ -53,6 +56,8 @@ class ConsoleStore(msgspec.Struct, frozen=True):
     inferences: Scoped[InferenceReader]
     jobs: Scoped[Jobs]
     reports: Scoped[ReportStore]
+    mutes: MuteStore
+    """The mutes of models, of all teams."""
 
 
 class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +144,8 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
                 ComparedMonitoring(store.jobs, store.inferences, store.reports),
                 options,
             ),
+            *drift_pages(frame, store.reports, store.inferences, store.mutes, options),
+            *drift_forms(frame, store.reports, store.inferences, store.mutes, options),
             *job_pages(frame, store.jobs, options),
             *view_pages(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),

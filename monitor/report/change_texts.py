@@ -105,6 +105,12 @@ def describe_change(signal: Signal, report: Report) -> Change:
     return _number_change(signal)
 
 
+def signal_title(name: str) -> str:
+    """Name a signal in words, such as `brightness` for `image.brightness`."""
+    words = _WORDS.get(name)
+    return words.title if words is not None else one_line(name.removeprefix("meta."))
+
+
 def headline(report: Report) -> str:
     """Say in one sentence what changed; an empty text for an evaluation."""
     if report.kind == "evaluation" or report.status == "error":
@@ -168,7 +174,7 @@ def _number_change(signal: Signal) -> Change:
     if before is None or after is None:
         return Change(signal.name, words.title, "", "", "")
     difference = after.mean - before.mean
-    if signal.shift is not None and abs(difference) < signal.shift / 2:
+    if is_spread_change(signal):
         return Change(
             signal.name,
             f"spread of {words.title}",
@@ -183,6 +189,13 @@ def _number_change(signal: Signal) -> Change:
         _number(before.mean, after.mean),
         _number(after.mean, before.mean),
     )
+
+
+def is_spread_change(signal: Signal) -> bool:
+    """Check whether the values of a numeric signal spread or gathered, rather than moved to one side."""
+    if signal.before is None or signal.after is None or signal.shift is None:
+        return False
+    return abs(signal.after.mean - signal.before.mean) < signal.shift / 2
 
 
 def _range(level: Level) -> float:

@@ -4,12 +4,23 @@ import base64
 import hashlib
 import json
 import re
+import time
 from http.client import HTTPConnection
 
 import pytest
 
+from quadriga.engine.settings import Settings
+from quadriga.monitor.report.schema import ChangedImage, ChangedImages
+from quadriga.store.records import timestamp_text
 from tests.browser import Browser
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
+from tests.unit.engine.drift_reports import (
+    categorical,
+    drift_report,
+    keep_report,
+    numeric,
+    report_id,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -34,6 +45,7 @@ PAGES = {
     "compare": "/console/compare",
     "models": "/console/models",
     "model": "/console/models/shapes-detector",
+    "drift": "/console/models/shapes-detector/drift",
     "reports": "/console/reports",
     "jobs": "/console/jobs",
     "views": "/console/views",
@@ -80,6 +92,29 @@ def send_images(server, folder, model):
         ask(server, "POST", f"/v2/models/{model}/infer", {"inputs": [image]})
 
 
+def keep_drift_reports(data, ids):
+    """Keep some windows of drift, the last with an alarm, and return the id of its report."""
+    settings = Settings(data=str(data))
+    for number in range(8):
+        is_dark = number > 5
+        signals = [
+            numeric("image.brightness", 50, 20 - number if is_dark else 50.3),
+            numeric(f"meta.{HOSTILE}", 5, 5.6),
+            numeric("score", 5, 5, status="insufficient"),
+            *([categorical("label", ["star", ATTRIBUTE], [1, 9], [9, 1])] if is_dark else []),
+        ]
+        images = [
+            ChangedImages(
+                signal.name,
+                [ChangedImage(id_, ATTRIBUTE) for id_ in ids[:3]],
+                [ChangedImage(id_, 51.5) for id_ in ids[3:]],
+            )
+            for signal in signals
+        ]
+        keep_report(settings, drift_report(number, *signals, changed=images))
+    return report_id(7)
+
+
 @pytest.fixture(scope="module")
 def browser():
     browser = Browser()
@@ -90,7 +125,8 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Yield a server with images, truth and a report."""
-    with ServerProcess(tmp_path_factory.mktemp("console") / "data") as server:
+    data = tmp_path_factory.mktemp("console") / "data"
+    with ServerProcess(data) as server:
         send_images(server, "detection", "shapes-detector")
         send_images(server, "oriented", "ships-oriented-detector")
         ask(
@@ -109,6 +145,12 @@ def server(tmp_path_factory):
             pass
         assert job["state"] == "succeeded", job
         server.report = job["id"]
+        stored = ask(server, "POST", "/api/inferences/query", {"limit": 6})["inferences"]
+        server.drift_report = keep_drift_reports(data, [found["id"] for found in stored])
+        ask(server, "POST", f"/api/reports/{report_id(6)}/acknowledge", {"note": HOSTILE})
+        until = timestamp_text(time.time_ns() // 1_000_000 + 3_600_000)
+        mute = {"until": until, "signals": [ATTRIBUTE], "note": HOSTILE * 20}
+        ask(server, "PUT", "/api/models/shapes-detector/drift-mute", mute)
         view = {"query": "label=ship & meta.camera=north & meta.altitude=ge:100"}
         ask(server, "PUT", "/api/views/ships%20of%20the%20north", view)
         query = {
@@ -154,7 +196,8 @@ def is_left_stream(error):
 def with_reports(server):
     report = f"/console/reports/{server.report}"
     return {**PAGES, "inference": f"/console/inferences/{server.inference}", "report": report, "cell": f"{report}/images?truth=star&predicted=star",
-            "job": f"/console/jobs/{server.report}"}  # fmt: skip
+            "job": f"/console/jobs/{server.report}", "drift report": f"/console/reports/{server.drift_report}",
+            "acknowledged": f"/console/reports/{report_id(6)}"}  # fmt: skip
 
 
 def test_each_cell_of_a_report_leads_to_the_same_images_as_its_filter(browser, server):
@@ -340,3 +383,30 @@ def test_axe_finds_nothing(browser, server, empty, scheme):
                 )
                 found += [(path, width, *violation) for violation in violations]
     assert not found
+
+
+def test_an_alarm_is_acknowledged_and_muted_by_hand(browser, server):
+    drift, alarm = "/console/models/shapes-detector/drift", "!!document.querySelector('.alarm')"
+    open_page(browser, server, "/console/")
+    assert browser.run(alarm)
+    open_page(browser, server, drift)
+    browser.run("document.querySelector('details summary').focus()")
+    press(browser, "Enter")
+    browser.wait_for("document.querySelector('details').open")
+    browser.run("document.querySelector('details input[name=note]').focus()")
+    browser.send("Input.insertText", text="lens <b>is dirty")
+    press(browser, "Enter")
+    browser.wait_for("location.pathname.startsWith('/console/reports/')")
+    said = browser.run("document.querySelector('.said').innerText")
+    assert said.startswith("Acknowledged by somebody")
+    assert said.endswith("lens <b>is dirty")
+    open_page(browser, server, "/console/")
+    assert not browser.run(alarm)
+    open_page(browser, server, drift)
+    browser.run("document.querySelector('form[action$=unmute] button').click()")
+    browser.wait_for("!!document.querySelector('form[action$=\"drift/mute\"]')")
+    browser.run("document.querySelector('form[action$=\"drift/mute\"] button').click()")
+    browser.wait_for("!!document.querySelector('form[action$=unmute]')")
+    words = browser.run("document.querySelector('main').innerText")
+    assert "Muted by somebody until" in words
+    assert "of image.brightness, label" in words

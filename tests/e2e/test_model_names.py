@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from quadriga.engine.cli import main
 from quadriga.proto.grpc_messages import POOL, SERVICE, message_class
+from quadriga.store.records import timestamp_text
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input, quadriga
 
 FOLDER, ID, UNKNOWN = "shapes-classifier", "M-Shapes-CLASSIFIER", "shapes-clasifier"
@@ -38,6 +40,7 @@ BODIES: dict[str, Any] = {
     "baseline": {"name": "default"},
     "drift-schedule": {"every": "1h"},
     "evaluation-schedule": {"every": "1d"},
+    "drift-mute": {"until": timestamp_text(time.time_ns() // 1_000_000 + 3_600_000)},
 }
 """Body of a request by the last word of its path."""
 
@@ -64,7 +67,7 @@ NAMELESS = {
     "/api/inferences/{inference_id}/neighbours", "/api/inferences/{inference_id}/similar",
     "/api/reports/{report_id}/inferences", "/api/jobs", "/api/jobs/{job_id}",
     "/api/jobs/{job_id}/cancel", "/api/jobs/{job_id}/result", "/api/models", "/api/reports", "/api/views", "/api/views/{view}",
-    "/api/reports/{report_id}", "/api/reports/{report_id}/page", "/infer", "/metrics", "/ready",
+    "/api/reports/{report_id}", "/api/reports/{report_id}/page", "/api/reports/{report_id}/acknowledge", "/infer", "/metrics", "/ready",
     "/v1/models", "/v2", "/v2/health/live", "/v2/health/ready", "/v2/models", "/v2/models/stats",
     "/v2/repository/index",
 }  # fmt: skip

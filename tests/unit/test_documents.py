@@ -14,6 +14,7 @@ from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.drift_alarms import drift_alarm_routes
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.ground_truth import ground_truth_routes
@@ -27,6 +28,7 @@ from quadriga.engine.image_text.files import TextTable
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
+from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.operations import WireOptions, expand_path
@@ -162,6 +164,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *drift_routes(None),
             *schedule_routes(ROOT, None),
             *evaluation_schedule_routes(ROOT, None, None),
+            *drift_alarm_routes(None, MuteStore(ROOT), None),
             *view_routes(ROOT),
             audit_route(ROOT),
             metrics_route(PrometheusMetrics(None, "", dict), need="key"),

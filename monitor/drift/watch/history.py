@@ -26,6 +26,7 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.monitor.watch.alerts import Outbox
 from quadriga.monitor.watch.history_file import HistoryFile
+from quadriga.monitor.watch.mutes import Mute, active_mute
 from quadriga.store.query.moments import parse_moment_us
 
 WATCH_SUFFIX = "watch.json"
@@ -65,7 +66,7 @@ class WatchState(msgspec.Struct):
     baseline: str = ""
     """Identity of its baseline, as in `HistoryEntry`."""
     alarmed: list[str] = []
-    """Signals whose latest status other than `insufficient` was an alarm."""
+    """Signals whose latest status other than `insufficient` was an alarm, without those that were muted when it began."""
     followed: dict[str, SignalSeries] = {}
 
 
@@ -99,8 +100,12 @@ def with_history(directory: Path, report: Report, parameters: DriftParameters) -
     return replace(report, history=[_past_window(past) for past in [*previous, entry][-MAX_SHOWN:]])
 
 
-def record_window(directory: Path, report: Report, parameters: DriftParameters) -> None:
+def record_window(
+    directory: Path, report: Report, parameters: DriftParameters, now_s: float | None = None
+) -> None:
     """Record a report's window, update the detectors, and queue alerts; nothing if the report is recorded already.
+
+    Signals that are muted at `now_s`, seconds since 1970, begin no alert; None: now.
 
     Raises:
         OSError: A file could not be written.
@@ -124,7 +129,9 @@ def record_window(directory: Path, report: Report, parameters: DriftParameters) 
     alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     if alarms:
         _log_alarms(model, entry, alarms)
-    event, event_signals = _alert_event(watch, report.signals, alarms)
+    event, event_signals = _alert_event(
+        watch, report.signals, alarms, active_mute(directory, model, now_s)
+    )
     if event:
         Outbox(drift_schedules(directory)).queue(model, event, _alert_fields(entry, event_signals))
     watch.last = entry.report
@@ -230,13 +237,20 @@ def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> No
 
 
 def _alert_event(
-    watch: WatchState, signals: Sequence[Signal], alarms: Sequence[Signal]
+    watch: WatchState, signals: Sequence[Signal], alarms: Sequence[Signal], mute: Mute | None
 ) -> tuple[str, Sequence[Signal]]:
     """Update the signals in alarm, and return the event to alert about with its signals; an empty text if none.
 
-    `drift`: a signal raises an alarm that had none in the window before. `recovered`: the last alarm is over.
+    `drift`: a signal raises an alarm that had none in the window before. `recovered`: the last alarm is over. A muted
+    alarm that nobody was alerted about counts as none: what lasts until the mute ends begins an alert then. One that
+    began before the mute still recovers.
     """
-    names, previous = [signal.name for signal in alarms], watch.alarmed
+    previous = watch.alarmed
+    if mute is not None:
+        alarms = [
+            alarm for alarm in alarms if alarm.name in previous or not mute.covers([alarm.name])
+        ]
+    names = [signal.name for signal in alarms]
     insufficient = {signal.name for signal in signals if signal.status == "insufficient"}
     still_alarmed = [name for name in previous if name in insufficient]
     watch.alarmed = [*names, *still_alarmed]

@@ -9,12 +9,14 @@ import pytest
 
 from quadriga.engine.app import Application
 from quadriga.engine.settings import Settings
+from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key, read_keys, revoke_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.key_texts import AccessKey
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.drift_reports import MODEL, drift_report, keep_report, numeric, report_id
 
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://localhost"}
 FOREIGN: list[dict[str, str]] = [
@@ -247,3 +249,153 @@ def test_a_hostile_form_of_a_view_is_refused_with_its_reason(keyed, body):
 
 def test_a_form_of_a_view_that_is_too_large_is_refused(keyed):
     assert keyed.send("views/new", "annotate", b"name=x&q=" + b"a" * 200_000).status == 413
+
+
+ACKNOWLEDGE = f"reports/{report_id(0)}/acknowledge"
+MUTE, UNMUTE = f"models/{MODEL}/drift/mute", f"models/{MODEL}/drift/unmute"
+MUTE_FORM = b"hours=4&signals=alarmed&note=%3Cb%3Efloodlight"
+
+
+def with_alarm(keyed: Keyed) -> None:
+    """Keep a drift report with an alarm."""
+    signals = numeric("image.brightness", 50, 20), numeric("score", 5, 5)
+    keep_report(keyed.server._settings, drift_report(0, *signals))
+
+
+def mute_of(keyed: Keyed) -> Mute | None:
+    return MuteStore(keyed.server._settings.drift_directory).active(MODEL)
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_who_may_monitor_acknowledges_an_alarm_and_others_do_not_by_hand_either(keyed, role):
+    with_alarm(keyed)
+    may_monitor = "monitor" in ROLES[role]
+    report, drift = f"reports/{report_id(0)}", f"models/{MODEL}/drift"
+    if "read" in ROLES[role]:
+        for path in (report, drift):
+            assert (f"/console/{ACKNOWLEDGE}" in keyed.show(path, role).text) == may_monitor
+    answer = keyed.send(ACKNOWLEDGE, role, b"note=%3Cb%3Elens")
+    assert answer.status == (303 if may_monitor else 403)
+    for path in (report, drift, ""):
+        page = keyed.show(path, "admin").text
+        assert (f"Acknowledged by {role}" in page) == may_monitor
+        assert "<b>lens" not in page
+    if may_monitor:
+        assert answer.headers["location"] == f"/console/{report}"
+        assert ACKNOWLEDGE not in keyed.show(drift, role).text
+        assert keyed.send(ACKNOWLEDGE, "admin", b"note=later").status == 303
+        assert "later" not in keyed.show(report, "admin").text
+
+
+def test_an_acknowledged_alarm_leaves_the_top_of_the_overview(keyed):
+    with_alarm(keyed)
+    assert 'class="alarm"' in keyed.show("", "read").text
+    keyed.send(ACKNOWLEDGE, "monitor")
+    page = keyed.show("", "read").text
+    assert 'class="alarm"' not in page
+    assert "Acknowledged by monitor" in page
+    keep_report(keyed.server._settings, drift_report(1, numeric("image.brightness", 50, 20)))
+    assert 'class="alarm"' in keyed.show("", "read").text
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+def test_who_may_monitor_mutes_and_others_do_not_by_hand_either(keyed, role):
+    with_alarm(keyed)
+    may_monitor = "monitor" in ROLES[role]
+    drift = f"models/{MODEL}/drift"
+    if "read" in ROLES[role]:
+        assert (f"/console/{MUTE}" in keyed.show(drift, role).text) == may_monitor
+    answer = keyed.send(MUTE, role, MUTE_FORM)
+    assert answer.status == (303 if may_monitor else 403)
+    mute = mute_of(keyed)
+    assert (mute is not None) == may_monitor
+    assert ('class="alarm"' in keyed.show("", "admin").text) != may_monitor
+    if mute is not None:
+        assert (mute.by, mute.signals, mute.note) == (role, ["image.brightness"], "<b>floodlight")
+        assert answer.headers["location"] == f"/console/{drift}"
+        page = keyed.show(drift, "read").text
+        assert f"Muted by {role} until" in page
+        assert "<b>floodlight" not in page
+        assert UNMUTE not in page
+    assert keyed.send(UNMUTE, role).status == (303 if may_monitor else 403)
+    assert mute_of(keyed) is None
+    if may_monitor:
+        assert keyed.send(UNMUTE, role).status == 404
+
+
+def test_a_mute_of_all_signals_needs_no_alarm_but_one_of_those_in_alarm_does(keyed):
+    keep_report(keyed.server._settings, drift_report(0, numeric("score", 5, 5)))
+    assert keyed.send(MUTE, "monitor", b"hours=1&signals=alarmed").status == 400
+    assert mute_of(keyed) is None
+    assert keyed.send(MUTE, "monitor", b"hours=1&signals=all").status == 303
+    mute = mute_of(keyed)
+    assert mute is not None
+    assert mute.signals == []
+
+
+def test_alarms_of_another_team_are_not_there_to_change(keyed):
+    with_alarm(keyed)
+    assert keyed.send(ACKNOWLEDGE, "team").status == 404
+    assert keyed.send("reports/..%2F..%2Fx/acknowledge", "admin").status == 404
+    assert keyed.send("models/no-such-model/drift/mute", "admin", MUTE_FORM).status == 404
+    assert keyed.send(MUTE, "team", b"hours=1&signals=all").status == 303
+    assert mute_of(keyed) is None
+    assert "Acknowledged by" not in keyed.show("", "admin").text
+
+
+@pytest.mark.parametrize("foreign", FOREIGN, ids=str)
+def test_another_site_neither_acknowledges_nor_mutes(keyed, foreign):
+    with_alarm(keyed)
+    for path, body in ((ACKNOWLEDGE, b"note=x"), (MUTE, MUTE_FORM), (UNMUTE, b"")):
+        assert keyed.send(path, "admin", body, **foreign).status in (400, 403, 421)
+    assert mute_of(keyed) is None
+    assert 'class="alarm"' in keyed.show("", "read").text
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "hours"),
+        (b"hours=4", "signals"),
+        (b"hours=0&signals=all", "hours"),
+        (b"hours=-4&signals=all", "hours"),
+        (b"hours=4.5&signals=all", "hours"),
+        (b"hours=9999999999&signals=all", "hours"),
+        (b"hours=%D9%A4&signals=all", "hours"),
+        (b"hours=4&signals=image.brightness", "signals"),
+        (b"hours=4&signals=all&note=" + b"x" * 1001, "note"),
+        (b"hours=4&signals=all&note=%00", "NUL"),
+        (b"hours=4&signals=%ff", "UTF-8"),
+        (b"&".join(b"a%d=1" % number for number in range(99)), "few fields"),
+    ],
+)
+def test_a_hostile_form_of_a_mute_is_refused_with_its_reason(keyed, body, reason):
+    with_alarm(keyed)
+    answer = keyed.send(MUTE, "monitor", body)
+    assert answer.status == 400
+    assert reason in answer.text
+    assert mute_of(keyed) is None
+
+
+@pytest.mark.parametrize("body", [b"note=" + b"x" * 1001, b"note=%00", b"note=%ff"])
+def test_a_hostile_note_is_refused(keyed, body):
+    with_alarm(keyed)
+    assert keyed.send(ACKNOWLEDGE, "monitor", body).status == 400
+    assert keyed.send(ACKNOWLEDGE, "monitor", b"note=" + b"x" * 200_000).status == 413
+    assert "Acknowledged by" not in keyed.show(f"reports/{report_id(0)}", "admin").text
+
+
+def test_what_is_acknowledged_and_muted_is_in_the_audit_log_without_its_note(keyed):
+    with_alarm(keyed)
+    keyed.send(ACKNOWLEDGE, "monitor", b"note=of+the+house")
+    keyed.send(MUTE, "monitor", b"hours=1&signals=all&note=of+the+house")
+    keyed.send(UNMUTE, "read")
+    files = keyed.server._settings.audit_directory.rglob("*")
+    written = "".join(path.read_text() for path in files if path.is_file())
+    lines = [json.loads(line) for line in written.splitlines() if line.startswith("{")]
+    actions = {(line["action"], line["status"]) for line in lines}
+    assert (f"POST /console/{ACKNOWLEDGE}", 303) in actions
+    assert (f"POST /console/{MUTE}", 303) in actions
+    assert (f"POST /console/{UNMUTE}", 403) in actions
+    assert "of the house" not in written
+    assert "of+the+house" not in written

@@ -23,6 +23,7 @@ from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ROLES, Caller, set_current_caller
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
@@ -65,7 +66,9 @@ class Teams:
             [
                 *store_routes(reader, changes),
                 *job_routes(self.jobs, reader),
-                *model_routes(ModelEntries(list, reader, reports, drift)),
+                *model_routes(
+                    ModelEntries(list, reader, reports, drift, MuteStore(store.root / "drift"))
+                ),
                 *evaluation_routes(self.jobs, reader, reports),
                 *drift_routes(drift),
                 *schedule_routes(store.root / "drift", reader),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 
 import pytest
 
@@ -16,6 +17,9 @@ from quadriga.monitor.drift.watch.history import (
 )
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.watch import history_file
+from quadriga.monitor.watch.mutes import MuteBody, MuteStore
+from quadriga.store.records import timestamp_text
+from quadriga.store.scope import Scope
 from tests.unit.http_client import NoStore, client_of
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 
@@ -168,3 +172,90 @@ def test_detectors_restart_with_a_new_baseline(directory):
     assert queued(directory) == []
     record_window(directory, report(99, baseline_n=77), parameters(99))
     assert read_history(directory, MODEL).detectors["c"].windows == 1
+
+
+NOW_S = 1_790_000_000.0
+
+
+def mute(directory, *signals, hours=1):
+    until = timestamp_text(int((NOW_S + hours * 3600) * 1000))
+    return MuteStore(directory).put(MODEL, MuteBody(until, list(signals)), "mara", NOW_S)
+
+
+def record(directory, hour, alarms, now_s=NOW_S):
+    record_window(directory, report(hour, alarms=alarms), parameters(hour), now_s)
+
+
+def test_a_muted_alarm_alerts_nobody_but_is_kept_as_without_it(directory, caplog):
+    mute(directory)
+    record(directory, 1, "ab")
+    assert queued(directory) == []
+    (window,) = read_history(directory, MODEL).windows
+    assert [name for name, signal in window.signals.items() if signal.alarm] == ["a", "b"]
+    assert window.status == "drift"
+    assert len(caplog.messages) == 1
+
+
+def test_what_still_alarms_when_the_mute_ends_alerts_then(directory):
+    mute(directory)
+    record(directory, 1, "a")
+    record(directory, 2, "a", NOW_S + 3599.9)
+    assert queued(directory) == []
+    record(directory, 3, "a", NOW_S + 3600)
+    assert queued(directory) == [("drift", ["a"])]
+    record(directory, 4, "a", NOW_S + 7200)
+    assert queued(directory) == []
+    record(directory, 5, "", NOW_S + 7200)
+    assert queued(directory) == [("recovered", ["a"])]
+
+
+def test_a_muted_alarm_that_passed_is_no_recovery(directory):
+    mute(directory)
+    record(directory, 1, "a")
+    record(directory, 2, "")
+    record(directory, 3, "", NOW_S + 7200)
+    assert queued(directory) == []
+
+
+def test_an_alarm_from_before_the_mute_recovers_as_ever(directory):
+    record(directory, 1, "a")
+    assert queued(directory) == [("drift", ["a"])]
+    mute(directory)
+    record(directory, 2, "a")
+    record(directory, 3, "ab")
+    assert queued(directory) == []
+    record(directory, 4, "b")
+    assert queued(directory) == [("recovered", ["a"])]
+    record(directory, 5, "a")
+    assert queued(directory) == []
+
+
+def test_signals_that_are_not_muted_alert_without_the_muted_ones(directory):
+    mute(directory, "a", "unheard of")
+    record(directory, 1, "ab")
+    assert queued(directory) == [("drift", ["b"])]
+    record(directory, 2, "abc")
+    assert queued(directory) == [("drift", ["c", "b"])]
+    record(directory, 3, "a")
+    assert queued(directory) == [("recovered", ["b", "c"])]
+
+
+def test_the_mute_of_another_team_or_model_mutes_nothing(directory):
+    MuteStore(directory).within(Scope("north")).put(
+        MODEL, MuteBody(timestamp_text(int((NOW_S + 60) * 1000))), "eve", NOW_S
+    )
+    MuteStore(directory).put(
+        "other", MuteBody(timestamp_text(int((NOW_S + 60) * 1000))), "eve", NOW_S
+    )
+    record(directory, 1, "a")
+    assert queued(directory) == [("drift", ["a"])]
+
+
+def test_without_a_time_it_is_now_that_counts(directory):
+    later = timestamp_text(time.time_ns() // 1_000_000 + 3_600_000)
+    MuteStore(directory).put(MODEL, MuteBody(later), "mara")
+    record_window(directory, report(1, alarms="a"), parameters(1))
+    assert queued(directory) == []
+    MuteStore(directory).remove(MODEL)
+    record_window(directory, report(2, alarms="a"), parameters(2))
+    assert queued(directory) == [("drift", ["a"])]

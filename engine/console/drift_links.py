@@ -1,0 +1,162 @@
+"""Filters of the images behind a drift report: those of its windows, and those that show how a signal changed."""
+
+import re
+
+import msgspec
+
+from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
+from quadriga.engine.console.formats import number
+from quadriga.engine.console.texts import text
+from quadriga.monitor.drift.presence import PRESENCE_SUFFIX
+from quadriga.monitor.report.change_texts import is_spread_change
+from quadriga.monitor.report.metric_texts import one_line
+from quadriga.monitor.report.schema import Level, Report, ReportedModel, Signal, Window
+from quadriga.store.query.syntax import SIGNAL_FIELDS
+from quadriga.store.records import json_text
+
+MAX_IDS = 12
+"""Images that a filter lists by their ids: those least like the baseline."""
+
+_NUMBER_TEXT = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBER_FIELDS = {"latency_ms", "predictions"}
+"""Signals that are a field of a filter by the same name."""
+
+
+class WindowFilter(msgspec.Struct, frozen=True):
+    """The inferences of a window as a filter."""
+
+    line: str
+    """Filter of the page of inferences; empty where the window has no times, as of files."""
+    is_whole: bool = True
+    """Whether the filter of the report is part of it, which is not where it was sent as JSON."""
+
+
+class ImagesBehind(msgspec.Struct, frozen=True):
+    """Images that show how a signal changed, or how it used to be."""
+
+    words: str
+    """The images in words, with the source of their limit."""
+    line: str
+    """Filter that finds them."""
+
+
+class _Limit(msgspec.Struct, frozen=True):
+    """A bound on the values of a signal."""
+
+    words: str
+    operator: str
+    value: float
+
+
+def window_filter(model: ReportedModel, window: Window | None) -> WindowFilter:
+    """Return the filter that finds the inferences of a model in the time of a window, and by its filter."""
+    if window is None or window.start is None or window.end is None or not model.name:
+        return WindowFilter("")
+    times = [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
+    comparisons = [comparison_text("model", model.name), *times]
+    where = window.filter
+    if not where:
+        return WindowFilter(joined(comparisons))
+    if not isinstance(where, str) or check(where) is not None:
+        return WindowFilter(joined(comparisons), is_whole=False)
+    return WindowFilter(joined([*comparisons, as_part(where)]))
+
+
+def images_behind(signal: Signal, report: Report) -> list[ImagesBehind]:
+    """Return the images behind a changed signal; none where no field of a filter has its values.
+
+    Of numbers they are those of the window beyond the baseline's 10th or 90th percentile, on the side to which the
+    signal moved; of labels those with the label that gained most, and those of the baseline with the one that lost
+    most; of embeddings those least like the baseline.
+    """
+    current = window_filter(report.model, report.data.current).line
+    baseline = window_filter(report.model, report.data.baseline).line
+    if not current:
+        return []
+    if signal.kind == "embedding":
+        return _least_alike(report)
+    if signal.kind == "categorical":
+        return _with_labels(signal, current, baseline)
+    return _beyond_the_baseline(signal, current)
+
+
+def _least_alike(report: Report) -> list[ImagesBehind]:
+    ids = [image.inference_id for image in report.unlike[:MAX_IDS]]
+    if not ids or not all(id_.isascii() and id_.isdigit() for id_ in ids):
+        return []
+    return [ImagesBehind(text("images_unlike", n=len(ids)), f"id=in:{','.join(ids)}")]
+
+
+def _beyond_the_baseline(signal: Signal, window: str) -> list[ImagesBehind]:
+    field = _field_of(signal.name)
+    limits = _limits(signal)
+    if not field or not limits:
+        return []
+    comparisons = [comparison_text(field, limit.value, limit.operator) for limit in limits]
+    tail = comparisons[0] if len(comparisons) == 1 else f"({' | '.join(comparisons)})"
+    words = text("or").join(limit.words for limit in limits)
+    return [ImagesBehind(words, joined([window, tail]))]
+
+
+def _field_of(name: str) -> str:
+    """Return the field of a filter that has the numbers of a signal; empty without one."""
+    if name.startswith("meta.") or name in _NUMBER_FIELDS:
+        return name
+    return f"sig.{name}" if f"sig.{name}" in SIGNAL_FIELDS else ""
+
+
+def _limits(signal: Signal) -> list[_Limit]:
+    """Return where the images of a change begin: on the side of the change, or on both if values spread."""
+    before, after = signal.before, signal.after
+    if before is None or after is None:
+        return []
+    if is_spread_change(signal):
+        is_wider = after.high - after.low > before.high - before.low
+        return [_low_limit(before, after), _high_limit(before, after)] if is_wider else []
+    return [_high_limit(before, after) if after.mean > before.mean else _low_limit(before, after)]
+
+
+def _low_limit(before: Level, after: Level) -> _Limit:
+    # Few distinct values may end at the baseline's percentile itself: no image is beyond it then.
+    name, operator = ("images_below", "lt") if after.low < before.low else ("images_at_most", "le")
+    return _Limit(text(name, value=number(before.low)), operator, before.low)
+
+
+def _high_limit(before: Level, after: Level) -> _Limit:
+    is_beyond = after.high > before.high
+    name, operator = ("images_above", "gt") if is_beyond else ("images_at_least", "ge")
+    return _Limit(text(name, value=number(before.high)), operator, before.high)
+
+
+def _with_labels(signal: Signal, current: str, baseline: str) -> list[ImagesBehind]:
+    sides = signal.histogram.baseline, signal.histogram.current
+    labels = [str(label) for label in signal.histogram.edges]
+    if not labels or not all(len(side) == len(labels) and sum(side) for side in sides):
+        return []
+    shares = [[count / sum(side) for count in side] for side in sides]
+    gains = {label: after - before for label, before, after in zip(labels, *shares, strict=True)}
+    gained, lost = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
+    listed = []
+    for window, label, name in ((current, gained, "images_now"), (baseline, lost, "images_then")):
+        comparison = _label_comparison(signal.name, label)
+        if window and comparison:
+            words = text(name, label=one_line(label, 60))
+            listed.append(ImagesBehind(words, joined([window, comparison])))
+    return listed
+
+
+def _label_comparison(name: str, label: str) -> str:
+    """Return the comparison that finds a label of a signal; empty where no field has it."""
+    if name.endswith(PRESENCE_SUFFIX):
+        field = name.removesuffix(PRESENCE_SUFFIX)
+        return comparison_text(field, label == "yes", "exists") if field.startswith("meta.") else ""
+    if name == "label":
+        return comparison_text(name, label)
+    if not name.startswith("meta."):
+        return ""
+    if label in ("true", "false"):
+        return comparison_text(name, label == "true")
+    if _NUMBER_TEXT.fullmatch(label):  # a number among texts, or a text that reads as one
+        field, _, _ = comparison_text(name, 0).rpartition("=")
+        return f"{field}=in:{label},{json_text(label)}"
+    return comparison_text(name, label)

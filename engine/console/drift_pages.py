@@ -1,0 +1,135 @@
+"""The drift page of a model: what changed last, in words, and its windows side by side."""
+
+import shlex
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.session_cookies import server_url
+from quadriga.engine.console.drift_changes import SignalChange, image_links, signal_changes
+from quadriga.engine.console.drift_forms import MUTE_HOURS
+from quadriga.engine.console.drift_links import window_filter
+from quadriga.engine.console.drift_strip import drift_reports_of, make_strip, read_windows
+from quadriga.engine.console.frame import Frame, PageRequest, opens
+from quadriga.engine.console.texts import text
+from quadriga.monitor.report import change_texts, drift_texts
+from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Report
+from quadriga.monitor.watch.mutes import MuteStore
+from quadriga.proto.access import ANYBODY, current_caller
+from quadriga.store.errors import NotFoundError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.scope import Scoped
+
+LABEL_TARGET = 200
+"""Images that the page offers to label."""
+_decoder = msgspec.json.Decoder(Report)
+
+
+class LastReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest drift report of a model, in words, with the ways to its images."""
+
+    report: Report
+    acknowledged: Acknowledgement | None
+    changes: list[SignalChange]
+    title: str
+    explanation: str
+    images_link: str
+    """Link to the images of its window; empty where it had none."""
+    label_link: str
+    """Link to the queue of labelling; empty where it had none, and for callers who may not annotate."""
+    label_target: int
+    is_whole: bool
+    """Whether the links have all of the report's filter."""
+
+
+def drift_pages(
+    frame: Frame,
+    reports: Scoped[ReportStore],
+    inferences: Scoped[InferenceReader],
+    mutes: MuteStore,
+    options: dict[str, Any],
+) -> list[HTTPRouteHandler]:
+    """Return the handlers; `inferences` finds the model that a name means, `mutes` are those of all teams."""
+
+    @get("/console/models/{name:str}/drift", sync_to_thread=True, need="read", **options)
+    def show_drift(name: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show what changed last in a model, and its last windows."""
+        scope = caller_scope()
+        model = inferences.within(scope).names.resolve(name)
+        stored = reports.within(scope)
+        summaries = drift_reports_of(stored.all(), model)
+        windows = read_windows(stored, summaries)
+        last = (
+            read_last_report(frame, stored, windows[-1].id, inferences.within(scope))
+            if windows
+            else None
+        )
+        return frame.page(
+            "drift",
+            page="models",
+            title=text("drift_of", model=model),
+            model=model,
+            last=last,
+            links_of=partial(image_links, frame),
+            strip=make_strip(windows),
+            total=len(summaries),
+            mute=mutes.within(scope).active(model),
+            mute_hours=MUTE_HOURS,
+            may_monitor=opens(current_caller(), "monitor"),
+            commands=[]
+            if windows
+            else first_commands(server_url(request, frame.public_url), model),
+        )
+
+    return [show_drift]
+
+
+def read_last_report(
+    frame: Frame, reports: ReportStore, report_id: str, inferences: InferenceReader
+) -> LastReport | None:
+    """Return a report in words; None if it was removed meanwhile or cannot be read."""
+    with suppress(NotFoundError, msgspec.MsgspecError):
+        report = _decoder.decode(reports.read(report_id))
+        window = window_filter(report.model, report.data.current)
+        target = min(LABEL_TARGET, report.data.current.n)
+        may_label = opens(current_caller(), "annotate") and target and window.line
+        return LastReport(
+            report=report,
+            acknowledged=read_acknowledgement(reports, report_id),
+            changes=signal_changes(report, inferences),
+            title=change_texts.headline(report) or drift_texts.verdict(report),
+            explanation=change_texts.explanation(report),
+            images_link=frame.link("/console/inferences", q=window.line) if window.line else "",
+            label_link=frame.link("/console/label", q=window.line, target=str(target))
+            if may_label
+            else "",
+            label_target=target,
+            is_whole=window.is_whole,
+        )
+    return None
+
+
+def first_commands(url: str, model: str) -> list[str]:
+    """Return shell commands that make a first drift report of a model, and one that watches it from then on.
+
+    Args:
+        url: URL of the server, without a slash at its end.
+        model: Name of the model.
+    """
+    key = "" if current_caller() is ANYBODY else " \\\n  -H 'Authorization: Bearer YOUR-KEY'"
+    compared = {"model": model, "from": "-24h", "baseline": {"from": "-8d", "to": "-24h"}}
+    body = shlex.quote(msgspec.json.encode(compared).decode())
+    named = f"--model {shlex.quote(model)}"
+    server = f"--server {shlex.quote(url)}"
+    return [
+        f"curl {shlex.quote(url + '/api/drift')}{key} \\\n  -d {body}",
+        f"quadriga baseline {named} --from -31d --to -1d {server}\nquadriga drift {named} --from -24h {server}",
+    ]

@@ -1,0 +1,245 @@
+"""The drift page of a model: its windows, the last report in words, hostile names, roles, and teams."""
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.console.drift_links import window_filter
+from quadriga.engine.console.drift_strip import MAX_ROWS, MAX_WINDOWS, make_strip
+from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.settings import Settings
+from quadriga.monitor.report.schema import Data, ReportedModel, Window
+from quadriga.proto.access import ROLES
+from quadriga.store.access_keys import create_key
+from quadriga.store.database import migrate, writer_engine
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.scope import Scope
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.drift_reports import (
+    MODEL,
+    categorical,
+    drift_report,
+    keep_report,
+    numeric,
+    report_id,
+)
+
+HOSTILE = "<script>alert(1)</script>"
+PAGE = f"/console/models/{MODEL}/drift"
+ROLES_THAT_READ = ("read", "annotate", "monitor", "operate", "admin")
+
+
+class Keyed(NamedTuple):
+    """A server with keys of roles, and of two teams."""
+
+    server: Application
+    settings: Settings
+    keys: dict[str, str]
+
+    def show(self, path: str, key: str) -> Answer:
+        """Open a page."""
+        headers = {"authorization": f"Bearer {self.keys[key]}"}
+        return open_page(self.server, path, headers=headers)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    return settings
+
+
+@pytest.fixture
+def server(settings: Settings) -> Iterator[Application]:
+    """Yield a server that needs no key."""
+    application = Application(settings)
+    assert application._keys is not None
+    application._keys.refresh()
+    yield application
+    application.close()
+
+
+@pytest.fixture
+def keyed(settings: Settings) -> Iterator[Keyed]:
+    with writer_engine(settings.database_url) as engine:
+        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in ROLES_THAT_READ}
+        for team in ("north", "south"):
+            keys[team] = create_key(engine, name=team, roles=["monitor"], team=team)[1]
+    application = Application(settings)
+    assert application._keys is not None
+    application._keys.refresh()
+    yield Keyed(application, settings, keys)
+    application.close()
+
+
+def cells(text: str) -> list[tuple[str, str]]:
+    """Return the shade and the report of each cell, in the order of the page."""
+    return re.findall(r'<td><a class="([^"]*)" href="/console/reports/([^"]*)"', text)
+
+
+def test_without_a_report_the_page_says_how_to_make_the_first(server):
+    page = open_page(server, PAGE)
+    assert page.status == 200
+    assert TEXTS["no_drift"] in page.text
+    command = html.unescape(re.findall(r"<pre[^>]*>(.*?)</pre>", page.text, re.DOTALL)[0])
+    assert "/api/drift" in command
+    (body,) = re.findall(r"-d '(.*)'", command)
+    assert json.loads(body)["model"] == MODEL
+    assert "YOUR-KEY" not in command
+    assert "<table" not in page.text
+
+
+@pytest.mark.parametrize("name", ["shapes-detecto", "x" * 300, "%3Cscript%3E", ".."])
+def test_a_model_that_is_not_there_has_no_page(server, name):
+    page = open_page(server, f"/console/models/{name}/drift")
+    assert page.status == 404
+    assert "<script>" not in page.text
+
+
+def test_windows_stand_from_the_oldest_to_the_newest_with_the_alarms_first(server, settings):
+    for number in range(3):
+        brightness = numeric("image.brightness", 50, 20 if number == 2 else 50.2)
+        keep_report(settings, drift_report(number, numeric("score", 5, 7, alarm=False), brightness))
+    page = open_page(server, PAGE)
+    assert page.status == 200
+    rows = re.findall(r'<th scope="row"[^>]*>([^<]*)', page.text)
+    assert rows == ["brightness", "score"]
+    assert cells(page.text) == [
+        ("x-h0", report_id(0)), ("x-h0", report_id(1)), ("x-h5", report_id(2)),
+        ("x-h2", report_id(0)), ("x-h2", report_id(1)), ("x-h2", report_id(2)),
+    ]  # fmt: skip
+    assert page.text.count('<span class="at">') == 1
+    assert "<em>Changed: brightness from 50 to 20 (darker).</em>" in page.text
+
+
+def test_the_way_leads_to_the_images_of_the_last_window(server, settings):
+    keep_report(settings, drift_report(1, numeric("image.brightness", 50, 20)))
+    page = open_page(server, PAGE)
+    assert "See the 200 images" in page.text
+    links = [html.unescape(link) for link in re.findall(r'class="button[^"]*" href="([^"]*)"', page.text)]  # fmt: skip
+    images, label, report = links
+    (line,) = parse_qs(urlsplit(images).query)["q"]
+    assert line.startswith(f"model={MODEL} & ts=ge:")
+    QueryRequest(where=line).parse_filter()
+    assert parse_qs(urlsplit(label).query) == {"q": [line], "target": ["200"]}
+    assert report == f"/console/reports/{report_id(1)}"
+    assert all(open_page(server, link).status == 200 for link in links)
+
+
+def test_signals_that_were_not_compared_or_too_few_are_told_from_quiet_ones(server, settings):
+    few = numeric("score", 5, 5, status="insufficient", alarm=False)
+    keep_report(settings, drift_report(0, few))
+    keep_report(settings, drift_report(1, numeric("image.blur", 5, 5)))
+    text = open_page(server, PAGE).text
+    assert [shade for shade, _ in cells(text)].count("few") == 3
+    assert "score, 21 Sep 15:13: too few values" in text
+    assert text.count("not compared") == 2
+
+
+def test_hostile_names_stay_texts(server, settings):
+    signals = [
+        numeric(f"meta.{HOSTILE}", 5, 50),
+        categorical("label", [HOSTILE, "ship"], [1, 9], [9, 1]),
+        categorical(f'meta."><img src=x onerror={HOSTILE}', ["a", "b"], [1, 9], [9, 1]),
+    ]
+    keep_report(settings, drift_report(0, *signals))
+    for path in (PAGE, f"/console/reports/{report_id(0)}", "/console/"):
+        page = open_page(server, path)
+        assert page.status == 200
+        assert "<script>alert" not in page.text
+        assert "<img src=x" not in page.text
+
+
+def test_a_long_history_is_cut_to_the_newest_windows_and_to_what_moved(server, settings):
+    quiet = [numeric(f"meta.key{number}", 5, 5 + number / 1000) for number in range(MAX_ROWS + 9)]
+    for number in range(MAX_WINDOWS + 3):
+        keep_report(settings, drift_report(number, *quiet))
+    text = open_page(server, PAGE).text
+    assert len(cells(text)) == MAX_WINDOWS * MAX_ROWS
+    assert {report for _, report in cells(text)} == {report_id(number) for number in range(3, 27)}
+    assert "9 more signals moved less." in text
+    assert "3 older comparisons are among the" in text
+    assert "key48" in text
+    assert "key0<" not in text
+
+
+def test_a_damaged_or_removed_report_is_left_out(server, settings):
+    folders = [keep_report(settings, drift_report(n, numeric("score", 5, 5))) for n in range(3)]
+    assert len(cells(open_page(server, PAGE).text)) == 3
+    (folders[2] / "report.json").write_bytes(b'{"kind": "drift"')
+    (folders[0] / "report.json").unlink()
+    page = open_page(server, PAGE)
+    assert page.status == 200
+    assert [report for _, report in cells(page.text)] == [report_id(1)]
+
+
+def test_a_report_of_an_empty_window_has_a_column_and_no_images(server, settings):
+    data = Data(Window(), Window(n=10))
+    keep_report(settings, drift_report(0, data=data, status="insufficient"))
+    page = open_page(server, PAGE)
+    assert page.status == 200
+    assert "See the" not in page.text
+    assert "/console/label" not in page.text
+
+
+def test_reports_of_other_models_and_kinds_are_no_windows(server, settings):
+    keep_report(settings, drift_report(0, numeric("score", 5, 50), model="shapes-classifier"))
+    keep_report(settings, drift_report(1, numeric("score", 5, 50), model="SHAPES-detector"))
+    assert [report for _, report in cells(open_page(server, PAGE).text)] == [report_id(1)]
+
+
+@pytest.mark.parametrize("role", ROLES_THAT_READ)
+def test_who_may_annotate_is_offered_to_label(keyed, role):
+    keep_report(keyed.settings, drift_report(0, numeric("score", 5, 50)))
+    page = keyed.show(PAGE, role)
+    assert page.status == 200
+    assert ("Label 200 of these" in page.text) == ("annotate" in ROLES[role])
+
+
+def test_another_team_sees_nothing_of_it(keyed):
+    keep_report(keyed.settings, drift_report(0, numeric("score", 5, 50)), Scope("north"))
+    assert cells(keyed.show(PAGE, "north").text) == [("x-h5", report_id(0))]
+    page = keyed.show(PAGE, "south")
+    assert page.status == 200
+    assert TEXTS["no_drift"] in page.text
+    assert report_id(0) not in page.text
+    assert keyed.show(f"/console/reports/{report_id(0)}", "south").status == 404
+
+
+def test_overview_models_and_report_lead_to_the_page(server, settings):
+    keep_report(settings, drift_report(0, numeric("image.brightness", 50, 20)))
+    for path in ("/console/", "/console/models", f"/console/models/{MODEL}", f"/console/reports/{report_id(0)}"):  # fmt: skip
+        assert f'href="{PAGE}"' in open_page(server, path).text, path
+
+
+@pytest.mark.parametrize(
+    ("where", "end", "is_whole"),
+    [
+        (None, "", True),
+        ("meta.camera=north", " & meta.camera=north", True),
+        ("meta.camera=north | label=ship", " & (meta.camera=north | label=ship)", True),
+        ({"meta.camera": "north"}, "", False),
+        ("this is no filter", "", False),
+        (5, "", False),
+    ],
+)
+def test_the_filter_of_a_window_has_that_of_its_report(where, end, is_whole):
+    window = Window("2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z", 5, filter=where)
+    found = window_filter(ReportedModel("a & b"), window)
+    times = "ts=ge:2026-11-25T12:00:00Z & ts=le:2026-11-25T13:00:00Z"
+    assert found.line == f'model="a & b" & {times}{end}'
+    assert found.is_whole is is_whole
+    QueryRequest(where=found.line).parse_filter()
+
+
+def test_a_strip_of_nothing_is_empty():
+    strip = make_strip([])
+    assert (strip.windows, strip.rows, strip.more_rows) == ([], [], 0)

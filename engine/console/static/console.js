@@ -57,5 +57,5 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
 }
 
 // A page that waits for a job looks again, while somebody sees it.
-const waiting = document.querySelector("[data-reload]");
-if (waiting) setInterval(() => { if (!document.hidden) location.reload(); }, Number(waiting.dataset.reload));
+const waiting = document.querySelector("[data-look-again]");
+if (waiting) setInterval(() => { if (!document.hidden) location.reload(); }, Number(waiting.dataset.lookAgain));

@@ -178,7 +178,7 @@ def test_an_evaluation_of_both_is_a_job(keyed):
     for expected in ('"version": "2"', '"by": [', '"hour"', '"where": "meta.camera=north"'):
         assert expected in parameters
     waiting = show(keyed, location.removeprefix("/console/"))
-    assert "data-reload" in waiting.text
+    assert "data-look-again" in waiting.text
     assert "/console/compare/evaluate" not in waiting.text
 
 

@@ -88,6 +88,7 @@ bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each p
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
 	@$(BIN)/python bench/browsing_cost.py --records $(RECORDS) --folder bench-data/$(RECORDS)
+	@$(BIN)/python bench/console_cost.py --records $(RECORDS) --folder bench-data/$(RECORDS)
 	@$(BIN)/python bench/evaluation_speed.py
 
 bench-peers: export PYTHONPATH := $(CURDIR)

@@ -233,6 +233,7 @@ TEXTS: Mapping[str, str] = {
     "all_drift": "All windows of this model",
     "how_to_compare": "How to compare",
     "links_without_filter": "The links to images have the model and the time: the comparison's filter was sent as JSON, which a line cannot hold.",
+    "last_window": "Last window",
     "last_windows": "Last {n} windows",
     "strip_note": "a comparison a column, the newest right; a dot is an alarm; a cell leads to its report",
     "strip_caption": "Effects of the signals by window, as multiples of the smallest effect that matters",

@@ -90,7 +90,9 @@ def serve(config: Path | None, **flags: Any) -> None:
     supplied = {name: value for name, value in flags.items() if value is not None}
     settings = settings_reading.load(supplied, os.environ, config)
     settings_reading.add_extensions(settings)
-    configure_logging("supervisor", settings.secrets)
+    configure_logging(
+        "supervisor", settings.secrets, log_format=settings.log_format, level=settings.log_level
+    )
     create_privately()
     sys.exit(supervise(settings, _announce))
 

@@ -18,6 +18,8 @@ Durability = Literal["memory", "process", "power", "database"]
 """What an acknowledged inference survives: nothing, a crash of the process, a power cut, or it is committed."""
 
 FullPolicy = Literal["block", "shed", "fail"]
+LogFormat = Literal["plain", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 """What happens to an inference when the journal is full."""
 
 
@@ -146,6 +148,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     open_metrics: Annotated[bool, Meta(description="Answer /metrics without a key.")] = False
+    log_format: Annotated[
+        LogFormat,
+        Meta(description="Lines of the log: plain text, or an object of JSON each."),
+    ] = "plain"
+    log_level: Annotated[
+        LogLevel,
+        Meta(description="Lowest level of the lines of the log: debug, info, warning or error."),
+    ] = "info"
     audit_days: Annotated[
         int,
         Meta(

@@ -9,6 +9,9 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
+from quadriga.engine.settings import LogFormat, LogLevel
 from quadriga.store.redaction import redact
 
 FAULTS_PER_S = 20
@@ -18,23 +21,33 @@ WARNINGS_PER_S = 1
 """Maximum lines a second in which uvicorn warns of bytes that are not HTTP, and grpc of clients that left: anybody may
 be one."""
 
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""What some readers take for the end of a line, and JSON does not escape."""
+
 _log = logging.getLogger("quadriga")
 
 
-def configure_logging(role: str, secrets: Collection[str] = ()) -> None:
+def configure_logging(
+    role: str,
+    secrets: Collection[str] = (),
+    *,
+    log_format: LogFormat = "plain",
+    level: LogLevel = "info",
+) -> None:
     """Send log lines, and exceptions that nothing catches, to standard error.
 
     Args:
         role: Name of the process, for each line.
         secrets: Values that no line may have, such as `Settings.secrets`.
+        log_format: `plain` for people, `json` for an object in each line.
+        level: Lowest level of the lines.
     """
     lines = logging.StreamHandler()
+    plain = f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s"
     lines.setFormatter(
-        _Redacting(
-            f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s", secrets
-        )
+        _Redacting(plain, secrets) if log_format == "plain" else _JsonLines(role, secrets)
     )
-    logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
     logging.getLogger("quadriga.http").addFilter(RateLimit(FAULTS_PER_S))
     logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLimit())
     logging.getLogger("uvicorn.error").addFilter(RateLimit(WARNINGS_PER_S, logging.WARNING))
@@ -57,6 +70,38 @@ class _Redacting(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record), self._secrets)
+
+
+class _JsonLines(logging.Formatter):
+    """Formats lines as JSON, without secrets: an object in each line, whatever its text.
+
+    It has `time` (RFC 3339, UTC), `level`, `process`, `pid`, `logger` and `message`; with a traceback `exception`, and further
+    fields that whoever logs has put into `extra={"fields": …}`.
+    """
+
+    def __init__(self, role: str, secrets: Collection[str]) -> None:
+        super().__init__()
+        self._role = role
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        milliseconds = f"{int(record.msecs):03d}"
+        line = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{milliseconds}Z",
+            "level": record.levelname.lower(),
+            "process": self._role,
+            "pid": os.getpid(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        without = {
+            name: redact(value, self._secrets) if isinstance(value, str) else value
+            for name, value in line.items()
+        }
+        return msgspec.json.encode(without).decode().translate(_LINE_ENDS)
 
 
 class RateLimit(logging.Filter):

@@ -39,7 +39,12 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     role = f"{task.role}-{task.number}" if task.role == "worker" else task.role
-    configure_logging(role, task.settings.secrets)
+    configure_logging(
+        role,
+        task.settings.secrets,
+        log_format=task.settings.log_format,
+        level=task.settings.log_level,
+    )
     if task.role == "jobs":
         states = _show_life(task, JOBS)
         states.mark(JOBS, "ready")

@@ -1,7 +1,9 @@
 """The log of a process: without secrets, and bounded."""
 
+import json
 import subprocess
 import sys
+from datetime import datetime
 
 PROGRAM = """
 import logging, threading
@@ -47,3 +49,41 @@ def test_no_line_has_a_secret_and_faults_are_bounded():
     assert "ExecuteBatchError" not in ended.stderr
     assert "Unexpected [KeyError]\nKeyError: 'a'" in ended.stderr
     assert "an end within uvicorn" in ended.stderr
+
+
+IN_JSON = """
+import logging, threading
+from quadriga.engine.processes.logs import configure_logging
+configure_logging("writer", ["canary-7f3a"], log_format="json", level="warning")
+log = logging.getLogger("a")
+log.info("not shown")
+log.warning("two\\nlines of %s, and a quote \\" of canary-7f3a", "\\u2028text", extra={"fields": {"request_id": "r-1", "ms": 4.2}})
+try:
+    raise ValueError("canary-7f3a")
+except ValueError:
+    log.exception("failed")
+thread = threading.Thread(target=lambda: {}["key"])
+thread.start()
+thread.join()
+raise KeyError("end")
+"""
+
+
+def test_each_line_is_an_object_of_json_whatever_its_text():
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_JSON], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "canary" not in ended.stderr
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["level"] for line in lines] == ["warning", "error", "error", "critical"]
+    first = lines[0]
+    assert (first["process"], first["logger"], first["request_id"], first["ms"]) == (
+        "writer",
+        "a",
+        "r-1",
+        4.2,
+    )
+    assert first["message"].startswith("two\nlines of \u2028text")
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert "ValueError" in lines[1]["exception"]
+    assert "KeyError" in lines[3]["exception"]

@@ -58,9 +58,11 @@ from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
+from quadriga.engine.server_numbers import ServerNumbers
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.store_access import open_reader
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
@@ -114,6 +116,7 @@ class Application:
         internal_key: Key with which the server's own jobs send requests.
         tls_files: Certificate and key of gRPC; None without TLS.
         key_counts: What the keys have used, shared with the other workers.
+        counts: What is counted for metrics, shared with the other processes.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -130,7 +133,9 @@ class Application:
         internal_key: str = "",
         tls_files: RenewedFiles | None = None,
         key_counts: KeyCounts | None = None,
+        counts: SharedCounts | None = None,
     ) -> None:
+        counts = counts or SharedCounts()
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
@@ -148,6 +153,7 @@ class Application:
         )
         self._host = msgspec.structs.replace(
             host or ModelHost(),
+            counts=counts,
             isolation=settings.isolation,
             load_timeout_s=settings.load_timeout_s,
             client_model_mb=settings.client_model_mb,
@@ -197,9 +203,9 @@ class Application:
             max_file_bytes=settings.max_body_bytes,
             timeout_s=max(120.0, 3 * settings.load_timeout_s),
             allowed=settings.model_control,
-            counters=self._own_counters,
             queues=queue.statistics,
         )
+        self._numbers = ServerNumbers(counts, self._own_numbers, queue.statistics)
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -221,7 +227,7 @@ class Application:
         operations = list(table.all_operations(self.pipeline, options))
         handlers.append(
             metrics_route(
-                PrometheusMetrics(self.pipeline, VERSION, self._counters),
+                PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
                 KeyMetrics(self._keys),
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
@@ -256,8 +262,8 @@ class Application:
             audit=self._audit,
         )
 
-    def _own_counters(self) -> dict[str, float]:
-        """Return the counters of this worker."""
+    def _own_numbers(self) -> dict[str, float]:
+        """Return the numbers of this worker for metrics."""
         recorded = {} if self._recorder is None else self._recorder.counters()
         queries = {
             "queries_waiting": self._queries.waiting,
@@ -270,15 +276,15 @@ class Application:
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
 
-    def _counters(self) -> dict[str, float]:
-        """Return the counters of all workers, and those that the writer leaves in the data folder."""
-        counters = self._control.counters()
+    def _all_numbers(self) -> dict[str, float]:
+        """Return the numbers of all workers, and those that the writer leaves in the data folder."""
+        numbers = self._numbers.totals()
         if self._settings.store:
-            counters["renumbered_total"] = renumbered_count(Path(self._settings.data))
-            counters["damaged_databases"] = len(damaged_files(self._settings.database_url))
-            counters["jobs_waiting"] = self._jobs.waiting_count()
-        counters["models_refused"] = len(self._host.crashes.refused())
-        return counters
+            numbers["renumbered_total"] = renumbered_count(Path(self._settings.data))
+            numbers["damaged_databases"] = len(damaged_files(self._settings.database_url))
+            numbers["jobs_waiting"] = self._jobs.waiting_count()
+        numbers["models_refused"] = len(self._host.crashes.refused())
+        return numbers
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Return the embedding of an image by a model, and its embedding space."""
@@ -312,6 +318,7 @@ class Application:
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
+        self._numbers.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -357,6 +364,7 @@ class Application:
     def close(self) -> None:
         """Finish running requests and close the journal."""
         self.pipeline.close()
+        self._numbers.close()
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:

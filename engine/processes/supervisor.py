@@ -33,6 +33,7 @@ from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.shared_counts import SharedCounts
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 
@@ -68,6 +69,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory of the crashes of models, inherited."""
     key_counts_fd: int = -1
     """The shared memory of what keys have used, inherited."""
+    counts_fd: int = -1
+    """The shared memory of the counts for metrics, inherited."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -116,6 +119,7 @@ class _Child:
             task.native_runs_fd,
             task.crashes_fd,
             task.key_counts_fd,
+            task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
         self._process = subprocess.Popen(  # noqa: S603 - our own module; its name is for `ps` and for metrics
@@ -238,6 +242,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     run_id, internal_key = secrets.token_hex(8), make_key("jobs")[1]
     native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
     key_counts = KeyCounts(settings.workers)
+    counts = SharedCounts(settings.workers + 1, settings.workers)
     answering = [
         _Child(
             ChildTask(
@@ -249,6 +254,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
                 native_runs_fd=native_runs.descriptor,
                 crashes_fd=crashes.descriptor,
                 key_counts_fd=key_counts.descriptor,
+                counts_fd=counts.descriptor,
                 grpc_address=grpc_address,
                 run_id=run_id,
                 run_directory=str(run),

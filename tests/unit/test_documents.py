@@ -26,6 +26,7 @@ from quadriga.engine.image_text.files import TextTable
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
+from quadriga.engine.shared_counts import SharedCounts
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.operations import WireOptions, expand_path
@@ -162,7 +163,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *evaluation_schedule_routes(ROOT, None, None),
             *view_routes(ROOT),
             audit_route(ROOT),
-            metrics_route(PrometheusMetrics(None, "", dict), need="key"),
+            metrics_route(PrometheusMetrics(None, "", dict, SharedCounts()), need="key"),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths

@@ -58,7 +58,7 @@ from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
-from quadriga.engine.server_numbers import ServerNumbers
+from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
@@ -136,6 +136,7 @@ class Application:
         counts: SharedCounts | None = None,
     ) -> None:
         counts = counts or SharedCounts()
+        self._counter = RequestCounts(counts)
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
@@ -192,6 +193,7 @@ class Application:
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
             settings.body_bytes_per_s,
+            counter=self._counter,
         )
         self._recorder = recorder
         queue = request_queue(settings)
@@ -260,18 +262,19 @@ class Application:
             gate=self._gate,
             rules=BrowserRules(settings),
             audit=self._audit,
+            counter=self._counter,
         )
 
     def _own_numbers(self) -> dict[str, float]:
         """Return the numbers of this worker for metrics."""
         recorded = {} if self._recorder is None else self._recorder.counters()
-        queries = {
+        own = {
             "queries_waiting": self._queries.waiting,
             "queries_refused_total": self._queries.refused,
+            "jobs_refused_total": self._jobs.refused,
         }
-        jobs = {"jobs_refused_total": self._jobs.refused}
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        return {**recorded, **self.intake.counters(), **queries, **jobs, **audit}
+        return {**recorded, **self.intake.counters(), **own, **audit}
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
@@ -347,6 +350,7 @@ class Application:
             handshake_timeout_s=self._settings.header_timeout_s,
             gate=self._gate,
             audit=self._audit,
+            counter=self._counter,
         )
         files = self._tls_files
         await server.start(address, None if files is None else lambda: files.texts)

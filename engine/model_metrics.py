@@ -18,10 +18,7 @@ from quadriga.engine.model_counts import (
     SUM,
 )
 from quadriga.engine.server_numbers import REFUSED, REQUESTS, STOPPED, outcomes_of
-from quadriga.engine.shared_counts import RowTotals
-
-ENDS = "ends"
-"""Kind of the rows of ends of processes, by process and cause."""
+from quadriga.engine.shared_counts import ENDS, RowTotals
 
 _MODEL = ("model", "version")
 _INFINITE = "+Inf"

@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from quadriga.engine.shared_counts import OTHER, CountRow, RowTotals, SharedCounts
 from quadriga.proto.messages import QueueStatistics
-from quadriga.proto.outcomes import OTHER_WIRES, OUTCOMES, WIRE_PROTOCOLS, Outcome
+from quadriga.proto.outcomes import (
+    OTHER_WIRES,
+    OUTCOMES,
+    WIRE_PROTOCOLS,
+    OtherWire,
+    Outcome,
+    WireProtocol,
+)
 
 NUMBER, REFUSED, STOPPED, REQUESTS = "number", "refused", "stopped", "requests"
 """Kinds of rows, the first text of their names; the last has a cell for each of `OUTCOMES`."""
@@ -106,13 +113,13 @@ class RequestCounts:
     """The requests of all workers by protocol and outcome; a `quadriga.proto.outcomes.RequestCounter`."""
 
     def __init__(self, counts: SharedCounts) -> None:
-        self._rows = {
+        self._rows: dict[str, CountRow] = {
             protocol: counts.row((REQUESTS, protocol), (REQUESTS, OTHER))
             for protocol in (*WIRE_PROTOCOLS, *OTHER_WIRES)
         }
         self._cells = {outcome: cell for cell, outcome in enumerate(OUTCOMES)}
 
-    def count(self, protocol: str, outcome: Outcome) -> None:
+    def count(self, protocol: WireProtocol | OtherWire, outcome: Outcome) -> None:
         """Count a request."""
         self._rows[protocol].add(self._cells[outcome])
 

@@ -30,6 +30,9 @@ CELLS = 18
 OTHER = "other"
 """Text in place of a model's name and version, in the name of the row of what finds none of its own."""
 
+ENDS = "ends"
+"""Kind of the rows of ends of processes, by process and cause: what the supervisor counts."""
+
 RowName = tuple[str, ...]
 
 _NAME_BYTES = 1024

@@ -1,6 +1,6 @@
 """How a request ended, in one word, and by which protocol it came, for metrics: the one table of both.
 
-An error decides where it is known, else the HTTP status or gRPC code of the answer.
+An error decides where it is known, else the HTTP status of the answer.
 """
 
 from typing import Literal, Protocol, get_args
@@ -26,11 +26,15 @@ at once, or a limit of a key, or what is needed for it is not ready; `deadline`:
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-WIRE_PROTOCOLS = ("v2", "v1", "chariot-v2", "generate", "grpc")
-"""Protocols by which requests to models come."""
+WireProtocol = Literal["v2", "v1", "chariot-v2", "generate", "grpc"]
+OtherWire = Literal["state", "api", "console", "none"]
 
-OTHER_WIRES = ("api", "console", "probe", "none")
-"""What else comes: routes of the API, pages of the console, what needs no key (health), and what has no door."""
+WIRE_PROTOCOLS: tuple[WireProtocol, ...] = get_args(WireProtocol)
+"""Protocols by which requests for inferences come."""
+
+OTHER_WIRES: tuple[OtherWire, ...] = get_args(OtherWire)
+"""What else comes: health, metadata and control of models over any protocol; routes of the API; pages of the console; and
+what was refused before it was known what it asks for, or asks for nothing that is there."""
 
 _BY_ERROR: tuple[tuple[type[Exception], Outcome], ...] = (
     (ClientLeft, "gone"),
@@ -42,21 +46,7 @@ _BY_ERROR: tuple[tuple[type[Exception], Outcome], ...] = (
     (KeysNotRead, "refused"),
 )
 
-_BY_CODE: dict[str, Outcome] = {
-    "OK": "success",
-    "INVALID_ARGUMENT": "client_error",
-    "UNAUTHENTICATED": "client_error",
-    "PERMISSION_DENIED": "client_error",
-    "NOT_FOUND": "client_error",
-    "UNIMPLEMENTED": "client_error",
-    "RESOURCE_EXHAUSTED": "refused",
-    "UNAVAILABLE": "refused",
-    "DEADLINE_EXCEEDED": "deadline",
-    "CANCELLED": "gone",
-    "no answer": "gone",
-}
-
-_WIRES = {
+_WIRES: dict[str, WireProtocol] = {
     **{name: name for name in WIRE_PROTOCOLS},
     "chariot": "v2",
     "v2-extensions": "v2",
@@ -67,18 +57,18 @@ _WIRES = {
 class RequestCounter(Protocol):
     """Counts requests by protocol and outcome; safe to use from several threads."""
 
-    def count(self, protocol: str, outcome: Outcome) -> None:
-        """Count a request: its protocol is one of `WIRE_PROTOCOLS` or `OTHER_WIRES`."""
+    def count(self, protocol: WireProtocol | OtherWire, outcome: Outcome) -> None:
+        """Count a request."""
 
 
-class NoCounter:
+class NoRequestCounter:
     """Counts nothing."""
 
-    def count(self, _: str, __: Outcome) -> None:
+    def count(self, _: WireProtocol | OtherWire, __: Outcome) -> None:
         """Return."""
 
 
-def wire_protocol(name: str) -> str:
+def wire_protocol(name: str) -> WireProtocol | OtherWire:
     """Return the protocol of a request by the name that requests and the table of protocols have; `none` if unknown."""
     return _WIRES.get(name.removesuffix("-cloudevents"), "none")
 
@@ -104,8 +94,3 @@ def outcome_of_status(status: int) -> Outcome:
     if status == 504:
         return "deadline"
     return "client_error" if status < 500 else "server_error"
-
-
-def outcome_of_code(code: str) -> Outcome:
-    """Return the outcome of a call that ended with a gRPC code, or `no answer`."""
-    return _BY_CODE.get(code, "server_error")

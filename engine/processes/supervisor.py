@@ -33,7 +33,7 @@ from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
-from quadriga.engine.shared_counts import SharedCounts
+from quadriga.engine.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 
@@ -94,8 +94,11 @@ class _Child:
         states: ProcessStates,
         on_exit: Callable[[int], str] = lambda _: "",
         max_delay_s: float = _MAX_RESTART_DELAY_S,
+        *,
         tls_files: RenewedFiles | None = None,
+        counts: SharedCounts | None = None,
     ) -> None:
+        self._counts = counts or SharedCounts()
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
         self._watchdog = Watchdog(task.settings.hang_timeout_s)
@@ -158,6 +161,7 @@ class _Child:
         self._states.count_restart(self._name)
         # A hung process that was killed says nothing of its models.
         running = self._on_exit(0 if self._is_hung else code)
+        self._count_end("hang" if self._is_hung else end_cause(code))
         self._is_hung = False
         if code == EXIT_UNUSABLE:
             raise SettingsError(f"{self._name} cannot start: its error is logged above")
@@ -168,6 +172,10 @@ class _Child:
         self.request_stop()
         self._process = None
         self._start_at = now_s + self._delay_s
+
+    def _count_end(self, cause: str) -> None:
+        name = self._name.replace(" ", "-")
+        self._counts.row((ENDS, name, cause), (ENDS, OTHER, OTHER)).add(0)
 
     def end_if_hung(self) -> None:
         """Kill the child if it shows no sign of life; `watch` starts it again."""
@@ -206,6 +214,15 @@ class _Child:
             self._process.wait()
             return False
         return code == 0
+
+
+def end_cause(code: int) -> str:
+    """Return what ended a process, by its exit status: the name of a signal, or `exit-` and the status."""
+    if code >= 0:
+        return f"exit-{code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal-{-code}"
 
 
 def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
@@ -264,6 +281,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             partial(_note_exit, number, native_runs, crashes),
             _MAX_WORKER_DELAY_S,
             tls_files=tls_files,
+            counts=counts,
         )
         for number in range(settings.workers)
     ]
@@ -278,8 +296,8 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             internal_key=internal_key,
         )
         writer = ChildTask("writer", settings, processes_fd=states.descriptor, run_id=run_id)
-        answering.append(_Child(jobs, states, tls_files=tls_files))
-        storing.append(_Child(writer, states))
+        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts))
+        storing.append(_Child(writer, states, counts=counts))
     children = [*storing, *answering]
     for child in children:
         child.start()

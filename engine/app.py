@@ -65,6 +65,7 @@ from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.store_access import open_reader
+from quadriga.engine.store_metrics import StoreMetrics
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
@@ -80,11 +81,9 @@ from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
-from quadriga.store.renumbering import renumbered_count
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
@@ -227,10 +226,14 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.all_operations(self.pipeline, options))
+        stored_metrics = (
+            [] if store is None else [StoreMetrics(settings, self._jobs, store.reports)]
+        )
         handlers.append(
             metrics_route(
                 PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
                 KeyMetrics(self._keys),
+                *stored_metrics,
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
             )
@@ -280,14 +283,9 @@ class Application:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
 
     def _all_numbers(self) -> dict[str, float]:
-        """Return the numbers of all workers, and those that the writer leaves in the data folder."""
-        numbers = self._numbers.totals()
-        if self._settings.store:
-            numbers["renumbered_total"] = renumbered_count(Path(self._settings.data))
-            numbers["damaged_databases"] = len(damaged_files(self._settings.database_url))
-            numbers["jobs_waiting"] = self._jobs.waiting_count()
-        numbers["models_refused"] = len(self._host.crashes.refused())
-        return numbers
+        """Return the numbers of all workers."""
+        refused = len(self._host.crashes.refused())
+        return {**self._numbers.totals(), "models_refused": refused}
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Return the embedding of an image by a model, and its embedding space."""

@@ -14,6 +14,7 @@ import msgspec
 
 from quadriga.store import journal
 from quadriga.store.disk import write_atomically
+from quadriga.store.ids import time_ms
 from quadriga.store.records import is_change
 
 SAMPLE_INTERVAL_S = 0.1
@@ -46,6 +47,22 @@ def count_waiting(directory: Path) -> tuple[int, int]:
         for _, payload, _ in journal.read_frames(path, offsets.get(path.name, 0))
     ]
     return are_changes.count(False), are_changes.count(True)
+
+
+def oldest_waiting_ms(directory: Path) -> int | None:
+    """Return when the oldest record or change was made that is not in the database, in ms since 1970; None for none.
+
+    Only the first frame of each segment that is not committed is read.
+
+    Raises:
+        OSError: A segment cannot be read.
+    """
+    offsets = read_offsets(directory)
+    frames = (
+        next(journal.read_frames(path, offsets.get(path.name, 0)), None)
+        for path in journal.segment_paths(directory)
+    )
+    return min((time_ms(frame[0]) for frame in frames if frame is not None), default=None)
 
 
 def default_limit_bytes(directory: Path) -> int:

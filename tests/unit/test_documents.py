@@ -23,6 +23,7 @@ from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.image_text.files import TextTable
+from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
@@ -181,6 +182,14 @@ def test_every_rpc_stands_in_the_table_once():
         for rpc in service.methods
     ]
     assert sorted(first_column("RPC")) == sorted(offered)
+
+
+def test_every_metric_is_described():
+    rows = (ROOT / "docs" / "serving.md").read_text().partition("\n## Metrics\n")[2]
+    rows = rows.partition("\n## ")[0]
+    described = {name.removesuffix("_total") for name in re.findall(r"`((?:quadriga|…)\w+)`", rows)}
+    for name in TEXTS:
+        assert {name, name.replace("quadriga_store", "…")} & described, name
 
 
 def test_every_decoder_is_described():

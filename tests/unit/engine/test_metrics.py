@@ -229,7 +229,7 @@ def process_samples(metrics: ProcessMetrics) -> dict[tuple[str, str], float]:
 
 NAMES = {
     "process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",
-    "process_start_time_seconds", "process_open_fds", "process_max_fds",
+    "process_start_time_seconds", "process_open_fds", "process_max_fds", "process_threads",
 }  # fmt: skip
 
 

@@ -113,15 +113,17 @@ class RequestCounts:
     """The requests of all workers by protocol and outcome; a `quadriga.proto.outcomes.RequestCounter`."""
 
     def __init__(self, counts: SharedCounts) -> None:
-        self._rows: dict[str, CountRow] = {
-            protocol: counts.row((REQUESTS, protocol), (REQUESTS, OTHER))
-            for protocol in (*WIRE_PROTOCOLS, *OTHER_WIRES)
-        }
-        self._cells = {outcome: cell for cell, outcome in enumerate(OUTCOMES)}
+        self._cells: dict[tuple[str, str], tuple[memoryview[int], int]] = {}
+        """Cells of a protocol and place of an outcome among them."""
+        for protocol in (*WIRE_PROTOCOLS, *OTHER_WIRES):
+            cells = counts.row((REQUESTS, protocol), (REQUESTS, OTHER)).cells
+            for place, outcome in enumerate(OUTCOMES):
+                self._cells[protocol, outcome] = cells, place
 
     def count(self, protocol: WireProtocol | OtherWire, outcome: Outcome) -> None:
-        """Count a request."""
-        self._rows[protocol].add(self._cells[outcome])
+        """Count a request; without a lock, as it is called on the event loop alone."""
+        cells, place = self._cells[protocol, outcome]
+        cells[place] += 1
 
 
 def outcomes_of(row: RowTotals) -> dict[str, int]:

@@ -55,7 +55,7 @@ _WIRES: dict[str, WireProtocol] = {
 
 
 class RequestCounter(Protocol):
-    """Counts requests by protocol and outcome; safe to use from several threads."""
+    """Counts requests by protocol and outcome; called on the event loop."""
 
     def count(self, protocol: WireProtocol | OtherWire, outcome: Outcome) -> None:
         """Count a request."""

@@ -61,11 +61,14 @@ from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
+from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.signal_worker import Embed
 from quadriga.engine.store_access import open_reader
+from quadriga.engine.store_metrics import StoreMetrics
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
@@ -82,11 +85,9 @@ from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.damaged_files import damaged_files
 from quadriga.store.errors import StoreError
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
-from quadriga.store.renumbering import renumbered_count
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
@@ -118,6 +119,7 @@ class Application:
         internal_key: Key with which the server's own jobs send requests.
         tls_files: Certificate and key of gRPC; None without TLS.
         key_counts: What the keys have used, shared with the other workers.
+        counts: What is counted for metrics, shared with the other processes.
 
     Raises:
         quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
@@ -134,7 +136,10 @@ class Application:
         internal_key: str = "",
         tls_files: RenewedFiles | None = None,
         key_counts: KeyCounts | None = None,
+        counts: SharedCounts | None = None,
     ) -> None:
+        counts = counts or SharedCounts()
+        self._counter = RequestCounts(counts)
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
@@ -152,6 +157,7 @@ class Application:
         )
         self._host = msgspec.structs.replace(
             host or ModelHost(),
+            counts=counts,
             isolation=settings.isolation,
             load_timeout_s=settings.load_timeout_s,
             client_model_mb=settings.client_model_mb,
@@ -192,6 +198,7 @@ class Application:
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
             settings.body_bytes_per_s,
+            counter=self._counter,
         )
         self._recorder = recorder
         queue = request_queue(settings)
@@ -203,9 +210,9 @@ class Application:
             max_file_bytes=settings.max_body_bytes,
             timeout_s=max(120.0, 3 * settings.load_timeout_s),
             allowed=settings.model_control,
-            counters=self._own_counters,
             queues=queue.statistics,
         )
+        self._numbers = ServerNumbers(counts, self._own_numbers, queue.statistics)
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -225,10 +232,14 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.all_operations(self.pipeline, options))
+        stored_metrics = (
+            [] if store is None else [StoreMetrics(settings, self._jobs, store.reports)]
+        )
         handlers.append(
             metrics_route(
-                PrometheusMetrics(self.pipeline, VERSION, self._counters),
+                PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
                 KeyMetrics(self._keys),
+                *stored_metrics,
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
             )
@@ -260,31 +271,27 @@ class Application:
             gate=self._gate,
             rules=BrowserRules(settings),
             audit=self._audit,
+            counter=self._counter,
         )
 
-    def _own_counters(self) -> dict[str, float]:
-        """Return the counters of this worker."""
+    def _own_numbers(self) -> dict[str, float]:
+        """Return the numbers of this worker for metrics."""
         recorded = {} if self._recorder is None else self._recorder.counters()
-        queries = {
+        own = {
             "queries_waiting": self._queries.waiting,
             "queries_refused_total": self._queries.refused,
+            "jobs_refused_total": self._jobs.refused,
         }
-        jobs = {"jobs_refused_total": self._jobs.refused}
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        return {**recorded, **self.intake.counters(), **queries, **jobs, **audit}
+        return {**recorded, **self.intake.counters(), **own, **audit}
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
 
-    def _counters(self) -> dict[str, float]:
-        """Return the counters of all workers, and those that the writer leaves in the data folder."""
-        counters = self._control.counters()
-        if self._settings.store:
-            counters["renumbered_total"] = renumbered_count(Path(self._settings.data))
-            counters["damaged_databases"] = len(damaged_files(self._settings.database_url))
-            counters["jobs_waiting"] = self._jobs.waiting_count()
-        counters["models_refused"] = len(self._host.crashes.refused())
-        return counters
+    def _all_numbers(self) -> dict[str, float]:
+        """Return the numbers of all workers."""
+        refused = len(self._host.crashes.refused())
+        return {**self._numbers.totals(), "models_refused": refused}
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Return the embedding of an image by a model, and its embedding space."""
@@ -318,6 +325,7 @@ class Application:
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
+        self._numbers.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -346,6 +354,7 @@ class Application:
             handshake_timeout_s=self._settings.header_timeout_s,
             gate=self._gate,
             audit=self._audit,
+            counter=self._counter,
         )
         files = self._tls_files
         await server.start(address, None if files is None else lambda: files.texts)
@@ -364,6 +373,7 @@ class Application:
     def close(self) -> None:
         """Finish running requests and close the journal."""
         self.pipeline.close()
+        self._numbers.close()
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:

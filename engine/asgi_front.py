@@ -1,5 +1,6 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -8,6 +9,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
+from quadriga.engine.counted_request import CountedRequest
 from quadriga.proto.access import (
     ANYBODY,
     Gate,
@@ -29,6 +31,7 @@ from quadriga.proto.http import (
 )
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import MAX_REMEMBERED_PATH, Dispatcher, Match
+from quadriga.proto.outcomes import RequestCounter, outcome_of_status
 from quadriga.proto.quota import UNKNOWN_SIZE, Quota
 
 _NOT_AT_ONCE = frozenset(
@@ -58,6 +61,7 @@ class AsgiFront:
         gate: Tells who sends a request.
         rules: Which requests of browsers are refused.
         audit: Where changes and refusals are written.
+        counter: Counts how requests end.
     """
 
     def __init__(
@@ -69,7 +73,9 @@ class AsgiFront:
         gate: Gate,
         rules: BrowserRules,
         audit: Audit,
+        counter: RequestCounter,
     ) -> None:
+        self._counter = counter
         self._routes = routes
         self._gate = gate
         self._rules = rules
@@ -116,6 +122,9 @@ class AsgiFront:
                 extensions[COUNTED_EXTENSION] = {}
             else:
                 quota.end()
+        if answer is not None:
+            outcome = answer.outcome or outcome_of_status(answer.status)
+            self._counter.count(match[0]["POST"].protocol, outcome)
         return answer
 
     def _find_at_once(self, full_path: str) -> Match | None:
@@ -128,15 +137,19 @@ class AsgiFront:
         return match if operation is not None and operation.need == "infer" else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; its end is seen by the audit log."""
-        request = WatchedRequest(self._audit, scope, send)
+        """Answer a request; its end is seen by the audit log, and counted."""
+        counted = CountedRequest(self._counter, scope, send)
+        request = WatchedRequest(self._audit, scope, counted.send)
         try:
             with self._intake.receiving(scope, receive) as receive_body:
-                await self._respond(request, scope, receive_body)
+                await self._respond(request, counted, scope, receive=receive_body)
         finally:
             request.end()
+            counted.end(sys.exception())
 
-    async def _respond(self, request: WatchedRequest, scope: Scope, receive: Receive) -> None:
+    async def _respond(
+        self, request: WatchedRequest, counted: CountedRequest, scope: Scope, *, receive: Receive
+    ) -> None:
         send: Send = request.send
         if self.closing:
             send = _with_headers(send, [(b"connection", b"close")])
@@ -158,22 +171,22 @@ class AsgiFront:
         set_current_caller(caller)  # each request has a task of its own
         set_identification(identify)
         request.caller = caller
-        extensions = scope.get("extensions")
-        if caller.rights and caller is not ANYBODY and extensions is not None:
+        extensions: Any = scope.get("extensions") or {}
+        if caller.rights and caller is not ANYBODY:
             extensions[CALLER_EXTENSION] = {}
-        match = self._protocols.match(path, method)
-        if path != full_path:  # the prefix may name the model
-            match = self._protocols.match(full_path, method) or match
+        match, operation = self._match(path, full_path, method), None
         verb = "GET" if method == "HEAD" else method
-        operation = None if match is None else match[0].get(verb)
-        if operation is not None:
-            request.need = operation.need
+        if match is None:  # the server drops the body of an answer to HEAD itself
+            inner: Any = {**scope, "method": verb, "path": path, "raw_path": path.encode()}
+            counted.route_scope = request.route_scope = inner
+        elif (operation := match[0].get(verb)) is not None:
+            request.need, counted.protocol = operation.need, operation.protocol
         quota = caller.quota
         if quota is None or (operation is not None and operation.need == "nothing"):
-            await self._answer(request, match, path, scope=scope, receive=receive, send=send)
+            await self._answer(request, match, scope=scope, receive=receive, send=send)
             return
         try:
-            is_counted = (extensions or {}).pop(COUNTED_EXTENSION, None) is not None
+            is_counted = extensions.pop(COUNTED_EXTENSION, None) is not None
             rate_headers = (
                 () if is_counted else quota.begin(body_bytes(headers, self._intake.max_bytes))
             )
@@ -188,9 +201,14 @@ class AsgiFront:
             send = place.send
             if rate_headers:
                 send = _with_headers(send, list(rate_headers), unless=b"ratelimit")
-            await self._answer(request, match, path, scope=scope, receive=receive, send=send)
+            await self._answer(request, match, scope=scope, receive=receive, send=send)
         finally:
             place.leave()
+
+    def _match(self, path: str, full_path: str, method: str) -> Match | None:
+        """Return the operations of a path, or of it with Chariot's prefix, which may name the model."""
+        match = self._protocols.match(path, method)
+        return match if path == full_path else self._protocols.match(full_path, method) or match
 
     def _reader(
         self, method: str, headers: Mapping[bytes, bytes], scheme: str
@@ -204,21 +222,17 @@ class AsgiFront:
         self,
         request: WatchedRequest,
         match: Match | None,
-        path: str,
         *,
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
         """Let the protocol that has the path, or else the routes, answer a request."""
-        method = str(scope.get("method"))
         if match is not None:
             await self._protocols.respond(match, scope, receive, send, caller=request.caller)
-            return
-        method = "GET" if method == "HEAD" else method  # the server drops the body itself
-        inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
-        request.route_scope = inner
-        await self._routes(inner, receive, send)
+        else:
+            inner: Any = request.route_scope
+            await self._routes(inner, receive, send)
 
 
 class _Place:

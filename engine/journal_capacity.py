@@ -108,7 +108,7 @@ ADMITTED = Admission()
 class JournalCapacity:
     """The limits of one journal, as one worker sees it; safe to use from several threads.
 
-    Limits that the settings leave open follow the free disk space: at the start, and again, at most every
+    `soft_bytes` and `hard_bytes` are the limits. Those that the settings leave open follow the free disk space: at the start, and again, at most every
     `_LIMITS_INTERVAL_S`, while the journal is beyond its soft limit, as the disk may have been full at the start.
     """
 
@@ -131,9 +131,9 @@ class JournalCapacity:
 
     def _set_limits(self) -> None:
         settings = self._settings
-        self._hard_bytes = settings.journal_hard_bytes or default_limit_bytes(self._directory)
-        soft_bytes = settings.journal_soft_bytes or self._hard_bytes // 2
-        self._soft_bytes = min(soft_bytes, self._hard_bytes)
+        self.hard_bytes = settings.journal_hard_bytes or default_limit_bytes(self._directory)
+        soft_bytes = settings.journal_soft_bytes or self.hard_bytes // 2
+        self.soft_bytes = min(soft_bytes, self.hard_bytes)
         self._limits_until_s = time.monotonic() + _LIMITS_INTERVAL_S
 
     def _has_room(self, lag_bytes: int) -> bool:
@@ -141,11 +141,11 @@ class JournalCapacity:
         if not self._settings.journal_hard_bytes and time.monotonic() > self._limits_until_s:
             with suppress(OSError):  # then the limits stay
                 self._set_limits()
-        return lag_bytes <= self._hard_bytes
+        return lag_bytes <= self.hard_bytes
 
     def is_behind(self) -> bool:
         """Check whether the journal lag is beyond its soft limit."""
-        return self.lag_bytes() > self._soft_bytes
+        return self.lag_bytes() > self.soft_bytes
 
     def admit(self, policy: FullPolicy | None) -> Admission:
         """Decide, before the model runs, whether a request can be stored.
@@ -157,27 +157,27 @@ class JournalCapacity:
             JournalError: The journal is full, and the policy refuses requests that cannot be stored.
         """
         lag_bytes = self.lag_bytes()
-        if lag_bytes <= self._soft_bytes:
+        if lag_bytes <= self.soft_bytes:
             return ADMITTED
         policy = policy or self._policy
         if not self._has_room(lag_bytes) and policy == "block":
             self.counts.add("blocked")
             deadline_s = time.monotonic() + self._block_s
-            while lag_bytes > self._hard_bytes and time.monotonic() < deadline_s:
+            while lag_bytes > self.hard_bytes and time.monotonic() < deadline_s:
                 time.sleep(_RETRY_INTERVAL_S)
                 lag_bytes = self.lag_bytes()
-        if lag_bytes > self._hard_bytes and policy != "shed":
+        if lag_bytes > self.hard_bytes and policy != "shed":
             self.counts.add("refused")
-            raise JournalError(_full(self._hard_bytes, lag_bytes))
+            raise JournalError(_full(self.hard_bytes, lag_bytes))
         self.counts.add("behind")
-        return Admission(shed=lag_bytes > self._hard_bytes, lag_bytes=lag_bytes)
+        return Admission(shed=lag_bytes > self.hard_bytes, lag_bytes=lag_bytes)
 
     def refusal_reason(self, policy: FullPolicy | None) -> str | None:
         """Return why requests are refused for want of room in the journal; None if they are not."""
         lag_bytes = self.lag_bytes()
         if (policy or self._policy) == "shed" or self._has_room(lag_bytes):
             return None
-        return _full(self._hard_bytes, lag_bytes)
+        return _full(self.hard_bytes, lag_bytes)
 
     def retry_write(
         self, error: JournalError, policy: FullPolicy | None, write: Callable[[], None]

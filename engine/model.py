@@ -21,7 +21,7 @@ from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition, recognise
 from quadriga.engine.session import GraphSource, LoadError, LocalGraphs, RunError
-from quadriga.engine.stopwatch import ModelCounters, Stopwatch
+from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
@@ -81,7 +81,7 @@ class Model:
         """Predicts what images show; None where the model takes tensors."""
         self.row_classifier: RowClassification | None = None
         """Classifies rows of features; None for other models."""
-        self.counters = ModelCounters()
+        self.counters = host.counters(name, version)
         self.stopwatch = Stopwatch()
         if path.is_dir():
             self.image_predictor = package = TextPackage(

@@ -62,8 +62,6 @@ class _WorkerReport(msgspec.Struct, frozen=True):
     errors: dict[str, str] = {}
     """Why the last change of a model failed, by model name."""
     statistics: list[ModelStatistics] = []
-    numbers: dict[str, float] = {}
-    """Further counters of the worker, by name."""
     queues: list[QueueStatistics] = []
 
 
@@ -78,7 +76,6 @@ class ModelControl:
         max_file_bytes: Maximum bytes of the files that a client may send for a model.
         timeout_s: Maximum time that a change waits for another change, and for the other workers.
         allowed: Whether models may be loaded and unloaded.
-        counters: Returns further counters of this worker, by name.
         queues: Returns the statistics of this worker's queue of requests.
     """
 
@@ -92,7 +89,6 @@ class ModelControl:
         max_file_bytes: int = 0,
         timeout_s: float = 120.0,
         allowed: bool = True,
-        counters: Callable[[], Mapping[str, float]] = dict,
         queues: Callable[[], Sequence[QueueStatistics]] = list,
     ) -> None:
         self._repository = repository
@@ -102,7 +98,6 @@ class ModelControl:
         self._max_file_bytes = max_file_bytes
         self._timeout_s = timeout_s
         self._allowed = allowed
-        self._counters = counters
         self._queues = queues
         self._state_lock = threading.Lock()
         self._report = _WorkerReport()
@@ -142,15 +137,6 @@ class ModelControl:
                 if (entry.name, entry.version) in by_version:
                     by_version[entry.name, entry.version].append(entry)
         return [merge_statistics(same_version) for same_version in by_version.values()]
-
-    def counters(self) -> dict[str, float]:
-        """Return further counters summed over the workers; gauges are this worker's own."""
-        total = dict(self._counters())
-        for report in self._reports():
-            for name, value in report.numbers.items():
-                if name in total and name.endswith("_total"):
-                    total[name] += value
-        return total
 
     def queue_statistics(self) -> Sequence[QueueStatistics]:
         """Return the statistics of queues summed over the workers; those of others are a fraction of a second old."""
@@ -283,7 +269,6 @@ class ModelControl:
         return msgspec.structs.replace(
             self._report,
             statistics=statistics,
-            numbers=dict(self._counters()),
             queues=list(self._queues()),
         )
 

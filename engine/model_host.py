@@ -9,9 +9,12 @@ import msgspec
 
 from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits
+from quadriga.engine.model_counts import ModelCounts
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.recognition.model_toml import RuntimeOptions
 from quadriga.engine.session import GraphSource, LocalGraphs
+from quadriga.engine.shared_counts import SharedCounts
+from quadriga.engine.stopwatch import ModelCounters
 
 DEFAULT_MEMORY_MB = 2048
 """MiB that the process of a model may take besides four times the size of its files."""
@@ -26,6 +29,8 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Slots in which threads note what they run."""
     crashes: CrashRecord = msgspec.field(default_factory=CrashRecord)
     """Crashes of the models of the server."""
+    counts: SharedCounts | None = None
+    """Counts that processes share; None counts in this process alone."""
     isolation: Literal["none", "clients", "all"] = "none"
     """Models that run in a process of their own, unless their model.toml says otherwise."""
     load_timeout_s: float = 60.0
@@ -41,6 +46,12 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def always_warms_up(self) -> bool:
         """Whether a model is run once even if its model.toml says no."""
         return self.origin == "trial"
+
+    def counters(self, name: str, version: str) -> ModelCounters:
+        """Return the counters of a model; a trial adds nothing to what processes share."""
+        if self.counts is None or self.origin == "trial":
+            return ModelCounters()
+        return ModelCounters(ModelCounts(self.counts, name, version))
 
     def mark(self, name: str, version: str) -> RunMark:
         """Return the mark of a model's runs in this process."""

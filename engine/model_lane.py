@@ -166,6 +166,17 @@ class ModelLane:
         stalled_s = now_s - self.progress_s
         return max(wait_s, stalled_s) if stalled_s > self.mean_s else wait_s
 
+    def statistics(self, now_s: float, *, may_begin: bool) -> QueueStatistics:
+        """Return what waits and runs, and was refused and stopped; `may_begin` says whether a request would not wait."""
+        return QueueStatistics(
+            self.model,
+            waiting=self.waiting,
+            running=self.running + self.parked,
+            refused=dict(self.refused),
+            stopped=dict(self.stopped),
+            expected_wait_s=0.0 if may_begin else round(self.expected_wait_s(None, now_s), 3),
+        )
+
     def newest_of_longest(self, connection: Hashable) -> Ticket | None:
         """Return the last ticket of the connection with the most, if it has more than this one would have."""
         own = len(self._by_connection.get(connection, ()))
@@ -187,6 +198,7 @@ def merge_queue_statistics(
                 total,
                 waiting=total.waiting + entry.waiting,
                 running=total.running + entry.running,
+                expected_wait_s=max(total.expected_wait_s, entry.expected_wait_s),
                 refused=dict(Counter(total.refused) + Counter(entry.refused)),
                 stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
             )

@@ -11,10 +11,14 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 _PROC = Path("/proc")
+_THREADS = "process_threads"
+_THREADS_TEXT = (
+    "Number of threads of the process. If it only grows, report it with the server's log."
+)
 
 
 class ProcessMetrics(Collector):
-    """CPU time, memory and open files of a server's processes, each with its name as the label `process`.
+    """CPU time, memory, open files and threads of a server's processes, each with its name as the label `process`.
 
     Args:
         worker: Number of the worker that collects.
@@ -36,6 +40,9 @@ class ProcessMetrics(Collector):
                     )
                     for sample in metric.samples:
                         labelled.add_sample(sample.name, {"process": name}, sample.value)
+                threads = metrics.setdefault(_THREADS, Metric(_THREADS, _THREADS_TEXT, "gauge"))
+                count = sum(1 for _ in (_PROC / str(pid) / "task").iterdir())
+                threads.add_sample(_THREADS, {"process": name}, count)
         return metrics.values()
 
     def _processes(self) -> dict[str, int]:

@@ -198,6 +198,8 @@ class Recorder:
             "lost_total": self._backlog.lost,
             "journal_bytes_total": self._journal.appended_bytes,
             "lag_bytes": self.capacity.lag_bytes(),
+            "lag_soft_limit_bytes": self.capacity.soft_bytes,
+            "lag_limit_bytes": self.capacity.hard_bytes,
             **self._signals.counts.totals(),
             **self._ids.clock_counters(),
         }

@@ -227,15 +227,10 @@ class RequestQueue:
 
     def statistics(self) -> list[QueueStatistics]:
         """Return which requests wait, run, were refused and were stopped, by model."""
+        now_s = time.monotonic()
         with self._lock:
             return [
-                QueueStatistics(
-                    lane.model,
-                    waiting=lane.waiting,
-                    running=lane.running + lane.parked,
-                    refused=dict(lane.refused),
-                    stopped=dict(lane.stopped),
-                )
+                lane.statistics(now_s, may_begin=self._may_begin(lane))
                 for lane in self._lanes.values()
             ]
 

@@ -14,6 +14,7 @@ from quadriga.proto.deadline import LeavesLoop, current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     InternalError,
+    ModelFailed,
     Overloaded,
     ProtocolError,
     translate_recursion_error,
@@ -81,7 +82,7 @@ class RequestTrace:
         self.stop()
         if not isinstance(error, Exception) or isinstance(error, ClientLeft | LeavesLoop):
             return
-        self._model.counters.count_failure(self._queue_ns, self._events)
+        self._model.counters.count_failure(self._queue_ns, self._events, self._protocol)
         self._record_failure(error)
         if isinstance(error, _INTERNAL_ERRORS):
             raise to_protocol_error(self._model.name, error) from error
@@ -142,7 +143,7 @@ class RequestTrace:
 
     def count_success(self, images: int) -> None:
         """Count the request as answered, with its number of images or rows."""
-        self._model.counters.count_success(images, self._queue_ns, self._events)
+        self._model.counters.count_success(images, self._queue_ns, self._events, self._protocol)
 
     def _start(self) -> None:
         self._model.run_mark.note_request(self._request_id)
@@ -167,5 +168,5 @@ def to_protocol_error(model_name: str, error: Exception) -> Exception:
     if isinstance(error, JournalError):
         return Overloaded(str(error))
     if isinstance(error, RunError | OutputError):
-        return InternalError(f"model {model_name!r} failed: {without_folders(str(error))}")
+        return ModelFailed(f"model {model_name!r} failed: {without_folders(str(error))}")
     return translate_recursion_error(error)

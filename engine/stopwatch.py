@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from quadriga.engine.model_counts import ModelCounts
 from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 
 Counted = TypeVar("Counted", ModelStatistics, BatchStatistics)
@@ -129,10 +130,15 @@ def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
 
 
 class ModelCounters:
-    """Statistics of one version of a model since it was loaded; safe to use from several threads."""
+    """Statistics of one version of a model since it was loaded; safe to use from several threads.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    Args:
+        shared: Counts of all processes since the server's start, to which the same is added; None for none.
+    """
+
+    def __init__(self, shared: ModelCounts | None = None) -> None:
+        self._shared = shared
+        self._lock = threading.RLock() if shared is None else shared.lock
         self._epoch_ns = time.time_ns() - _now()
         self._batches: dict[int, list[int]] = {}
         """Number of runs, and nanoseconds of input, inference and output, by batch size."""
@@ -141,15 +147,24 @@ class ModelCounters:
         self._images = self._succeeded = self._failed = 0
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
-    def count_success(self, images: int, queue_ns: int, events: list[Event]) -> None:
+    def count_success(
+        self, images: int, queue_ns: int, events: list[Event], protocol: str = "v2"
+    ) -> None:
         """Count a request that was answered, with its number of images or rows and its time in the queue."""
         runs, waited_ns = _runs(events)
+        queue_ns += waited_ns
+        input_ns = infer_ns = output_ns = 0
         end_ns = events[-1][1]
+        duration_ns = queue_ns - waited_ns + end_ns - events[0][1]
+        shared = self._shared
         with self._lock:
             for run in runs:
                 times = self._batches.setdefault(run.batch, [0, 0, 0, 0])
                 times[1] += run.input_ns
                 times[3] += run.output_ns
+                input_ns += run.input_ns
+                infer_ns += run.infer_ns
+                output_ns += run.output_ns
                 if run.shared is not None and run.shared.is_counted:
                     self._shared_infer_ns += run.infer_ns
                     continue
@@ -157,17 +172,25 @@ class ModelCounters:
                 times[2] += run.infer_ns
                 if run.shared is not None:
                     run.shared.is_counted = True
+                if shared is not None:
+                    shared.note_run(run.batch)
             self._images += images
             self._succeeded += 1
-            self._queue_ns += queue_ns + waited_ns
+            self._queue_ns += queue_ns
             self._last_ns = end_ns
-            self._success_ns += queue_ns + end_ns - events[0][1]
+            self._success_ns += duration_ns
+            if shared is not None:
+                stages_ns = queue_ns, input_ns, infer_ns, output_ns
+                shared.note_success(protocol, duration_ns, images, stages_ns)
 
-    def count_failure(self, queue_ns: int, events: list[Event]) -> None:
+    def count_failure(self, queue_ns: int, events: list[Event], protocol: str = "v2") -> None:
         """Count a request that failed."""
+        duration_ns = queue_ns + events[-1][1] - events[0][1]
         with self._lock:
             self._failed += 1
-            self._fail_ns += queue_ns + events[-1][1] - events[0][1]
+            self._fail_ns += duration_ns
+            if self._shared is not None:
+                self._shared.note_failure(protocol, duration_ns)
 
     def statistics(self, name: str, version: str) -> ModelStatistics:
         """Return the statistics."""

@@ -5,11 +5,12 @@ may do is written. Doors that need less and take data away, as exports do, are m
 """
 
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from quadriga.proto.access import Caller, Need
+from quadriga.proto.outcomes import Outcome
 
 _CHANGING = frozenset({"annotate", "monitor", "operate"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -45,6 +46,8 @@ class Notes(msgspec.Struct):
     """gRPC code of the last of these."""
     request_id: str = ""
     """Id under which an error was answered."""
+    outcome: Outcome | Literal[""] = ""
+    """How the request ended, where its error says more than its status."""
     grpc_code: str = ""
     """Code with which a call was ended; empty if it was answered."""
 

@@ -18,7 +18,8 @@ ProtocolError
 │   └── IntakeFull        503  UNAVAILABLE        the bodies of all requests together are too large
 ├── DeadlineExceeded      503  DEADLINE_EXCEEDED  the time of the request is over
 ├── ClientLeft            503  CANCELLED          the client closed the connection or cancelled; nobody reads it
-└── InternalError         500  INTERNAL           a fault of ours or of the model
+└── InternalError         500  INTERNAL           a fault of ours
+    └── ModelFailed       500  INTERNAL           the model's graph failed, or its outputs cannot be read
 
 Functions that read a part of a request raise `InvalidRequest`, whose text names the location, the expected and the
 actual value. Lower errors (`tasks`, `store`) are translated into these once, in `quadriga.engine.request_trace`.
@@ -182,6 +183,10 @@ class IntakeFull(Overloaded):
 
 class InternalError(ProtocolError):
     """A fault of the server or of the model, not of the request."""
+
+
+class ModelFailed(InternalError):
+    """The model failed: its graph did, or its outputs are not what they should be."""
 
 
 def translate_recursion_error(error: Exception) -> Exception:

@@ -37,6 +37,13 @@ from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import error_request_id
+from quadriga.proto.outcomes import (
+    OtherWire,
+    Outcome,
+    RequestCounter,
+    WireProtocol,
+    outcome_of_error,
+)
 from quadriga.proto.quota import Quota
 from quadriga.proto.sockets import peer_address
 
@@ -74,6 +81,11 @@ NEEDS: dict[str, Need] = {
 }
 """What a caller must have, by the full name of an RPC; an RPC that is not listed needs the rights of an administrator."""
 
+
+STREAM = f"/{SERVICE}/ModelStreamInfer"
+"""Call whose messages count as requests, each by itself."""
+
+_INFERENCES = (f"/{SERVICE}/ModelInfer", STREAM)
 
 MAX_PROBE_BYTES = 4096
 """Size of a message of an RPC that needs no key, of health and of reflection: names of models and services are shorter.
@@ -119,8 +131,15 @@ class AccessHandler:
     """
 
     def __init__(
-        self, gate: Gate, audit: Audit, arrivals: Arrivals, *, departures: Departures
+        self,
+        gate: Gate,
+        audit: Audit,
+        arrivals: Arrivals,
+        *,
+        departures: Departures,
+        counter: RequestCounter,
     ) -> None:
+        self._counter = counter
         self._gate = gate
         self._audit = audit
         self._arrivals = arrivals
@@ -149,6 +168,7 @@ class AccessHandler:
             method=method,
             need=need,
             metadata=metadata,
+            counter=self._counter,
         )
         try:
             admit(caller, need)
@@ -163,6 +183,7 @@ class AccessHandler:
         for services in self._handlers:
             if (handler := services.service(details)) is not None:
                 return call.watched(handler)
+        self._counter.count("none", "client_error")
         return None
 
 
@@ -179,7 +200,10 @@ class _Call:
         method: str,
         need: Need,
         metadata: _Metadata,
+        counter: RequestCounter,
     ) -> None:
+        self._counter = counter
+        self._protocol: WireProtocol | OtherWire = "grpc" if method in _INFERENCES else "state"
         self._audit = audit
         self._arrivals = arrivals
         self._departures = departures
@@ -212,6 +236,7 @@ class _Call:
 
     async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
         """Refuse the call."""
+        self._counter.count(self._protocol, outcome_of_error(error))
         notes = Notes(request_id=error_request_id(self._metadata.get(b"x-request-id")))
         self._end(context, error.grpc_code, notes, is_audited=False)
         await self._abort(error, notes, context)
@@ -227,6 +252,7 @@ class _Call:
         try:
             self._arrivals.begin(context)
         except ProtocolError as error:
+            self._counter.count(self._protocol, outcome_of_error(error))
             await self._abort(error, notes, context)
         if self.quota is not None:
             try:
@@ -238,12 +264,14 @@ class _Call:
             response = await self._respond(context)
         except BaseException as error:
             self._leave_place()
+            self._count(_outcome(error, notes))
             self._end(context, notes.grpc_code or "no answer", notes, is_audited=self._is_audited)
             if isinstance(error, grpc.aio.AbortError):  # grpc keeps it with the call
                 # Its frames, and those of what caused it, hold the message: a cycle, in which that would stay.
                 error.__context__ = None
                 raise error.with_traceback(None) from None
             raise
+        self._count("success")
         self._end(context, "OK", notes, is_audited=self._is_audited)
         size_bytes = len(response) if isinstance(response, bytes) else 0
         # Its client may have the answer, and ask again, before grpc says that it has left.
@@ -253,6 +281,11 @@ class _Call:
             self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
         self._departures.begin(context, size_bytes)
         return response
+
+    def _count(self, outcome: Outcome) -> None:
+        """Count the call, unless it is a stream whose messages count."""
+        if self._method != STREAM:
+            self._counter.count(self._protocol, outcome)
 
     def _finish(self, context: Any) -> None:
         """Note that the call is over: its answer has left, or never will."""
@@ -303,7 +336,7 @@ class _Call:
     async def _abort(self, error: ProtocolError, notes: Notes, context: Any) -> None:
         """End the call with an error; raises what grpc ends handlers by."""
         notes.request_id = notes.request_id or error_request_id(self._metadata.get(b"x-request-id"))
-        notes.grpc_code = error.grpc_code
+        notes.grpc_code, notes.outcome = error.grpc_code, outcome_of_error(error)
         context.set_trailing_metadata((*error_metadata(error), ("x-request-id", notes.request_id)))
         await context.abort(grpc.StatusCode[error.grpc_code], str(error))
 
@@ -324,6 +357,15 @@ class _Call:
             self._audit.refuse(visit, status)
         else:
             self._audit.write(visit, status)
+
+
+def _outcome(error: BaseException, notes: Notes) -> Outcome:
+    """Return the outcome of a call that ended with an error."""
+    if notes.outcome:
+        return notes.outcome
+    if isinstance(error, grpc.aio.AbortError):  # a service of grpc's own refused it
+        return "client_error"
+    return "server_error" if isinstance(error, Exception) else "gone"
 
 
 def _read_probe(read: Callable[[bytes], Any] | None, message: bytes) -> Any:

@@ -23,6 +23,7 @@ from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
+from quadriga.proto.outcomes import NoRequestCounter, RequestCounter
 from quadriga.proto.sockets import listening_sockets
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
@@ -69,7 +70,9 @@ class GrpcServer:
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         gate: Gate | None = None,
         audit: Audit | None = None,
+        counter: RequestCounter | None = None,
     ) -> None:
+        counter = counter or NoRequestCounter()
         arrivals = Arrivals(intake, max_connections)
         self._departures = Departures(intake)
         self._service = GrpcService(
@@ -80,6 +83,7 @@ class GrpcServer:
             arrivals=arrivals,
             departures=self._departures,
             request_timeout_s=request_timeout_s,
+            counter=counter,
         )
         self._health = Health(serving)
         options = {
@@ -100,7 +104,11 @@ class GrpcServer:
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
         services = AccessHandler(
-            gate or OpenGate(), audit or NoAudit(), arrivals, departures=self._departures
+            gate or OpenGate(),
+            audit or NoAudit(),
+            arrivals,
+            departures=self._departures,
+            counter=counter,
         )
         self._server: Any = grpc.aio.server(options=list(options.items()))
         self._server.add_generic_rpc_handlers((services,))

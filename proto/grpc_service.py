@@ -52,6 +52,7 @@ from quadriga.proto.http import error_request_id, log_fault
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving, check_name
 from quadriga.proto.operations import store_headers
+from quadriga.proto.outcomes import NoRequestCounter, RequestCounter, outcome_of_error
 from quadriga.proto.v2_extensions import (
     config_json,
     index_json,
@@ -103,7 +104,9 @@ class GrpcService:
         arrivals: Arrivals | None = None,
         departures: Departures | None = None,
         request_timeout_s: float = math.inf,
+        counter: RequestCounter | None = None,
     ) -> None:
+        self._counter = counter or NoRequestCounter()
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._intake = intake or Intake()
@@ -235,6 +238,7 @@ class GrpcService:
                 return None
             admit(caller := identify_again(), "infer")
         except ProtocolError as error:  # the key has ended, or another call needs the place
+            self._counter.count("grpc", outcome_of_error(error))
             await _abort(context, error)
         finally:
             reading.cancel()
@@ -243,7 +247,18 @@ class GrpcService:
     async def _answer_streamed(
         self, body: bytes, caller: Caller, context: Any, *, is_first: bool
     ) -> bytes:
-        """Answer one message of a stream; in Triton's form its error is the answer."""
+        """Answer one message of a stream, and count it; in Triton's form its error is the answer."""
+        notes = current_notes()
+        notes.outcome = "gone"
+        try:
+            return await self._streamed_answer(body, caller, context, is_first=is_first)
+        finally:
+            self._counter.count("grpc", notes.outcome)
+
+    async def _streamed_answer(
+        self, body: bytes, caller: Caller, context: Any, *, is_first: bool
+    ) -> bytes:
+        notes = current_notes()
         try:
             if caller.quota is not None:
                 if is_first:  # the call counted as a request
@@ -251,13 +266,13 @@ class GrpcService:
                 else:
                     caller.quota.add_message(len(body))
             with self._intake.hold(len(body)):
-                task = partial(self._stream_answer, body, caller, current_notes())
+                task = partial(self._stream_answer, body, caller, notes)
                 return await self._run(task, read_model_name(body), body, context=context)
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            notes.outcome = outcome_of_error(error)
             if self._stream_form == "mlserver":
                 await _abort(context, error)
             if isinstance(error, LimitReached):
-                notes = current_notes()
                 notes.refusals, notes.refusal_code = notes.refusals + 1, error.grpc_code
             error_message = message_class("ModelStreamInferResponse")(
                 error_message=_status(error, _request_id(context))[1]
@@ -279,10 +294,12 @@ class GrpcService:
             checked_id = request.id
             check_model_name(request, read_model_name(body))
             _infer(self._serving, request, infer_response)
+            notes.outcome = "success"
         except ProtocolError as error:
             if self._stream_form == "mlserver":
                 raise
             notes.refusals += isinstance(error, Forbidden)
+            notes.outcome = outcome_of_error(error)
             stream_response.error_message = _status(error, error_request_id(request.id))[1]
             infer_response.Clear()
             infer_response.id = checked_id
@@ -315,7 +332,8 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
     trailer: _Trailer = (*error_metadata(error), ("x-request-id", request_id))
     context.set_trailing_metadata(trailer)
     code, text = _status(error, request_id)
-    current_notes().grpc_code = code.name
+    notes = current_notes()
+    notes.grpc_code, notes.outcome = code.name, outcome_of_error(error)
     await context.abort(code, text)
     raise AssertionError from error  # abort has raised
 

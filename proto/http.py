@@ -9,6 +9,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
+from typing import Literal
 
 import msgspec
 from litestar.types import Receive, Scope, Send
@@ -21,6 +22,7 @@ from quadriga.proto.errors import (
     TooLarge,
     translate_recursion_error,
 )
+from quadriga.proto.outcomes import Outcome
 from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")
@@ -101,6 +103,8 @@ class WholeAnswer(msgspec.Struct, frozen=True):
     body: bytes
     headers: Sequence[tuple[bytes, bytes]]
     """All headers, with the type and length of the body."""
+    outcome: Outcome | Literal[""] = ""
+    """How the request ended, where its error says more than the status."""
 
 
 def whole_answer(

@@ -16,6 +16,7 @@ from litestar.types.asgi_types import HTTPReceiveMessage
 
 from quadriga.proto.errors import IntakeFull, TooSlow
 from quadriga.proto.http import BODY_EXTENSION, LEFT_EXTENSION
+from quadriga.proto.outcomes import NoRequestCounter, RequestCounter, outcome_of_status
 
 
 class _Hold:
@@ -42,6 +43,7 @@ class Intake:
         max_bytes: Maximum bytes of all bodies together.
         body_timeout_s: Time that a body has to arrive.
         bytes_per_s: Rate at which a body that goes on gains more time.
+        counter: Counts requests.
     """
 
     def __init__(
@@ -49,7 +51,10 @@ class Intake:
         max_bytes: int = 512 * 1024 * 1024,
         body_timeout_s: float = 30.0,
         bytes_per_s: int = 32 * 1024,
+        *,
+        counter: RequestCounter | None = None,
     ) -> None:
+        self._counter = counter or NoRequestCounter()
         self.max_bytes = max_bytes
         self.body_timeout_s = body_timeout_s
         self.bytes_per_s = bytes_per_s
@@ -69,6 +74,10 @@ class Intake:
             "connections_refused_total": self.refused_connections,
             "connections_displaced_total": self.displaced,
         }
+
+    def note_refusal(self, status: int) -> None:
+        """Count a request that was refused while it was read, as it was malformed or there were too many connections."""
+        self._counter.count("none", outcome_of_status(status))
 
     def hold(self, size: int) -> "_Hold":
         """Hold the bytes of a body that has arrived within a context; to begin it raises IntakeFull if they are too many."""

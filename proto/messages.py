@@ -290,6 +290,8 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     """Requests refused on arrival, by reason."""
     stopped: dict[str, int] = {}
     """Requests stopped before their answer, by reason."""
+    expected_wait_s: float = 0.0
+    """Expected wait of a request of a further connection; of several processes, the longest."""
 
 
 class Serving(Protocol):

@@ -15,7 +15,7 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
-from quadriga.proto.audit import Audit, NoAudit, is_audited
+from quadriga.proto.audit import Audit, NoAudit, current_notes, is_audited
 from quadriga.proto.deadline import (
     HEADER,
     HEADER_LIMIT,
@@ -45,6 +45,7 @@ from quadriga.proto.messages import (
     Serving,
     first_request_id,
 )
+from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
 
 JSON = b"application/json"
 
@@ -120,6 +121,8 @@ class Operation(msgspec.Struct, frozen=True):
     compress_response: bool = False
     """Whether responses are compressed if the client accepts it. Only those of inference are: tritonclient's asyncio form
     accepts compression everywhere and undoes it only there."""
+    protocol: WireProtocol | OtherWire = "state"
+    """What its requests are counted as; the table of protocols sets it."""
     allows_binary: bool = False
     """Whether requests and responses may carry the bytes of tensors behind their JSON."""
 
@@ -251,6 +254,7 @@ class Dispatcher:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
             answer = _error_answer(error, dict(scope["headers"]))
+            current_notes().outcome = answer.outcome
             await send_answer(send, answer)
             return
         if isinstance(response.body, bytes):
@@ -364,7 +368,7 @@ def _error_answer(error: Exception, headers: Mapping[bytes, bytes]) -> WholeAnsw
     answer = whole_answer(*error_response(error, request_id))
     # Its frames hold the request, and what waited for the error: a cycle, in which the body would stay.
     error.__traceback__ = None
-    return answer
+    return msgspec.structs.replace(answer, outcome=outcome_of_error(error))
 
 
 async def _while_connected(
@@ -398,6 +402,11 @@ async def _send_stream(
             if chunk is None:
                 break
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if disconnected.done():
+            current_notes().outcome = "gone"
+    except Exception as error:
+        current_notes().outcome = outcome_of_error(error)
+        raise
     finally:
         disconnected.cancel()
         close = getattr(chunks.chunks, "close", None)

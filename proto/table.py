@@ -6,8 +6,11 @@ too), and all reach the server only through `Serving`.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from quadriga.proto.messages import Serving
 from quadriga.proto.operations import Operation, WireOptions
+from quadriga.proto.outcomes import wire_protocol
 from quadriga.tasks.references import resolve
 
 PROTOCOLS: dict[str, str] = {
@@ -22,6 +25,9 @@ first."""
 
 
 def all_operations(serving: Serving, options: WireOptions) -> Iterator[Operation]:
-    """Yield the endpoints of all protocols."""
+    """Yield the endpoints of all protocols, each with the protocol that its requests count for."""
     for name in PROTOCOLS:
-        yield from resolve(name, PROTOCOLS, "a protocol")(serving, options)
+        for operation in resolve(name, PROTOCOLS, "a protocol")(serving, options):
+            infers = operation.need == "infer" and operation.method == "POST"
+            protocol = wire_protocol(name) if infers and operation.in_thread else "state"
+            yield msgspec.structs.replace(operation, protocol=protocol)

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import database, journal
+from quadriga.store import database, dead_records, journal
 from quadriga.store.changes.applying import apply_changes
 from quadriga.store.changes.ground_truth import link_new
 from quadriga.store.commit_pace import CommitPace
@@ -383,7 +383,7 @@ class Writer:
         line = {"id": str(frame.seq), "segment": frame.segment}
         line["error"] = f"{type(error).__name__}: {error}"
         line["record"] = frame.payload.decode(errors="backslashreplace")
-        with (self._data_directory / "dead.jsonl").open("ab") as file:
+        with (self._data_directory / dead_records.FILE).open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
         self.records_rejected += 1
 
@@ -407,7 +407,7 @@ class Writer:
 
     def _set_part_aside(self, path: Path, start: int, end: int) -> None:
         """Save a damaged part of a segment to a file, once, however often it is read again."""
-        target = self._data_directory / "dead" / f"{path.name}.{start}"
+        target = self._data_directory / dead_records.FOLDER / f"{path.name}.{start}"
         if target.exists() and target.stat().st_size == end - start:
             return
         with path.open("rb") as file:

@@ -17,13 +17,19 @@ OTHER_KEYS = "other"
 
 _LABELS = ("key", "name")
 _TOTALS = {
-    "requests": ("quadriga_key_requests", "Requests that the key was admitted with."),
-    "bytes": ("quadriga_key_body_bytes", "Bytes of the bodies of the key's requests."),
+    "requests": (
+        "quadriga_key_requests",
+        "Requests admitted with the key. A key that does far more than others may need limits.",
+    ),
+    "bytes": ("quadriga_key_body_bytes", "Bytes of the bodies of the requests of the key."),
     "stored-bytes": (
         "quadriga_key_stored_bytes",
-        "Bytes of images and records stored for the key.",
+        "Bytes of images and records stored for the key: who fills the disk.",
     ),
-    "export-bytes": ("quadriga_key_export_bytes", "Bytes of exports downloaded with the key."),
+    "export-bytes": (
+        "quadriga_key_export_bytes",
+        "Bytes of exports downloaded with the key. Much more than usual may be a key that was taken.",
+    ),
 }
 
 
@@ -44,11 +50,13 @@ class KeyMetrics(Collector):
         uses = [] if self._keys is None else self._keys.key_uses()
         shown = list(_joined(uses, self._max_shown))
         running = GaugeMetricFamily(
-            "quadriga_key_requests_running", "Requests of the key in flight.", labels=_LABELS
+            "quadriga_key_requests_running",
+            "Requests of the key that are answered now. At the number its limits allow, further ones are refused.",
+            labels=_LABELS,
         )
         refused = CounterMetricFamily(
             "quadriga_key_requests_refused",
-            "Requests refused by a limit of the key.",
+            "Requests refused by a limit of the key. If it rises, its client should send less, or an administrator raise the limit.",
             labels=[*_LABELS, "limit"],
         )
         for use in shown:

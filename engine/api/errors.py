@@ -6,8 +6,10 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
+from quadriga.proto.audit import current_notes
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
 from quadriga.proto.http import LEFT_EXTENSION, error_body, error_request_id, error_response
+from quadriga.proto.outcomes import outcome_of_error
 from quadriga.quoting import quoted
 
 
@@ -15,6 +17,7 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
     """Return the response to an exception with its status; without a status it is a server error."""
     request_id = error_request_id(request.headers.get("x-request-id"))
     status, body, headers = error_response(error, request_id)
+    current_notes().outcome = outcome_of_error(error)
     return Response(
         body,
         status_code=status,

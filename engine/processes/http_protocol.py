@@ -444,6 +444,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.flush()
         body = error_body(text)
         self.transport.write(_HEAD % (status, headers, len(body)) + body)
+        self.intake.note_refusal(int(status[:3]))
 
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""

@@ -25,6 +25,7 @@ from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
+from quadriga.engine.shared_counts import SharedCounts
 
 SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""
@@ -154,6 +155,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     )
     key_counts = KeyCounts(task.settings.workers, task.number, task.key_counts_fd)
     key_counts.begin()
+    counts = SharedCounts(task.settings.workers + 1, task.number, task.counts_fd)
     tls_files = None if task.tls is None else RenewedFiles(task.settings, task.tls)
     application = Application(
         task.settings,
@@ -164,6 +166,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
         internal_key=task.internal_key,
         tls_files=tls_files,
         key_counts=key_counts,
+        counts=counts,
     )
     gc.collect()
     gc.freeze()  # what there is before models and requests stays: a search through it would stop the loop for 80 ms

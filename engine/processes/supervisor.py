@@ -33,6 +33,7 @@ from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 
@@ -68,6 +69,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory of the crashes of models, inherited."""
     key_counts_fd: int = -1
     """The shared memory of what keys have used, inherited."""
+    counts_fd: int = -1
+    """The shared memory of the counts for metrics, inherited."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -91,8 +94,11 @@ class _Child:
         states: ProcessStates,
         on_exit: Callable[[int], str] = lambda _: "",
         max_delay_s: float = _MAX_RESTART_DELAY_S,
+        *,
         tls_files: RenewedFiles | None = None,
+        counts: SharedCounts | None = None,
     ) -> None:
+        self._counts = counts or SharedCounts()
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
         self._watchdog = Watchdog(task.settings.hang_timeout_s)
@@ -116,6 +122,7 @@ class _Child:
             task.native_runs_fd,
             task.crashes_fd,
             task.key_counts_fd,
+            task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
         self._process = subprocess.Popen(  # noqa: S603 - our own module; its name is for `ps` and for metrics
@@ -154,6 +161,7 @@ class _Child:
         self._states.count_restart(self._name)
         # A hung process that was killed says nothing of its models.
         running = self._on_exit(0 if self._is_hung else code)
+        self._count_end("hang" if self._is_hung else end_cause(code))
         self._is_hung = False
         if code == EXIT_UNUSABLE:
             raise SettingsError(f"{self._name} cannot start: its error is logged above")
@@ -164,6 +172,10 @@ class _Child:
         self.request_stop()
         self._process = None
         self._start_at = now_s + self._delay_s
+
+    def _count_end(self, cause: str) -> None:
+        name = self._name.replace(" ", "-")
+        self._counts.row((ENDS, name, cause), (ENDS, OTHER, OTHER)).add(0)
 
     def end_if_hung(self) -> None:
         """Kill the child if it shows no sign of life; `watch` starts it again."""
@@ -204,6 +216,15 @@ class _Child:
         return code == 0
 
 
+def end_cause(code: int) -> str:
+    """Return what ended a process, by its exit status: the name of a signal, or `exit-` and the status."""
+    if code >= 0:
+        return f"exit-{code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal-{-code}"
+
+
 def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     """Run the server until SIGTERM or SIGINT.
 
@@ -238,6 +259,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     run_id, internal_key = secrets.token_hex(8), make_key("jobs")[1]
     native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
     key_counts = KeyCounts(settings.workers)
+    counts = SharedCounts(settings.workers + 1, settings.workers)
     answering = [
         _Child(
             ChildTask(
@@ -249,6 +271,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
                 native_runs_fd=native_runs.descriptor,
                 crashes_fd=crashes.descriptor,
                 key_counts_fd=key_counts.descriptor,
+                counts_fd=counts.descriptor,
                 grpc_address=grpc_address,
                 run_id=run_id,
                 run_directory=str(run),
@@ -258,6 +281,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             partial(_note_exit, number, native_runs, crashes),
             _MAX_WORKER_DELAY_S,
             tls_files=tls_files,
+            counts=counts,
         )
         for number in range(settings.workers)
     ]
@@ -272,8 +296,8 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             internal_key=internal_key,
         )
         writer = ChildTask("writer", settings, processes_fd=states.descriptor, run_id=run_id)
-        answering.append(_Child(jobs, states, tls_files=tls_files))
-        storing.append(_Child(writer, states))
+        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts))
+        storing.append(_Child(writer, states, counts=counts))
     children = [*storing, *answering]
     for child in children:
         child.start()

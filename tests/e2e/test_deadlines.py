@@ -171,11 +171,11 @@ def send_and_leave(server: ServerProcess, count: int) -> None:
 
 def test_a_client_that_disconnects_ends_its_run(server):
     previous = stopped(server, "client_left")
-    stored = metric(server, "request_duration_seconds_count", model="endless", version="1", outcome="success")  # fmt: skip
+    stored = metric(server, "request_duration_seconds_count", model="endless", version="1", outcome="success", protocol="v2")  # fmt: skip
     send_and_leave(server, FOR_EVER)
     server.wait_until(lambda: stopped(server, "client_left") == previous + 1, PATIENCE_S)
     assert_works(server)
-    assert metric(server, "request_duration_seconds_count", model="endless", version="1", outcome="success") == stored + 1  # fmt: skip
+    assert metric(server, "request_duration_seconds_count", model="endless", version="1", outcome="success", protocol="v2") == stored + 1  # fmt: skip
 
 
 def test_a_call_that_is_cancelled_ends_its_run(server):

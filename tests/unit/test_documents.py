@@ -25,9 +25,11 @@ from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.image_text.files import TextTable
+from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.recognition import model_toml
 from quadriga.engine.recognition.families import FAMILIES
+from quadriga.engine.shared_counts import SharedCounts
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
@@ -167,7 +169,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *drift_alarm_routes(None, MuteStore(ROOT), None),
             *view_routes(ROOT),
             audit_route(ROOT),
-            metrics_route(PrometheusMetrics(None, "", dict), need="key"),
+            metrics_route(PrometheusMetrics(None, "", dict, SharedCounts()), need="key"),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths
@@ -185,6 +187,14 @@ def test_every_rpc_stands_in_the_table_once():
         for rpc in service.methods
     ]
     assert sorted(first_column("RPC")) == sorted(offered)
+
+
+def test_every_metric_is_described():
+    rows = (ROOT / "docs" / "serving.md").read_text().partition("\n## Metrics\n")[2]
+    rows = rows.partition("\n## ")[0]
+    described = {name.removesuffix("_total") for name in re.findall(r"`((?:quadriga|…)\w+)`", rows)}
+    for name in TEXTS:
+        assert {name, name.replace("quadriga_store", "…")} & described, name
 
 
 def test_every_decoder_is_described():

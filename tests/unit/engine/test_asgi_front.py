@@ -9,6 +9,8 @@ import pytest
 
 from quadriga.engine.app import Application
 from quadriga.engine.loop_runs import MAX_BODY_BYTES, SAMPLES
+from quadriga.engine.model_counts import REQUEST, SUM
+from quadriga.engine.server_numbers import REQUESTS, outcomes_of
 from quadriga.engine.settings import Settings
 from quadriga.proto.http import BODY_EXTENSION
 from quadriga.store.access_keys import create_key
@@ -105,6 +107,38 @@ async def test_the_answer_is_the_same_as_with_a_task(folder, path, body, headers
         assert {header for header in answer.headers if header[0] not in own} == {
             header for header in expected[1] if header[0] not in own
         }
+
+
+async def test_a_request_counts_once_whichever_way_it_is_answered(folder):
+    def counted():
+        rows = {row.name: row for row in application._numbers._counts.totals()}
+        return {
+            (protocol, outcome): count
+            for protocol in ("v2", "v1", "none")
+            for outcome, count in outcomes_of(rows[REQUESTS, protocol]).items()
+            if count
+        }
+
+    async with warm_application(folder, insecure=True, store=False) as application:
+        begun = counted()[("v2", "success")]
+        assert application.asgi.answer_at_once(scope_of(), JSON).status == 200
+        assert application.asgi.answer_at_once(scope_of(), b"{").status == 400
+        await with_task(application, scope_of(), JSON)
+        await with_task(application, scope_of(), b"{")
+        await with_task(application, scope_of("/no/such/path"), JSON)
+        await with_task(application, scope_of("/v2/models/absent/infer"), JSON)
+        assert application.asgi.answer_at_once(scope_of(cookie="a=b"), JSON) is None
+        assert counted() == {
+            ("v2", "success"): begun + 2,
+            ("v2", "client_error"): 3,
+            ("none", "client_error"): 1,
+        }
+        durations = {
+            row.name[3:]: sum(row.cells[:SUM])
+            for row in application._numbers._counts.totals()
+            if row.name[:3] == (REQUEST, "doubling", "1")
+        }
+        assert durations["success", "v2"] == begun + 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -6,18 +8,21 @@ from collections.abc import Iterator, Sequence
 import pytest
 from litestar.testing import create_test_client
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from quadriga.engine.api.metrics import metrics_route
+from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.metrics import PrometheusMetrics
+from quadriga.engine.model_counts import ModelCounts
 from quadriga.engine.process_metrics import ProcessMetrics
+from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
+from quadriga.engine.shared_counts import SharedCounts
+from quadriga.engine.stopwatch import ModelCounters
 from quadriga.proto.errors import NotFound
 from quadriga.proto.messages import (
-    BatchStatistics,
-    Duration,
     HealthPart,
     HealthReport,
     ModelInfo,
-    ModelStatistics,
     ModelStatus,
     ProcessHealth,
     QueueStatistics,
@@ -35,23 +40,6 @@ class Counted:
             status="ready", process=part, store=part, models=part, lag_bytes=0, processes=[jobs],
             versions=[],
         )  # fmt: skip
-
-    def statistics(self, name: None, version: None) -> Sequence[ModelStatistics]:
-        return [
-            ModelStatistics(
-                name='odd "name"\\',
-                version="1",
-                inference_count=5,
-                execution_count=4,
-                success=Duration(3, 2_500_000_000),
-                fail=Duration(1, 500_000_000),
-                compute_infer=Duration(4, 1_000_000_000),
-                batches=[
-                    BatchStatistics(batch_size=size, compute_infer=Duration(count, 1))
-                    for size, count in ((1, 2), (3, 1), (200, 1))
-                ],
-            )
-        ]
 
     def model_statuses(self) -> Sequence[ModelStatus]:
         return [
@@ -76,57 +64,148 @@ class Counted:
 
     def queue_statistics(self) -> Sequence[QueueStatistics]:
         return [
-            QueueStatistics("", refused={"queue_full": 1}),
-            QueueStatistics("a", 3, 2, {"queue_full": 5, "wait_too_long": 7}, {"deadline": 4}),
+            QueueStatistics(""),
+            QueueStatistics("a", 3, 2, expected_wait_s=1.5),
         ]
 
 
-def test_prometheus_reads_what_the_workers_counted() -> None:
-    metrics = PrometheusMetrics(Counted(), "1.2", lambda: {"journal_bytes": 7, "shed_total": 2})
-    with create_test_client([metrics_route(metrics, need="key")]) as client:
+NUMBERS = {"lag_bytes": 7, "shed_total": 2, "body_bytes": 3, "clock_ahead_seconds": 0.5}
+QUEUES = [
+    QueueStatistics("", refused={"queue_full": 1}),
+    QueueStatistics("a", 3, 2, {"queue_full": 5, "wait_too_long": 7}, {"deadline": 4}),
+]
+ODD = 'odd "name"\\'
+
+
+def count_some(counts: SharedCounts) -> None:
+    """Count what a worker would: four requests to a model, one of which failed, and one over another protocol."""
+    model = ModelCounters(ModelCounts(counts, ODD, "1"))
+    for size, duration_ms in ((1, 1), (1, 4), (3, 40_000)):
+        end_ns = 10 + duration_ms * 10**6
+        events = [(0, 10, -1, None), (10, end_ns, size, None), (0, end_ns, 0, None)]
+        model.count_success(size, 0, events)
+    model.count_failure(0, [(0, 10, -1, None), (0, 10 + 5 * 10**8, 0, None)])
+    events = [(0, 10, -1, None), (10, 20, 200, None), (0, 20, 0, None)]
+    model.count_success(1, 2 * 10**6, events, "v2-grpc")
+    RequestCounts(counts).count("v1", "refused")
+
+
+def read(*collectors: Collector) -> str:
+    with create_test_client([metrics_route(*collectors, need="key")]) as client:
         response = client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
-    samples = {
+    return response.text
+
+
+def samples_of(text: str) -> dict[tuple[object, ...], float]:
+    return {
         (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(response.text)
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    model, version = ("model", 'odd "name"\\'), ("version", "1")
+
+
+def server_metrics(counts: SharedCounts) -> PrometheusMetrics:
+    numbers = ServerNumbers(counts, lambda: NUMBERS, lambda: QUEUES)
+    return PrometheusMetrics(Counted(), "1.2", numbers.totals, counts)
+
+
+def test_prometheus_reads_what_the_workers_counted() -> None:
+    counts = SharedCounts(2)
+    count_some(counts)
+    count_some(SharedCounts(2, 1, counts.descriptor))
+    samples = samples_of(read(server_metrics(counts)))
+    model, version = ("model", ODD), ("version", "1")
     assert samples["quadriga_build_info", ("version", "1.2")] == 1
     assert samples["quadriga_ready",] == 0
-    assert samples["quadriga_images_total", model, version] == 5
+    assert samples["quadriga_images_total", model, version] == 12
     places = {
         dict(labels)["provider"]: value
         for (name, *labels), value in samples.items()
         if name == "quadriga_model_providers"
     }
     assert places == {"CUDAExecutionProvider": 1, "CPUExecutionProvider": 2}
-    assert samples["quadriga_executions_total", model, version] == 4
+    assert samples["quadriga_executions_total", model, version] == 8
     buckets = [
         samples["quadriga_batch_size_bucket", ("le", bound), model, version]
         for bound in ("1", "2", "4", "128", "+Inf")
     ]
-    assert buckets == [2, 2, 3, 3, 4]
-    assert samples["quadriga_batch_size_sum", model, version] == 205
-    assert samples["quadriga_batch_size_count", model, version] == 4
-    requests = "quadriga_request_duration_seconds"
-    assert samples[f"{requests}_count", model, ("outcome", "success"), version] == 3
-    assert samples[f"{requests}_sum", model, ("outcome", "success"), version] == 2.5
-    assert samples[f"{requests}_sum", model, ("outcome", "failure"), version] == 0.5
-    stage = "quadriga_stage_duration_seconds_sum"
-    assert samples[stage, model, ("stage", "infer"), version] == 1
-    assert samples["quadriga_store_journal_bytes",] == 7
+    assert buckets == [4, 4, 6, 6, 8]
+    assert samples["quadriga_batch_size_sum", model, version] == 2 * 205
+    assert samples["quadriga_batch_size_count", model, version] == 8
+    requests, success = "quadriga_request_duration_seconds", ("outcome", "success")
+    v2, grpc = ("protocol", "v2"), ("protocol", "grpc")
+    buckets = [
+        samples[f"{requests}_bucket", ("le", bound), model, success, v2, version]
+        for bound in ("0.001", "0.0025", "0.005", "30.0", "+Inf")
+    ]
+    assert buckets == [2, 2, 4, 4, 6]
+    assert samples[f"{requests}_count", model, success, v2, version] == 6
+    assert samples[f"{requests}_sum", model, success, v2, version] == 2 * 40.005
+    assert samples[f"{requests}_count", model, success, grpc, version] == 2
+    assert samples[f"{requests}_sum", model, ("outcome", "failure"), v2, version] == 1
+    stage = "quadriga_stage_duration_seconds"
+    assert samples[f"{stage}_sum", model, ("stage", "infer"), version] == 2 * 40.00500001
+    assert samples[f"{stage}_count", model, ("stage", "queue"), version] == 8
+    assert samples[f"{stage}_sum", model, ("stage", "queue"), version] == 0.004
+    assert samples["quadriga_store_lag_bytes",] == 7
+    assert samples["quadriga_store_clock_ahead_seconds",] == 0.5
     assert samples["quadriga_store_shed_total",] == 2
+    assert samples["quadriga_body_bytes",] == 3
     assert samples["quadriga_process_restarts_total", ("process", "jobs")] == 3
     assert samples["quadriga_process_hangs_total", ("process", "jobs")] == 1
     model, unknown = ("model", "a"), ("model", "")
     assert samples["quadriga_requests_waiting", model] == 3
     assert samples["quadriga_requests_running", model] == 2
+    assert samples["quadriga_requests_expected_wait_seconds", model] == 1.5
     refused = "quadriga_requests_refused_total"
     assert samples[refused, model, ("reason", "queue_full")] == 5
     assert samples[refused, model, ("reason", "wait_too_long")] == 7
     assert samples[refused, unknown, ("reason", "queue_full")] == 1
     assert samples["quadriga_requests_stopped_total", model, ("reason", "deadline")] == 4
+    answered = "quadriga_requests_total"
+    assert samples[answered, ("outcome", "refused"), ("protocol", "v1")] == 2
+    assert samples[answered, ("outcome", "gone"), ("protocol", "none")] == 0
+
+
+def test_numbers_of_a_worker_that_starts_again_go_on_where_they_ended() -> None:
+    counts = SharedCounts(2)
+    other = ServerNumbers(counts, lambda: {"stored_total": 5, "body_bytes": 2}, lambda: QUEUES)
+    other.publish()
+
+    def worker(stored: int) -> ServerNumbers:
+        memory = SharedCounts(2, 1, counts.descriptor)
+        return ServerNumbers(
+            memory, lambda: {"stored_total": stored, "body_bytes": 7, "lag_bytes": 9}, list
+        )
+
+    first = worker(30)
+    assert first.totals() == {"stored_total": 35, "body_bytes": 9, "lag_bytes": 9}
+    again = worker(1)
+    assert again.totals() == {"stored_total": 36, "body_bytes": 9, "lag_bytes": 9}
+    assert again.totals() == {"stored_total": 36, "body_bytes": 9, "lag_bytes": 9}
+    assert other.totals() == {"stored_total": 36, "body_bytes": 9}
+
+
+def test_each_metric_has_a_text_of_its_own() -> None:
+    counts = SharedCounts()
+    count_some(counts)
+    texts = dict(re.findall("^# HELP ([^ ]+) (.*)$", read(server_metrics(counts)), re.MULTILINE))
+    assert len(set(texts.values())) == len(texts)
+    assert len(set(TEXTS.values())) == len(TEXTS)
+    assert all(text.endswith(".") and "\n" not in text for text in TEXTS.values())
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_own_check_finds_nothing() -> None:
+    counts = SharedCounts()
+    count_some(counts)
+    text = read(server_metrics(counts), ProcessMetrics(0))
+    check = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=text, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (check.stdout + check.stderr, check.returncode) == ("", 0)
 
 
 @pytest.fixture
@@ -141,18 +220,16 @@ def children() -> Iterator[list[int]]:
 
 
 def process_samples(metrics: ProcessMetrics) -> dict[tuple[str, str], float]:
-    with create_test_client([metrics_route(metrics, need="key")]) as client:
-        text = client.get("/metrics").text
     return {
         (sample.name, sample.labels["process"]): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(read(metrics))
         for sample in family.samples
     }
 
 
 NAMES = {
     "process_cpu_seconds_total", "process_resident_memory_bytes", "process_virtual_memory_bytes",
-    "process_start_time_seconds", "process_open_fds", "process_max_fds",
+    "process_start_time_seconds", "process_open_fds", "process_max_fds", "process_threads",
 }  # fmt: skip
 
 

@@ -174,3 +174,5 @@ def test_prometheus_asks_what_is_there() -> None:
     assert jobs["quadriga"]["metrics_path"] in metrics_route(None, need="key").paths
     mounted = [volume.split(":")[0] for volume in SERVICES["prometheus"]["volumes"]]
     assert "./deploy/prometheus.yml" in mounted
+    assert "./deploy/prometheus/rules.yml" in mounted
+    assert PROMETHEUS["rule_files"] == ["rules.yml"]

@@ -14,13 +14,14 @@ import msgspec
 
 from quadriga.store import journal
 from quadriga.store.disk import write_atomically
-from quadriga.store.ids import time_ms
+from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.records import is_change
 
 SAMPLE_INTERVAL_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
 _FILE = "journal.offsets"
+_IMPORTED = f"{IMPORT_WORKER:04d}-"
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
@@ -49,20 +50,19 @@ def count_waiting(directory: Path) -> tuple[int, int]:
     return are_changes.count(False), are_changes.count(True)
 
 
-def oldest_waiting_ms(directory: Path) -> int | None:
-    """Return when the oldest record or change was made that is not in the database, in ms since 1970; None for none.
+def oldest_waiting_id(directory: Path) -> int | None:
+    """Return the oldest id at the front of what waits in the segments of workers; None if nothing waits.
 
-    Only the first frame of each segment that is not committed is read.
-
-    Raises:
-        OSError: A segment cannot be read.
+    What is appended later has newer ids, but for those that were given out a moment before. Imports have ids of all times,
+    and do not count. The writer publishes offsets after its commits: what does not wait can be read.
     """
     offsets = read_offsets(directory)
-    frames = (
+    firsts = (
         next(journal.read_frames(path, offsets.get(path.name, 0)), None)
         for path in journal.segment_paths(directory)
+        if not path.name.startswith(_IMPORTED)
     )
-    return min((time_ms(frame[0]) for frame in frames if frame is not None), default=None)
+    return min((first[0] for first in firsts if first is not None), default=None)
 
 
 def default_limit_bytes(directory: Path) -> int:

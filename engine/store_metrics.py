@@ -22,8 +22,9 @@ from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.dead_records import DeadRecords
 from quadriga.store.errors import StoreError
+from quadriga.store.ids import time_ms
 from quadriga.store.jobs import Jobs
-from quadriga.store.journal_lag import oldest_waiting_ms
+from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.renumbering import renumbered_count
 from quadriga.store.scope import EVERYTHING, Scoped
 
@@ -79,11 +80,10 @@ class StoreMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric with its current value."""
-        oldest_ms = None
-        with suppress(OSError):  # removed while it is read: the next time has it
-            oldest_ms = oldest_waiting_ms(self._settings.journal_directory)
-        age_s = 0.0 if oldest_ms is None else max(self._clock() - oldest_ms / 1000, 0.0)
-        yield _gauge("quadriga_store_oldest_waiting_seconds", age_s)
+        with suppress(OSError):
+            oldest_id = oldest_waiting_id(self._settings.journal_directory)
+            made_s = self._clock() if oldest_id is None else time_ms(oldest_id) / 1000
+            yield _gauge("quadriga_store_oldest_waiting_seconds", max(self._clock() - made_s, 0.0))
         with suppress(OSError):
             yield _gauge("quadriga_store_dead_records", self._dead.records())
             yield _gauge("quadriga_store_dead_segments", self._dead.segments())

@@ -14,7 +14,7 @@ import msgspec
 
 from quadriga.store import journal
 from quadriga.store.disk import write_atomically
-from quadriga.store.ids import IMPORT_WORKER, time_ms
+from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.records import is_change
 
 SAMPLE_INTERVAL_S = 0.1
@@ -63,18 +63,6 @@ def oldest_waiting_id(directory: Path) -> int | None:
         if not path.name.startswith(_IMPORTED)
     )
     return min((first[0] for first in firsts if first is not None), default=None)
-
-
-def oldest_waiting_ms(directory: Path) -> int | None:
-    """Return when the oldest record or change was made that is not in the database, in ms since 1970; None for none.
-
-    It is that of `oldest_waiting_id`.
-
-    Raises:
-        OSError: A segment cannot be read.
-    """
-    oldest_id = oldest_waiting_id(directory)
-    return None if oldest_id is None else time_ms(oldest_id)
 
 
 def default_limit_bytes(directory: Path) -> int:

@@ -18,7 +18,7 @@ from quadriga.monitor.report.schema import (
     Signal,
     Window,
 )
-from quadriga.store.ids import EPOCH_MS, TIME_SHIFT
+from quadriga.store.ids import EPOCH_MS, IMPORT_WORKER, TIME_SHIFT
 from quadriga.store.jobs import Jobs, Result, write_job
 from quadriga.store.journal import Journal
 from quadriga.store.scope import Scope
@@ -94,6 +94,7 @@ def test_an_empty_folder_has_numbers_too(place):
 def test_the_oldest_record_that_waits_has_an_age(place):
     first, second = (Journal(place.settings.journal_directory, worker) for worker in (0, 1))
     first.append([record_at(20), record_at(50)])
+    Journal(place.settings.journal_directory, IMPORT_WORKER).append([record_at(1)])  # of any time
     second.append([record_at(30)])
     assert place.samples()["quadriga_store_oldest_waiting_seconds",] == 40 * 60
     writer = Writer(place.settings.journal_directory, place.settings.database_url)

@@ -26,26 +26,11 @@ from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
-from quadriga.engine.api.browsing import browsing_routes
-from quadriga.engine.api.bulk_inference import bulk_inference_route
-from quadriga.engine.api.changes import change_routes
-from quadriga.engine.api.drift import drift_routes
-from quadriga.engine.api.drift_alarms import drift_alarm_routes
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
-from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
-from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.event_streams import EventStreams
-from quadriga.engine.api.ground_truth import ground_truth_routes
-from quadriga.engine.api.inferences import inference_routes
-from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes, served_entries
+from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
-from quadriga.engine.api.schedules import schedule_routes
-from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.api.tail import tail_route
-from quadriga.engine.api.thumbnails import Thumbnails
-from quadriga.engine.api.views import view_routes
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
@@ -54,6 +39,7 @@ from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_archives import UnpackedArchives
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.model_host import ModelHost
+from quadriga.engine.opened_store import open_store
 from quadriga.engine.pipeline import Pipeline, request_queue
 from quadriga.engine.process_metrics import ProcessMetrics
 from quadriga.engine.readiness import ProcessStates, worker_name
@@ -62,44 +48,24 @@ from quadriga.engine.repository import ModelRepository
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
-from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.shared_counts import SharedCounts
-from quadriga.engine.signal_worker import Embed
-from quadriga.engine.store_access import open_reader
 from quadriga.engine.store_metrics import StoreMetrics
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
-from quadriga.monitor.drift.baselines import BaselineStore
-from quadriga.monitor.drift.service import DriftService
-from quadriga.monitor.model_files import rename_aliases
-from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.audit import Audit
-from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import Dispatcher, Operation, WireOptions
-from quadriga.store.changes.erasures import Erasures
-from quadriga.store.changes.service import ChangeService
-from quadriga.store.errors import StoreError
 from quadriga.store.jobs import Jobs
-from quadriga.store.journal import Journal
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
 QUERY_WAIT_S = 10.0
 """Maximum time that a search waits for a thread."""
-
-CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
-"""Changes of the store that a worker makes at once, that wait for that, and how long each waits at most."""
-
-CHEAP_READS = 4
-"""Reads of the store that find a connection beside all searches."""
 
 MAX_ROUTE_BODY_BYTES = 4 << 20
 """Largest body of a route, as a filter or the parameters of a job; ground truth may take all that the server takes."""
@@ -183,7 +149,7 @@ class Application:
             self.repository.served_versions()
         )
         if settings.store:
-            recorder, self._ids, handlers, store, models = _open_store(
+            recorder, self._ids, handlers, store, models = open_store(
                 settings,
                 worker,
                 run_id,
@@ -404,88 +370,6 @@ def _open_sign_on(
     sign_on = SignOn(settings, keys.is_ended, keys.end_session)
     pages = LogInPages(sign_on, audit, settings.public_url)
     return sign_on, pages, console_routes(pages)
-
-
-def _open_store(
-    settings: Settings,
-    worker: int,
-    run_id: str,
-    *,
-    embed: Embed,
-    repository: ModelRepository,
-    jobs: Jobs,
-    query_threads: BoundedThreads,
-    streams: EventStreams,
-    tls_files: RenewedFiles | None,
-) -> tuple[Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]]]:
-    """Open the store: return the recorder, its ids, the routes that find and change inferences, and what the console reads.
-
-    Raises:
-        quadriga.engine.session.LoadError: Images cannot be stored at their location.
-    """
-    try:
-        inferences, blobs = open_reader(
-            settings, connections=settings.query_threads + CHEAP_READS, served=repository.names
-        )
-    except StoreError as error:
-        raise LoadError(str(error)) from error
-    for folder in (
-        settings.baselines_directory,
-        settings.drift_directory,
-        settings.evaluation_directory,
-    ):
-        rename_aliases(folder, repository.names())
-    directory = settings.journal_directory
-    ids = WorkerIds(settings, worker, run_id, inferences=inferences)
-    journal = Journal(directory, worker)
-    recorder = Recorder(
-        ids.source, journal, blobs, settings=settings, engine_version=VERSION, embed=embed
-    )
-    erasures = Erasures(settings.erasures_directory)
-    changes = ChangeService(
-        inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
-    )
-    change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
-    queries = StoreQueries(inferences, query_threads)
-    reports = ReportStore(jobs)
-    drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
-    hosts = parse_webhook_hosts(settings.webhook_hosts)
-    mutes = MuteStore(settings.drift_directory)
-    models = ModelEntries(repository.served_versions, inferences, reports, drift, mutes)
-    return (
-        recorder,
-        ids,
-        [
-            *browsing_routes(queries),
-            tail_route(queries, streams),
-            *inference_routes(
-                inferences,
-                queries,
-                Thumbnails(inferences, settings.max_pixels),
-                public_url=settings.public_url,
-            ),
-            *change_routes(changes, change_threads),
-            *ground_truth_routes(changes, change_threads, settings.max_body_bytes),
-            *job_routes(jobs, inferences),
-            bulk_inference_route(
-                jobs,
-                inferences,
-                settings.bulk_folder,
-                lambda: "" if tls_files is None else tls_files.own_problem,
-            ),
-            *evaluation_routes(jobs, inferences, reports),
-            *drift_routes(drift),
-            *model_routes(models),
-            *schedule_routes(settings.drift_directory, inferences, hosts),
-            *drift_alarm_routes(reports, mutes, inferences),
-            *view_routes(settings.views_directory),
-            *evaluation_schedule_routes(
-                settings.evaluation_directory, inferences, reports, hosts=hosts
-            ),
-        ],
-        ConsoleStore(queries, inferences, jobs, reports, mutes),
-        models.all,
-    )
 
 
 def _routes_application(

@@ -143,6 +143,9 @@ RUN_BY = {
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
     ],
+    "docs/kubernetes.md": [
+        "sh tests/unit/test_kubernetes.py::test_a_kustomization_names_what_is_there_and_all_of_it",
+    ],
     "docs/operations.md": [
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
     ],

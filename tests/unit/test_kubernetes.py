@@ -1,0 +1,105 @@
+"""The manifests for Kubernetes and KServe: their parts fit one another, their settings are there, and so are the paths that they probe."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from quadriga.engine.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FOLDERS = [path.parent for path in sorted(DEPLOY.rglob("kustomization.yaml"))]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROBED = {"/v2/health/live", "/v2/health/ready"}
+
+
+def documents(folder: Path) -> list[dict[str, Any]]:
+    """Return the manifests of a folder."""
+    paths = [path for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
+    return [one for path in paths for one in yaml.safe_load_all(path.read_text())]
+
+
+BASE = {(one["kind"], one["metadata"]["name"]): one for one in documents(DEPLOY / "kubernetes" / "base")}  # fmt: skip
+SET = BASE["StatefulSet", "quadriga"]
+POD = SET["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+RUNTIME = yaml.safe_load((DEPLOY / "kserve" / "servingruntime.yaml").read_text())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_a_kustomization_names_what_is_there_and_all_of_it(folder: Path):
+    content = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    resources, patches = content["resources"], [one["path"] for one in content.get("patches", [])]
+    for name in (*resources, *patches):
+        assert (folder / name).exists(), name
+    files = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert files == {name for name in (*resources, *patches) if name.endswith(".yaml")}
+    for name in patches:
+        patch = yaml.safe_load((folder / name).read_text())
+        assert (patch["kind"], patch["metadata"]["name"]) in BASE
+        assert patch["apiVersion"] == BASE[patch["kind"], patch["metadata"]["name"]]["apiVersion"]
+
+
+def test_selectors_select_the_pods():
+    labels = SET["spec"]["template"]["metadata"]["labels"]
+    assert SET["spec"]["selector"]["matchLabels"] == labels
+    assert ("Service", SET["spec"]["serviceName"]) in BASE
+    for kind, name in (("Service", "quadriga"), ("Service", "quadriga-each")):
+        assert BASE[kind, name]["spec"]["selector"] == labels
+    assert BASE["NetworkPolicy", "quadriga"]["spec"]["podSelector"]["matchLabels"] == labels
+    budget = yaml.safe_load((DEPLOY / "kubernetes/overlays/postgresql/disruption.yaml").read_text())
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    monitor = yaml.safe_load((DEPLOY / "kubernetes/overlays/prometheus-operator/servicemonitor.yaml").read_text())  # fmt: skip
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    watched = [one for one in BASE.values() if wanted <= one["metadata"].get("labels", {}).items()]
+    assert [one["metadata"]["name"] for one in watched] == ["quadriga-each"]
+    assert watched[0]["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "quadriga"
+
+
+def test_settings_are_there():
+    containers = [CONTAINER, *RUNTIME["spec"]["containers"]]
+    for path in DEPLOY.rglob("overlays/*/statefulset.yaml"):
+        containers += yaml.safe_load(path.read_text())["spec"]["template"]["spec"]["containers"]
+    names = {entry["name"] for container in containers for entry in container["env"]}
+    for name in names:
+        setting = name.removeprefix("QUADRIGA_").removesuffix("_FILE").lower()
+        assert hasattr(Settings(), setting), name
+    assert len(names) > 5
+
+
+def test_ports_volumes_and_probes_fit():
+    ports = {port["name"] for port in CONTAINER["ports"]}
+    for name in ("quadriga", "quadriga-each"):
+        for port in BASE["Service", name]["spec"]["ports"]:
+            assert port["targetPort"] in ports
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = CONTAINER[probe]["httpGet"]
+        assert asked["path"] in PROBED
+        assert asked["port"] in ports
+    claims = [claim["metadata"]["name"] for claim in SET["spec"]["volumeClaimTemplates"]]
+    volumes = {volume["name"] for volume in POD["volumes"]} | {*claims}
+    assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == volumes
+
+
+def test_pods_are_as_restricted_as_the_image_allows():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    user = int(re.findall(r"^USER (\d+)", dockerfile, re.MULTILINE)[-1])
+    for container, pod in ((CONTAINER, POD), (RUNTIME["spec"]["containers"][0], {})):
+        allowed = {**pod.get("securityContext", {}), **container["securityContext"]}
+        assert (allowed["runAsNonRoot"], allowed["runAsUser"]) == (True, user)
+        assert allowed["allowPrivilegeEscalation"] is False
+        assert allowed["capabilities"] == {"drop": ["ALL"]}
+        assert allowed["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["image"] == f"quadriga:{VERSION}"
+        assert "memory" in container["resources"]["limits"]
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_pod_has_the_time_to_end_in_order():
+    drain_s = next(float(one["value"]) for one in CONTAINER["env"] if one["name"] == "QUADRIGA_DRAIN_S")  # fmt: skip
+    least_s = drain_s + 2 * Settings().exit_timeout_s  # for the workers, and then for the writer
+    assert POD["terminationGracePeriodSeconds"] > least_s

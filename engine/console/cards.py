@@ -1,7 +1,7 @@
 """Inferences as cards: the whole image with its outlines, what was found, and when."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -41,7 +41,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     """What was found."""
     score: float | None
-    """The lowest score."""
+    """The lowest score, of what the page is about."""
     has_image: bool
     ratio: int
     """Class of the image's width to its height."""
@@ -62,9 +62,19 @@ def card(
     metadata_values: int = 3,
     outlines: int = MAX_OUTLINES,
     only_here: Collection[int] = (),
+    is_meant: Callable[[DrawnItem], bool] = lambda _: False,
 ) -> Card:
-    """Return the card of an inference; `only_here` are positions of predictions that the model beside it has not."""
+    """Return the card of an inference.
+
+    Args:
+        inference: The inference.
+        metadata_values: Maximum values of the metadata.
+        outlines: Maximum outlines.
+        only_here: Positions of predictions that the model beside it has not.
+        is_meant: Whether a prediction is one that the page is about: its words come first, and the score is that of these.
+    """
     detections = items_of(inference.predictions)
+    meant = [item for item in detections if is_meant(item)]
     truth = None if inference.ground_truth is None else items_of(inference.ground_truth)
     source = inference.input
     width, height = source.width or 0, source.height or 0
@@ -81,7 +91,7 @@ def card(
         ):
             total += sum(item.has_shape for item in items)
             marks += _marks(kind, items[: outlines - len(marks)], (width, height))
-    scores = [item.score for item in detections if item.score is not None]
+    scores = [item.score for item in meant or detections if item.score is not None]
     review = inference.ground_truth_review
     return Card(
         id=inference.id,
@@ -90,7 +100,7 @@ def card(
         created_at=inference.created_at,
         latency_ms=inference.latency_ms,
         has_failed=inference.status >= 400,
-        words=_words(detections),
+        words=_words(detections, {item.label for item in meant}),
         score=min(scores, default=None),
         has_image=is_image,
         ratio=nearest_ratio(width, height),
@@ -139,14 +149,15 @@ def _marks(kind: str, items: Iterable[DrawnItem], size_wh: tuple[int, int]) -> l
     return marks
 
 
-def _words(items: list[DrawnItem]) -> str:
-    """Return what was found: labels with their numbers, or the texts of what has no place."""
-    counts = Counter(one_line(item.label, 24) for item in items if item.has_shape)
+def _words(items: list[DrawnItem], first: Collection[str] = ()) -> str:
+    """Return what was found: labels with their numbers, some of them first, or the texts of what has no place."""
+    counts = Counter(item.label for item in items if item.has_shape)
     if not counts:
         return " · ".join(item_texts(items)[:1])
+    in_order = sorted(counts.most_common(), key=lambda pair: pair[0] not in first)
     shown = [
-        label if n == 1 else f"{label} \N{MULTIPLICATION SIGN}{n}"
-        for label, n in counts.most_common(_MAX_WORDS)
+        one_line(label, 24) if n == 1 else f"{one_line(label, 24)} \N{MULTIPLICATION SIGN}{n}"
+        for label, n in in_order[:_MAX_WORDS]
     ]
     extra = len(counts) - _MAX_WORDS
     return " · ".join(shown + ([f"{extra} more"] if extra > 0 else []))

@@ -11,6 +11,7 @@ import numpy as np
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import Problem, check, comparison_text
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.object_cards import meant_labels
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
@@ -48,6 +49,7 @@ AROUND = 3
 """Neighbours on each side of the inference in the strip below its image."""
 
 _MAX_HISTORY = 20
+_DIGITS = 9
 _MAX_LABELS = 100
 _DEPTH = 8
 _AROUND = timedelta(minutes=10)
@@ -189,9 +191,21 @@ def read_inference(
             **{name: _plain(getattr(inference, name)) for name in _DRAWN_FIELDS},
             "revision": "" if statement is None else str(statement.id),
             "source": caller.name,
-            "labels": list(dict.fromkeys([*seen, *labels]))[:_MAX_LABELS],
+            "labels": _ordered_labels(labels, seen),
+            "meant": meant_labels("" if problem else filter_.line),
         },
     )
+
+
+def _ordered_labels(labels: list[str], seen: list[str]) -> list[str]:
+    """Return the labels to choose from: those of the model in its order, so that each has the same digit on all pages.
+
+    A model of more labels than digits begins with those of the page.
+    """
+    ordered = [*labels, *sorted(seen)]
+    if not labels or len(labels) > _DIGITS:
+        ordered = [*sorted(seen), *labels]
+    return list(dict.fromkeys(ordered))[:_MAX_LABELS]
 
 
 def _strip(

@@ -176,6 +176,10 @@ class FilterLinks:
         texts_of_others = [text for text in self._texts if not _bounds(text, field)]
         return self.to(joined([*texts_of_others, *texts]))
 
+    def bounds(self, field: str) -> bool:
+        """Check whether a part bounds a field."""
+        return any(_bounds(text, field) for text in self._texts)
+
     def between(self, field: str, low: Any, high: Any) -> str:
         """Return the link to the values of a field from a bound up to another."""
         lower, upper = (

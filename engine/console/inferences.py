@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
+from datetime import date, timedelta
 from typing import Any
 
 import msgspec
@@ -11,7 +12,13 @@ from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
 from quadriga.engine.console.filter_line import Problem, check, joined
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.object_cards import INFERENCES, ObjectCard, object_cards
+from quadriga.engine.console.object_cards import (
+    INFERENCES,
+    ObjectCard,
+    is_meant,
+    meant_conditions,
+    object_cards,
+)
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
@@ -62,6 +69,35 @@ class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
     hints: list[Hint] = []
 
 
+class TimeLink(msgspec.Struct, frozen=True):
+    """A range of time that one click chooses."""
+
+    name: str
+    """Name of its text."""
+    link: str
+    is_chosen: bool
+
+
+def time_links(links: FilterLinks, today: date) -> list[TimeLink]:
+    """Return the ranges of time to choose from; `today` is the day in UTC."""
+    yesterday = today - timedelta(days=1)
+    ranges = {
+        "times_hour": ["ts=ge:-1h"],
+        "times_day": ["ts=ge:-24h"],
+        "times_yesterday": [f"ts=ge:{yesterday}T00:00:00Z", f"ts=lt:{today}T00:00:00Z"],
+        "times_week": ["ts=ge:-7d"],
+        "times_all": [],
+    }
+    return [
+        TimeLink(
+            name,
+            links.within("ts", texts),
+            all(links.has(text) for text in texts) if texts else not links.bounds("ts"),
+        )
+        for name, texts in ranges.items()
+    ]
+
+
 def read_inferences(
     store: InferenceReader, filter_: InferenceFilter, links: FilterLinks
 ) -> InferencesPage:
@@ -94,7 +130,15 @@ def _page(
     page: Page,
     facets: Facets,
 ) -> InferencesPage:
-    cards = [card(inference, metadata_values=_METADATA_VALUES) for inference in page.inferences]
+    conditions = meant_conditions(filter_.line)
+    cards = [
+        card(
+            inference,
+            metadata_values=_METADATA_VALUES,
+            is_meant=lambda item: bool(conditions) and is_meant(item, conditions),
+        )
+        for inference in page.inferences
+    ]
     groups, more_groups = facet_groups(facets.facets, links)
     is_of_objects = filter_.view == "objects"
     objects, more_objects = (

@@ -52,7 +52,7 @@ def object_cards(inferences: Iterable[StoredInference], line: str) -> tuple[list
     A filter with conditions of predictions, such as `label=ship:ge:0.9`, is about the objects that meet one of them by
     label and score; any other one about all.
     """
-    conditions = _conditions(line)
+    conditions = meant_conditions(line)
     cards: list[ObjectCard] = []
     total = 0
     for inference in inferences:
@@ -60,7 +60,7 @@ def object_cards(inferences: Iterable[StoredInference], line: str) -> tuple[list
         size_wh = source.width or 0, source.height or 0
         if not source.kept or not all(size_wh):
             continue
-        items = [item for item in items_of(inference.predictions) if _is_meant(item, conditions)]
+        items = [item for item in items_of(inference.predictions) if is_meant(item, conditions)]
         total += len(items)
         for item in sorted(items, key=lambda item: -(item.score or 0)):
             if len(cards) == MAX_OBJECTS:
@@ -73,7 +73,7 @@ def object_cards(inferences: Iterable[StoredInference], line: str) -> tuple[list
     return cards, max(total - len(cards), 0)
 
 
-def _conditions(line: str) -> list[PredictionCondition]:
+def meant_conditions(line: str) -> list[PredictionCondition]:
     """Return the conditions of predictions that inferences may meet to be found."""
     with suppress(QueryError):
         return list(_positive(QueryRequest(line or {}).parse_filter()))
@@ -88,10 +88,17 @@ def _positive(filter_: Filter) -> Iterator[PredictionCondition]:
         yield filter_
 
 
-def _is_meant(item: DrawnItem, conditions: list[PredictionCondition]) -> bool:
+def is_meant(item: DrawnItem, conditions: list[PredictionCondition]) -> bool:
+    """Check whether an object is one that a filter is about: it meets a condition, if there are any."""
     return item.has_shape and (
         not conditions or any(_meets(item, condition) for condition in conditions)
     )
+
+
+def meant_labels(line: str) -> list[str]:
+    """Return the labels that a filter asks for."""
+    labels = (condition.labels or () for condition in meant_conditions(line))
+    return list(dict.fromkeys(label for group in labels for label in group))
 
 
 def _meets(item: DrawnItem, condition: PredictionCondition) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.inference import read_inference
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
-from quadriga.engine.console.inferences import read_inferences
+from quadriga.engine.console.inferences import read_inferences, time_links
 from quadriga.engine.console.job_pages import job_pages
 from quadriga.engine.console.key_forms import key_forms
 from quadriga.engine.console.label_pages import label_pages, links_of, next_link
@@ -194,6 +195,7 @@ def inferences_page(
                 else "",
                 may_save_view=opens(current_caller(), "annotate"),
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
+                times=time_links(links, datetime.now(UTC).date()),
             )
             return html, 400 if content.problem else 200
 

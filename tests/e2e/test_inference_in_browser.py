@@ -152,7 +152,12 @@ def test_keys_alone_correct_and_the_correction_survives_and_counts(browser, serv
     wait_for_truth(server, ids[1], lambda truth: truth == before)
     press(browser, "Z")
     wait_for_truth(server, ids[1], lambda truth: len(truth) == len(before) - 1)
-    press(browser, "z", "2")
+    press(browser, "z")
+    wait_for_truth(server, ids[1], lambda truth: truth == before)
+    other = browser.run(
+        "[...document.querySelectorAll('.pop button')].findIndex((b) => b.getAttribute('aria-pressed') === 'false') + 1"
+    )
+    press(browser, str(other))
     relabelled = wait_for_truth(
         server, ids[1], lambda truth: len(truth) == len(before) and truth != before
     )
@@ -390,7 +395,7 @@ def test_without_javascript_image_objects_and_neighbours_are_there(browser, serv
     for href in hrefs:
         path = href.removeprefix(f"http://{server.host}")
         assert server.request("GET", path, headers={"accept": "text/html"})[0] == 200
-    assert len(hrefs) == 2
+    assert len(hrefs) in {2, 3}  # more like this, once it has an embedding
     check_nothing_wrong(browser, server)
 
 
@@ -417,4 +422,31 @@ def test_thousands_of_objects_are_drawn_without_a_stutter(browser, server, ids, 
     })()""")
     record_property("frame_ms", frames_ms)
     assert frames_ms[20] < 250, frames_ms  # a software canvas on a busy machine
+    check_nothing_wrong(browser, server)
+
+
+def test_what_the_filter_is_about_is_chosen_and_digits_are_the_same_on_all_pages(
+    browser, server, ids
+):
+    objects = [{**BOX, "label": "circle"}, {**BOX, "label": "star", "xmin": 150, "xmax": 200}]
+    digits = []
+    for id_, annotations in ((ids[0], objects), (ids[1], objects[::-1])):
+        state(server, id_, annotations)
+        show(browser, server, id_, "?q=label%3Dstar%3Age%3A0.1")
+        press(browser, "e")
+        chosen = browser.run(
+            "document.querySelector('.object[aria-current] .what').textContent.trim()"
+        )
+        assert chosen.startswith("star")
+        digits.append(
+            browser.run("[...document.querySelectorAll('.pop button')].map((b) => b.innerText)")
+        )
+        # The labels to choose from cover nothing of what is chosen.
+        covered = browser.run("""(async () => {
+            const { picture } = await import(document.querySelector('script[src*="/inference.js"]').src);
+            const pop = document.querySelector('.pop'), { offsetLeft: x, offsetTop: y } = pop;
+            return picture.covers(picture.chosen, [x, y, x + pop.offsetWidth, y + pop.offsetHeight]); })()""")
+        assert covered == 0
+    assert digits[0] == digits[1]
+    assert len(digits[0]) > 5
     check_nothing_wrong(browser, server)

@@ -72,7 +72,7 @@ function send(annotations) {
     const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);
     if (answer?.ok) {
       revision = annotations === null ? "" : (answer.headers.get("etag") ?? "").replaceAll('"', "");
-      document.querySelector("[data-stated]").textContent = annotations === null ? "" : `${data.source}, just now`;
+      document.querySelector("[data-stated]").textContent = annotations === null ? "removed just now" : `stored just now, by ${data.source}`;
       return true;
     }
     if (answer?.status === 412) await showConflict(annotations);
@@ -200,7 +200,7 @@ function edit(isOn = !editing) {
   if (picture) picture.canvas.classList.toggle("editing", editing);
   if (editing && state.truth === null) setTruth(predicted());
   if (!editing && saved === null) setTruth(null);
-  if (editing && picture.chosen?.kind !== "truth") choose(state.truth[0] ?? null);
+  if (editing && picture.chosen?.kind !== "truth") choose(state.truth.find((item) => data.meant.includes(item.label)) ?? state.truth[0] ?? null);
   showLabels();
   refresh();
 }
@@ -339,9 +339,17 @@ function place() {
   const chosen = chosenTruth();
   if (!pop) return;
   const [width, height] = [picture.stage.clientWidth, picture.stage.clientHeight];
-  const [x, y] = chosen?.rings.length ? picture.below(chosen) : [6, height];
-  pop.style.left = `${Math.max(6, Math.min(x, width - pop.offsetWidth - 6))}px`;
-  pop.style.top = `${Math.max(6, Math.min(y + 10, height - pop.offsetHeight - 6))}px`;
+  const [w, h] = [pop.offsetWidth, pop.offsetHeight];
+  const fit = ([x, y]) => [Math.max(6, Math.min(x, width - w - 6)), Math.max(6, Math.min(y, height - h - 6))];
+  const corners = [[6, height], [width, height], [6, 6], [width, 6]];
+  const box = chosen?.rings.length ? picture.onStage(chosen) : null;
+  const beside = box ? [[box[0], box[3] + 10], [box[2] + 10, box[1]], [box[0] - w - 10, box[1]], [box[0], box[1] - h - 30]] : [];
+  // Of the places beside the object and in the corners that which covers the least of any object; the first, if several do.
+  const covered = ([x, y]) => picture.items.reduce((sum, item) => sum + picture.covers(item, [x, y, x + w, y + h]) * (item === chosen ? 10 : 1), 0);
+  const places = [...beside, ...corners].map(fit).map((at) => [covered(at), at]);
+  const [, [left, top]] = places.reduce((best, each) => (each[0] < best[0] ? each : best));
+  pop.style.left = `${left}px`;
+  pop.style.top = `${top}px`;
 }
 
 // Shapes: what a drag, a corner or a turn makes of an annotation.

@@ -98,10 +98,17 @@ export class Picture {
     return this.chosen.rings.flat().findIndex(([u, v]) => Math.hypot(u - x, v - y) < slack);
   }
 
-  /** Place of an item below its outline, in pixels of the stage. */
-  below(item) {
-    const view = this.current(), [left, , , bottom] = item.bounds;
-    return [view.x + left * view.scale, view.y + bottom * view.scale];
+  /** Bounds of an item, in pixels of the stage. */
+  onStage({ bounds: [left, top, right, bottom] }) {
+    const { scale, x, y } = this.current();
+    return [x + left * scale, y + top * scale, x + right * scale, y + bottom * scale];
+  }
+
+  /** Pixels of an item's bounds that a box [left, top, right, bottom] on the stage covers. */
+  covers(item, [left, top, right, bottom]) {
+    if (!item.rings.length) return 0;
+    const [l, t, r, b] = this.onStage(item);
+    return Math.max(Math.min(r, right) - Math.max(l, left), 0) * Math.max(Math.min(b, bottom) - Math.max(t, top), 0);
   }
 
   #listen() {

@@ -1,13 +1,27 @@
-"""Objects as crops: those that a filter is about, cut out with what is around them, whatever the predictions are."""
+"""What a filter is about, and ranges of time; objects as crops: those that a filter is about, cut out with what is around them, whatever the predictions are."""
 
+from datetime import date
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
 
 from quadriga.engine.console import object_cards as module
-from quadriga.engine.console.object_cards import object_cards
+from quadriga.engine.console.cards import card
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
+from quadriga.engine.console.inferences import time_links
+from quadriga.engine.console.object_cards import (
+    is_meant,
+    meant_conditions,
+    meant_labels,
+    object_cards,
+)
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import InputReference, ModelReference, StoredInference
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def inference(predictions: Any, *, kept: bool = True, size: tuple[int, int] = (200, 100)):
@@ -110,3 +124,39 @@ def test_turned_boxes_and_contours_are_cut_out_by_what_they_cover():
     shapes = [turned, {"label": "ship", "score": 0.8, "contour": [ring]}]
     cards, _ = object_cards([inference(shapes)], "")
     assert [card.view_box for card in cards] == ["89.0 24.0 22.0 52.0", "44.5 24.5 52.0 42.0"]
+
+
+def test_a_range_of_time_is_one_click_and_replaces_another():
+    filter_ = filter_from_url("q=meta.camera%3Dnorth+%26+ts%3Dge%3A-24h")
+    links = time_links(FilterLinks(filter_, Frame("", has_store=True).link, "/x"), date(2027, 1, 1))
+    assert {link.name: link.is_chosen for link in links} == {
+        "times_hour": False,
+        "times_day": True,
+        "times_yesterday": False,
+        "times_week": False,
+        "times_all": False,
+    }
+    lines = {link.name: parse_qs(urlsplit(link.link).query)["q"][0] for link in links}
+    assert lines["times_all"] == "meta.camera=north"
+    assert lines["times_week"] == "meta.camera=north & ts=ge:-7d"
+    assert lines["times_yesterday"] == (
+        "meta.camera=north & ts=ge:2026-12-31T00:00:00Z & ts=lt:2027-01-01T00:00:00Z"
+    )
+    for line in lines.values():
+        QueryRequest(where=line).parse_filter()
+
+
+def test_a_card_says_what_the_filter_is_about():
+    predictions = [
+        {"label": "circle", "score": 0.2, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2},
+        {"label": "circle", "score": 0.9, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2},
+        {"label": "star", "score": 0.7, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2},
+        {"label": "star", "score": 0.95, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2},
+    ]
+    stored = inference(predictions)
+    assert (card(stored).score, card(stored).words) == (0.2, f"circle {TIMES}2 · star {TIMES}2")
+    conditions = meant_conditions("label=star:lt:0.9 & meta.camera=north")
+    about = card(stored, is_meant=lambda item: is_meant(item, conditions))
+    assert (about.score, about.words) == (0.7, f"star {TIMES}2 · circle {TIMES}2")
+    assert meant_labels("label=star:lt:0.9 | label=in:circle,ring") == ["star", "circle", "ring"]
+    assert meant_labels("no filter (((") == []

@@ -48,12 +48,20 @@ class _Limit(msgspec.Struct, frozen=True):
     value: float
 
 
+def model_comparisons(model: ReportedModel) -> list[str]:
+    """Return the comparisons that find the inferences of a report's model: of its version, if it is about one alone."""
+    comparisons = [comparison_text("model", model.name)]
+    if model.version and ", " not in model.version:
+        comparisons.append(comparison_text("version", model.version))
+    return comparisons
+
+
 def window_filter(model: ReportedModel, window: Window | None) -> WindowFilter:
     """Return the filter that finds the inferences of a model in the time of a window, and by its filter."""
     if window is None or window.start is None or window.end is None or not model.name:
         return WindowFilter("")
     times = [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
-    comparisons = [comparison_text("model", model.name), *times]
+    comparisons = [*model_comparisons(model), *times]
     where = window.filter
     if not where:
         return WindowFilter(joined(comparisons))

@@ -9,6 +9,7 @@ import msgspec
 
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import IntervalMarks, interval
+from quadriga.engine.console.drift_links import model_comparisons
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import metric_texts
@@ -22,7 +23,7 @@ CURVE_SIZE = 320
 
 FIRST_SCORE = 0.5
 _AXIS_WIDTH = 260
-_MAX_CURVES = 5
+_MAX_CURVES = 4
 _MAX_SLICES = 100
 _SHOWN = 6
 _CELLS = {"miss": ("predicted", ""), "false_positive": ("truth", "")}
@@ -156,7 +157,7 @@ def _slice_link(report: Report, part: Slice, link: Link) -> str:
     """Return the link to the inferences of a slice within the report's window; empty without a filter for them."""
     window = report.data.current
     named_filter = report.parameters.get("slices", {}).get(part.by)
-    texts = [comparison_text("model", report.model.name)] if report.model.name else []
+    texts = model_comparisons(report.model) if report.model.name else []
     if window.start is not None and window.end is not None:
         texts += [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
     if isinstance(window.filter, str) and window.filter:

@@ -14,9 +14,9 @@ VALUES, BINS = 8, 16
 MAX_GROUPS = 14
 _BAR_WIDTH = 36
 _HISTOGRAM_WIDTH, _HISTOGRAM_HEIGHT = 208, 32
-_FIRST = ("model", "label", "score")
+_FIRST = ("model", "version", "label", "score")
 _LAST = (
-    "ground_truth", "ground_truth.review", "status", "latency_ms", "predictions", "version", "task",
+    "ground_truth", "ground_truth.review", "status", "latency_ms", "predictions", "task",
 )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_which_version_is_better_at_night(browser, server):
         assert (recall, precision) == (
             tuple(f"{value:.2f}" for value in expected) if expected else 2 * ("\N{EN DASH}",)
         )
-    assert len(chosen) == 5
+    assert len(chosen) == 4
     links = browser.run(
         "[...document.querySelectorAll('a[href*=\"report%3D\"]')].map((a) => a.pathname + a.search)"
     )

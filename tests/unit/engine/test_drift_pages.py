@@ -127,7 +127,7 @@ def test_the_way_leads_to_the_images_of_the_last_window(server, settings):
     links = [html.unescape(link) for link in re.findall(r'class="button[^"]*" href="([^"]*)"', page.text)]  # fmt: skip
     images, label, report = links
     (line,) = parse_qs(urlsplit(images).query)["q"]
-    assert line.startswith(f"model={MODEL} & ts=ge:")
+    assert line.startswith(f'model={MODEL} & version="1" & ts=ge:')
     QueryRequest(where=line).parse_filter()
     assert parse_qs(urlsplit(label).query) == {"q": [line], "target": ["200"]}
     assert report == f"/console/reports/{report_id(1)}"

@@ -73,7 +73,7 @@ def test_the_first_match_threshold_and_the_worst_labels_are_drawn():
     rows = [curve(None, GOOD, iou=0.5), curve(None, BAD, iou=0.75)]
     labels = [curve(f"label{at}", [(0, at / 10, 0.9), (1, at / 10, 0.1)], iou=0.5) for at in range(9)]  # fmt: skip
     drawn = curve_lines(report(curves={"pr": [*rows, *labels, curve("label0", GOOD, iou=0.75)]}))
-    assert [line.name for line in drawn] == [f"label{at}" for at in range(5)]
+    assert [line.name for line in drawn] == [f"label{at}" for at in range(4)]
     assert [line.name for line in curve_lines(report(curves={"pr": rows}))] == [""]
 
 
@@ -100,7 +100,7 @@ def test_slices_lead_to_their_images_and_say_which_are_worse():
     rows = slice_rows(report(slices=slices, parameters={"slices": {"fog": "meta.fog=ge:1"}}), LINK)
     assert [row.is_worse for row in rows] == [False, True, *[False] * 6]
     assert [row.name for row in rows[3:6]] == ["fog", "not fog", "hour=07"]
-    window = "model%3Dships+%26+ts%3Dge%3A2027-01-01T00%3A00%3A00.000Z+%26+ts%3Dle%3A2027-01-02T00%3A00%3A00.000Z"
+    window = "model%3Dships+%26+version%3D%222%22+%26+ts%3Dge%3A2027-01-01T00%3A00%3A00.000Z+%26+ts%3Dle%3A2027-01-02T00%3A00%3A00.000Z"
     assert rows[0].link == f"/console/inferences?q={window}+%26+meta.light%3Dday"
     assert rows[3].link.endswith("%26+%28meta.fog%3Dge%3A1%29")
     assert rows[4].link.endswith("%26+%21%28meta.fog%3Dge%3A1%29")
@@ -109,6 +109,12 @@ def test_slices_lead_to_their_images_and_say_which_are_worse():
     for row in rows:
         if row.link:
             QueryRequest(where=line_of(row.link)).parse_filter()
+
+
+def test_slices_of_all_versions_together_name_none():
+    part = Slice("meta.light", "day", 40, [Metric("AP", 0.5)])
+    rows = slice_rows(report(slices=[part], model=ReportedModel("ships", "1, 2")), LINK)
+    assert "version" not in rows[0].link
 
 
 def test_of_a_metric_where_less_is_better_more_is_worse():

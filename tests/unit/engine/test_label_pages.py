@@ -74,6 +74,12 @@ def test_only_who_may_annotate_has_the_queue(keyed, role, path):
     assert show(keyed, path, role).status == expected
     if "read" in ROLES[role]:
         assert ("/console/label" in show(keyed, "inferences", role).text) == may_annotate
+        grid = show(keyed, "inferences?view=grid", role).text
+        assert "data-find" in grid  # who reads chooses and finds, and tags nothing
+        assert ("data-tag>" in grid, "data-untag" in grid.replace("data-untagged", "")) == (
+            may_annotate,
+            may_annotate,
+        )
 
 
 def test_the_queue_says_why_and_leaves_out_what_has_truth(keyed):

@@ -1,0 +1,122 @@
+"""Several images chosen in Chromium: by keys and by mouse, tagged, found again, and what goes wrong on the way."""
+
+import hashlib
+
+import pytest
+
+from tests.browser import Browser
+from tests.e2e.test_console_pages_in_browser import AXE, AXE_SHA256, open_page, press
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+MODEL = "shapes-detector"
+HOSTILE = "<img src=x onerror=document.title='taken'> & \"quoted\""
+GRID = "/console/inferences?view=grid"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with ServerProcess(tmp_path_factory.mktemp("select") / "data", SAMPLE_MODELS / MODEL) as server:
+        for path in sorted((IMAGES / "detection").glob("*.jpg"))[:8]:
+            server.store(MODEL, path.read_bytes(), metadata='{"camera": "north"}')
+        server.query({}, consistency="journal")
+        yield server
+
+
+def shot(browser, number):
+    """Give the focus to an image of the grid; return its id."""
+    return browser.run(
+        f"((shot) => {{ shot.focus(); return shot.pathname.split('/').pop(); }})(document.querySelectorAll('.grid .shot')[{number}])"
+    )
+
+
+def space(browser):
+    for kind in ("keyDown", "keyUp"):
+        browser.send("Input.dispatchKeyEvent", type=kind, key=" ", windowsVirtualKeyCode=32)
+
+
+def said(browser):
+    return browser.run("document.querySelector('[data-selection-note]').textContent")
+
+
+def test_keys_choose_images_that_are_tagged_and_found_by_the_tag(browser, server):
+    open_page(browser, server, GRID)
+    assert browser.run("document.querySelector('[data-selection]').hidden")
+    ids = set()
+    for number in (0, 2, 3):
+        ids.add(shot(browser, number))
+        space(browser)
+    shot(browser, 3)
+    space(browser)  # not this one
+    ids.remove(shot(browser, 3))
+    assert browser.run("document.querySelector('[data-selected]').textContent") == "2 selected"
+    browser.run("document.querySelector('[data-tag] input').focus()")
+    browser.send("Input.insertText", text=HOSTILE)
+    press(browser, "Enter")
+    browser.wait_for("document.querySelector('[data-selection-note]').textContent === '2 tagged.'")
+    found = server.query({"meta.tag": HOSTILE})
+    assert {one["id"] for one in found} == ids
+    assert all(one["metadata"] == {"camera": "north", "tag": HOSTILE} for one in found)
+    browser.run("document.querySelector('[data-find]').click()")
+    browser.wait_for("location.search.includes('in%3A')")
+    shown = "[...document.querySelectorAll('.grid .shot')].map((shot) => shot.pathname.split('/').pop())"
+    assert set(browser.run(shown)) == ids
+    assert browser.run("document.title") != "taken"
+    for number in range(2):
+        shot(browser, number)
+        space(browser)
+    browser.run("document.querySelector('[data-untag]').click()")
+    browser.wait_for("document.querySelector('[data-selection-note]').textContent.includes('removed')")  # fmt: skip
+    assert server.query({"meta.tag": {"exists": True}}) == []
+
+
+def test_the_mouse_chooses_a_range_and_links_work_again_afterwards(browser, server):
+    open_page(browser, server, GRID)
+    browser.run("document.querySelector('[data-select]').click()")
+    clicks = "((n, shift) => document.querySelectorAll('.grid .shot')[n].dispatchEvent(new MouseEvent('click', { bubbles: true, cancelable: true, shiftKey: shift })))"
+    browser.run(f"{clicks}(1, false); {clicks}(4, true)")
+    assert browser.run("document.querySelectorAll('[data-chosen]').length") == 4
+    assert browser.run("location.pathname") == "/console/inferences"
+    browser.send("Input.dispatchKeyEvent", type="keyDown", key="Escape", windowsVirtualKeyCode=27)
+    assert browser.run("document.querySelectorAll('[data-chosen]').length") == 0
+    assert browser.run("document.querySelector('[data-selection]').hidden")
+    browser.run("document.querySelectorAll('.grid .shot')[1].click()")
+    browser.wait_for("location.pathname.split('/').length === 4")
+
+
+def test_what_could_not_be_tagged_is_said(browser, server):
+    open_page(browser, server, GRID)
+    for number in (0, 1):
+        shot(browser, number)
+        space(browser)
+    browser.run("""window.fetch = ((real) => (url, options) => real(String(url).replace(/inferences\\/\\d+\\/metadata$/,
+        (match, at, all) => (window.once ? match : (window.once = 1, 'inferences/1/metadata'))), options))(window.fetch); 0""")
+    browser.run("document.querySelector('[data-tag] input').value = 'ask again'")
+    browser.run("document.querySelector('[data-tag] button').click()")
+    browser.wait_for("document.querySelector('[data-selection-note]').textContent.startsWith('1 tagged. The others were not:')")  # fmt: skip
+    assert len(server.query({"meta.tag": "ask again"})) == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_the_bar_is_accessible_and_fits(browser, server, scheme, width):
+    open_page(browser, server, GRID, scheme=scheme, width=width)
+    shot(browser, 0)
+    space(browser)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: `make browser` gets it with npm")
+    script = AXE.read_text("utf-8")
+    assert hashlib.sha256(script.encode()).hexdigest() == AXE_SHA256
+    browser.run(script + "; 0")
+    assert not browser.run(
+        "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 300))]))"
+    )

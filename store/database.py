@@ -53,8 +53,8 @@ def open_writer(url: str) -> sa.Engine:
 
 
 _UNKNOWN_REVISION = (
-    "this version cannot read the database: it is at revision {}, which a newer version made, and this one goes up to {}. "
-    "Start the newer version again, or restore a backup from before it (quadriga restore)"
+    "this version cannot read the database: it is at revision {}, which a newer version must have made, as this one knows "
+    "those up to {}. Start the newer version again, or restore a backup from before it (quadriga restore)"
 )
 
 

@@ -133,7 +133,8 @@ def test_a_database_of_another_version_stops_the_server_and_is_left_alone(data):
         database.execute("INSERT INTO alembic_version VALUES ('0001')")
     model = SAMPLE_MODELS / "shapes-classifier"
     ended = quadriga("serve", model, "--data", data, "--port", "0", "--grpc-port", "-1", code=2)
-    assert "cannot read the database: Can't locate revision identified by '0001'" in ended.stderr
+    assert "cannot read the database: it is at revision 0001" in ended.stderr
+    assert "quadriga restore" in ended.stderr
     with closing(sqlite3.connect(data / "store.db")) as database:
         assert database.execute("SELECT name FROM sqlite_schema").fetchall() == [
             ("alembic_version",)

@@ -81,7 +81,7 @@ USUAL = [
     *((f"quadriga_store_{name}{{{ONE}}}", "0x60") for name in ("dead_records", "dead_segments", "damaged_databases")),
     (f'quadriga_disk_free_bytes{{{ONE},folder="data"}}', "500e9-1e9x60"),
     (f'quadriga_disk_free_bytes{{{ONE},folder="blobs"}}', "50e9x60"),
-    (f'quadriga_disk_free_bytes{{instance="new",folder="data"}}', "_x30 50e9-1e9x30"),
+    ('quadriga_disk_free_bytes{instance="new",folder="data"}', "_x30 50e9-1e9x30"),
     (f"quadriga_store_clock_ahead_seconds{{{ONE}}}", "0x60"),
     (f'quadriga_drift_alarm{{{ONE},model="m"}}', "0x60"),
     (f'quadriga_jobs{{{ONE},kind="drift",state="failed"}}', "4x60"),

@@ -63,6 +63,7 @@ def card(
     outlines: int = MAX_OUTLINES,
     only_here: Collection[int] = (),
     is_meant: Callable[[DrawnItem], bool] = lambda _: False,
+    least_score: float = 0.0,
 ) -> Card:
     """Return the card of an inference.
 
@@ -72,6 +73,7 @@ def card(
         outlines: Maximum outlines.
         only_here: Positions of predictions that the model beside it has not.
         is_meant: Whether a prediction is one that the page is about: its words come first, and the score is that of these.
+        least_score: Score from which predictions are drawn; those without one are, too.
     """
     detections = items_of(inference.predictions)
     meant = [item for item in detections if is_meant(item)]
@@ -83,7 +85,11 @@ def card(
     total = 0
     if is_image:
         alone = [item for number, item in enumerate(detections) if number in only_here]
-        shared = [item for number, item in enumerate(detections) if number not in only_here]
+        shared = [
+            item
+            for number, item in enumerate(detections)
+            if number not in only_here and (item.score is None or item.score >= least_score)
+        ]
         for kind, items in (
             ("truth", truth or []),
             ("false", _best_first(alone)),

@@ -46,6 +46,9 @@ PATH = "/console/compare"
 SHOWN = 12
 """Images of a page."""
 
+LEAST_SCORE = 0.5
+"""Score from which predictions of boxes are compared, and drawn."""
+
 _MAX_VALUES = 20
 """Values of a key that is offered to slice by."""
 
@@ -275,8 +278,8 @@ def _images(page: Disagreements) -> ImageRows:
 
 def _row(disagreement: Disagreement) -> ImageRow:
     return ImageRow(
-        card(disagreement.a, only_here=disagreement.only_a),
-        card(disagreement.b, only_here=disagreement.only_b),
+        card(disagreement.a, only_here=disagreement.only_a, least_score=LEAST_SCORE),
+        card(disagreement.b, only_here=disagreement.only_b, least_score=LEAST_SCORE),
         _shortened(names_of(disagreement.a, disagreement.only_a)),
         _shortened(names_of(disagreement.b, disagreement.only_b)),
     )

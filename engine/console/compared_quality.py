@@ -28,6 +28,8 @@ class DifferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     link: str
     """Link to its images; empty without a filter for them."""
     n: int
+    values: tuple[str, str]
+    """The metric of the first and of the second model; empty where a report has no such numbers."""
     difference: str
     interval: str
     verdict: str
@@ -99,7 +101,7 @@ def _filter_of(report: Report) -> object:
 def _quality(
     report_id: str, report: Report, comparison: Comparison, line: str, link: Callable[..., str]
 ) -> ComparedQuality:
-    measured = [("", "", comparison.n, comparison.differences[0])]
+    measured = [("", "", comparison.n, comparison.differences[0], comparison.metrics)]
     for part in comparison.slices:
         if part.differences:
             where = (
@@ -108,15 +110,15 @@ def _quality(
                 else ""
             )
             name = metric_texts.slice_name(part.by, part.value)
-            measured.append((name, where, part.n, part.differences[0]))
-    reach = _reach([metric for _, _, _, metric in measured])
+            measured.append((name, where, part.n, part.differences[0], part.metrics))
+    reach = _reach([metric for _, _, _, metric, _ in measured])
     model = comparison_text("model", report.model.name)
     version = comparison_text("version", report.model.version)
     rows = []
-    for name, where, n, metric in measured:
+    for name, where, n, metric, others in measured:
         line_of_row = joined(part for part in (model, version, line, where) if part)
         to_images = link("/console/inferences", q=line_of_row) if where or not name else ""
-        rows.append(_row(name, to_images, n, metric, reach))
+        rows.append(_row(name, to_images, n, metric, reach, first=others[0] if others else None))
     return ComparedQuality(
         report=report_id,
         created=report.created,
@@ -128,12 +130,19 @@ def _quality(
     )
 
 
-def _row(name: str, link: str, n: int, metric: Metric, reach: float) -> DifferenceRow:
+def _row(
+    name: str, link: str, n: int, metric: Metric, reach: float, *, first: Metric | None
+) -> DifferenceRow:
+    values = ("", "")
+    if first is not None and first.value is not None and metric.value is not None:
+        both = first.value, first.value + metric.value
+        values = (metric_texts.format_number(both[0]), metric_texts.format_number(both[1]))
     verdict = metric_texts.difference_verdict(metric)
     return DifferenceRow(
         name=name,
         link=link,
         n=n,
+        values=values,
         difference=metric_texts.format_difference(metric.value),
         interval=metric_texts.format_interval(metric) if metric.ci95 is not None else "",
         verdict=verdict,

@@ -367,16 +367,15 @@ def _compared(
             chosen = weights[:, positions]
         return _differences(evaluator, states, chosen, options, check_cancelled)
 
-    other_headlines, differences = compare(None)
-    slices = [
-        ComparedSlice(
-            key,
-            value,
-            len(positions),
-            _difference_metrics(compare(positions)[1], len(positions)),
+    def compare_slice(key: str, value: str | None, positions: Sequence[int]) -> ComparedSlice:
+        headlines, slice_differences = compare(positions)
+        n = len(positions)
+        return ComparedSlice(
+            key, value, n, _difference_metrics(slice_differences, n), _metrics(headlines, n)
         )
-        for key, value, positions in _slice_positions(own_state)
-    ]
+
+    other_headlines, differences = compare(None)
+    slices = [compare_slice(*part) for part in _slice_positions(own_state)]
     excluded = Counter(
         not_answered=len(own_index) - len(shared),
         duplicate=len(state.images) - len(own_index) + len(other.images) - len(other_index),

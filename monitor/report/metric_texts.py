@@ -59,7 +59,7 @@ _EXCLUSION_TEXTS = {
 
 _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
 _MAX_HEADLINES = 16
-_MAX_SLICES = 3
+_MAX_SLICES = 4
 """Slices that a sentence names."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
@@ -193,7 +193,10 @@ def headline(report: Report) -> str:
     text = f"{name} is {format_number(first.value)}{interval} on {report.data.current.n:,} images"
     differences = [item for item in report.comparisons if item.differences]
     if differences:
+        both = differences[0].n
         text += f", {_difference_sentence(differences[0])}"
+        if both != report.data.current.n:
+            text += f" (of the {both:,} images that both have answered)"
     return f"{text}."
 
 

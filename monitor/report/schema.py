@@ -119,6 +119,8 @@ class ComparedSlice(msgspec.Struct, frozen=True):
     n: int
     """Number of these images that both models have predictions for."""
     differences: list[Metric]
+    metrics: list[Metric] = []
+    """Headlines of the other model on these images."""
 
 
 class Comparison(msgspec.Struct, frozen=True):

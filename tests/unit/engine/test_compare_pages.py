@@ -100,7 +100,7 @@ def test_images_that_both_answered_differently_are_shown(keyed):
     page = show(keyed, PAIR)
     assert page.status == 200
     assert pairs(page) == [(8, 9), (5, 6), (3, 4)]
-    assert "3 of 4 images that both have answered; 1 only the first has" in page.text
+    assert "3 that differ, of the newest 4 that both have answered" in page.text
     assert "Only ships:2: <b>barge 0.90</b>" in page.text
     assert "o-false" in page.text
     assert HOSTILE not in page.text
@@ -226,7 +226,7 @@ def compared(version: str, *, line: str | None = None) -> Report:
         return [Metric("AP", value, ci95=(value - reach, value + reach))]
 
     slices = [
-        ComparedSlice("meta.light", "night", 40, difference(0.094, 0.04)),
+        ComparedSlice("meta.light", "night", 40, difference(0.094, 0.04), [Metric("AP", 0.3)]),
         ComparedSlice("meta.light", 'a" & b', 40, difference(-0.2, 0.1)),
         ComparedSlice("hour", "07", 3, [Metric("AP", 0.1, ci_reason="fewer than 30 images")]),
         ComparedSlice("meta.light", None, 4, difference(0.0, 0.5)),
@@ -278,6 +278,9 @@ def test_differences_are_said_with_their_interval_and_lead_to_their_images():
         "no difference shown", "better", "worse", "fewer than 30 images", "no difference shown"
     ]  # fmt: skip
     assert rows["meta.light=night"].difference == "+0.094"
+    assert rows["meta.light=night"].values == ("0.300", "0.394")
+    assert rows[""].values == ("0.500", "0.520")
+    assert rows["hour=07"].values == ("", "")
     assert rows["meta.light=night"].interval == "0.054 to 0.134"
     assert "meta.light%3Dnight" in rows["meta.light=night"].link
     assert rows['meta.light=a" & b'].link.endswith("meta.light%3D%22a%5C%22+%26+b%22")

@@ -181,8 +181,10 @@ def test_headlines_stand_above_with_their_intervals(pages):
     [
         (
             "detection",
-            "AP is 0.550 (0.520 to 0.574) on 500 images, worse than shapes-detector 2 by 0.030 "
-            "(of the 480 images that both have answered).",
+            (
+                "AP is 0.550 (0.520 to 0.574) on 500 images, worse than shapes-detector 2 by 0.030 "
+                "(of the 480 images that both have answered)."
+            ),
         ),
         ("classification", "Accuracy is 0.800 (0.770 to 0.824) on 4,000 images."),
         ("undefined", "shapes-detector 3"),

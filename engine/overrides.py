@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from quadriga.engine.embedding import OTHER_MODEL_PREFIX
 from quadriga.engine.model import PLATFORM
 from quadriga.engine.model_archives import archive_name, read_archive
 from quadriga.engine.session import LoadError
@@ -93,9 +94,20 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
         max_batch = values.pop("max_batch_size") or 1
         values["runtime"] = {**values.get("runtime", {}), "max_batch": max_batch}
     _refuse_references(values)
+    _refuse_other_model(values.get("monitor"))
     if isinstance(values.get("labels"), str):
         check_path(values["labels"])
     return values, policy
+
+
+def _refuse_other_model(monitor: Any) -> None:
+    """Refuse the embedding of another model, which whoever loads this one may have no right to use."""
+    embedding = monitor.get("embedding") if isinstance(monitor, Mapping) else None
+    if isinstance(embedding, str) and embedding.startswith(OTHER_MODEL_PREFIX):
+        raise LoadError(
+            "config: expected monitor.embedding to be a tensor of the graph or 'none', got "
+            f"{quoted(embedding, 60)}: that of another model stands in model.toml"
+        )
 
 
 def _refuse_references(value: Any, key: str = "") -> None:

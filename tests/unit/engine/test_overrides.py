@@ -129,6 +129,13 @@ def test_no_key_of_a_client_imports_anything(open_door, model, key, value):
     assert not open_door()
 
 
+def test_a_client_borrows_no_other_model():
+    config = {"monitor": {"embedding": "model:shapes-classifier"}}
+    with pytest.raises(LoadError, match="that of another model stands in model.toml"):
+        read_config(config)
+    assert read_config({"monitor": {"embedding": "none"}})[0] == {"monitor": {"embedding": "none"}}
+
+
 def test_the_keys_of_a_client_are_those_of_model_toml():
     keys = {parameter.values[0] for parameter in KEYS}
     assert {"task", "family", "labels", "output.decoder", "monitor.embedding"} <= keys

@@ -1,4 +1,4 @@
-"""Search in the console in Chromium: completion of the filter line by keyboard and by hand, recent lines, and a brush over the times."""
+"""Search in the console in Chromium: completion of the filter line by keyboard and by hand and recent lines."""
 
 import hashlib
 import json
@@ -405,109 +405,6 @@ def test_the_strip_has_the_neighbours_within_the_filter(browser, page, server, s
     browser.run(f"{strip}[5].click()")
     browser.wait_for(f"location.pathname.endsWith('{ids[6]}')")
     assert "order=ts" in browser.run("location.search")
-
-
-BARS = """[...document.querySelectorAll('.timeline a')].map((a) => { const r = a.querySelector('.hit').getBoundingClientRect();
-  return {x: r.x + r.width / 2, y: r.y + r.height / 2, href: a.getAttribute('href'), count: Number.parseInt(a.ariaLabel), end: a.dataset.end}; })"""
-
-
-def chosen_range(browser):
-    """Return the bounds of the time in the filter of the page, and how many inferences it says there are."""
-    browser.wait_for("new URLSearchParams(location.search).get('q')?.includes('ts=ge:')")
-    parts = parse_qs(urlsplit(browser.run("location.href")).query)["q"][0].split(" & ")
-    count = browser.run("Number.parseInt(document.querySelector('.row b').textContent)")
-    return [part for part in parts if part.startswith("ts=")], count, parts
-
-
-def bounds(first, last):
-    """Return the comparisons that bound the time of two bars and all between."""
-    of_first = parse_qs(urlsplit(first["href"]).query)["q"][0].split(" & ")
-    of_last = parse_qs(urlsplit(last["href"]).query)["q"][0].split(" & ")
-    return [of_first[-2], of_last[-1]]
-
-
-def move(browser, kind, x, y, buttons=1):
-    browser.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=buttons, clickCount=1)  # fmt: skip
-
-
-def drag(browser, first, last, end="mouseReleased"):
-    move(browser, "mousePressed", first["x"], first["y"])
-    for step in (0.1, 0.5, 1):
-        move(browser, "mouseMoved", first["x"] + step * (last["x"] - first["x"]), last["y"])
-    if end:
-        move(browser, end, last["x"], last["y"])
-
-
-@pytest.mark.parametrize("is_backwards", [False, True])
-@pytest.mark.parametrize("query", ["", "?q=meta.altitude%3Dge%3A104&order=ts"])
-def test_a_drag_over_bars_takes_all_between(browser, page, query, is_backwards):
-    page(GRID + query)
-    bars = browser.run(BARS)
-    first, last = bars[2], bars[-3]
-    assert first["x"] < last["x"]
-    drag(browser, *((last, first) if is_backwards else (first, last)))
-    times, count, parts = chosen_range(browser)
-    assert times == bounds(first, last)
-    assert count == sum(bar["count"] for bar in bars[2:-2])
-    assert ("meta.altitude=ge:104" in parts) is bool(query)
-    assert ("order=ts" in browser.run("location.search")) is bool(query)
-
-
-def test_a_bar_is_a_link_and_escape_leaves_a_drag(browser, page):
-    page()
-    bars = browser.run(BARS)
-    drag(browser, bars[0], bars[-1], end="")
-    shade = "document.querySelector('.timeline .brush').getAttribute('visibility')"
-    assert browser.run(shade) == "visible"
-    press(browser, "Escape")
-    assert browser.run(shade) == "hidden"
-    move(browser, "mouseReleased", bars[-1]["x"], bars[-1]["y"])
-    assert "ts=" not in browser.run("location.search")
-    click(browser, bars[1]["x"], bars[1]["y"])
-    times, count, _ = chosen_range(browser)
-    assert (times, count) == (bounds(bars[1], bars[1]), bars[1]["count"])
-
-
-def test_shift_and_clicks_take_all_between(browser, page):
-    page()
-    bars = browser.run(BARS)
-    click(browser, bars[4]["x"], bars[4]["y"], modifiers=8)
-    note = browser.run("document.querySelector('[data-range-note]').innerText")
-    assert note.startswith(f"From {bars[4]['count']}: ")
-    assert "ts=" not in browser.run("location.search")
-    click(browser, bars[1]["x"], bars[1]["y"], modifiers=8)
-    times, count, _ = chosen_range(browser)
-    assert times == bounds(bars[1], bars[4])
-    assert count == sum(bar["count"] for bar in bars[1:5])
-
-
-def test_keys_alone_take_a_range_of_bars(browser, page):
-    page()
-    bars = browser.run(BARS)
-    for number in (1, 3):
-        browser.run(f"document.querySelectorAll('.timeline a')[{number}].focus()")
-        press(browser, "Enter", modifiers=8)
-    times, count, _ = chosen_range(browser)
-    assert times == bounds(bars[1], bars[3])
-    assert count == sum(bar["count"] for bar in bars[1:4])
-
-
-def test_the_overview_has_the_range_too(browser, page):
-    page("/console/")
-    bars = browser.run(BARS)
-    drag(browser, {**bars[0], "x": bars[0]["x"] - 20}, {**bars[0], "x": bars[0]["x"] + 20})
-    assert chosen_range(browser)[0] == bounds(bars[0], bars[0])
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 360])
-def test_axe_finds_nothing_while_a_range_is_begun(browser, page, scheme, width):
-    page(scheme=scheme, width=width)
-    browser.run("document.querySelectorAll('.timeline a')[1].focus()")
-    press(browser, "Enter", modifiers=8)
-    assert "Esc" in browser.run("document.querySelector('[data-range-note]').innerText")
-    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
-    assert violations(browser) == []
 
 
 def test_log_out_forgets_the_recent_lines(browser, tmp_path):

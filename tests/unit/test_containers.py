@@ -163,9 +163,20 @@ def test_secrets_are_made_once_and_only_the_services_that_need_them_read_them(tm
     assert "/deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
+def test_a_secret_that_is_missing_is_added_to_the_others(tmp_path) -> None:
+    folder = tmp_path / "secrets"
+    make_secrets(folder)
+    before = {file.name: file.read_text() for file in folder.iterdir()}
+    (folder / "grafana_password").unlink()
+    make_secrets(folder)
+    after = {file.name: file.read_text() for file in folder.iterdir()}
+    assert after.keys() == before.keys()
+    assert {name for name, text in after.items() if text != before[name]} == {"grafana_password"}
+
+
 def test_no_password_stands_in_a_file() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    assert not re.findall(r"PASSWORD: .*|://[^/ ]*@", text)
+    assert not re.findall(r"PASSWORD: .*|PASSWORD__FILE: (?!/run/secrets/).*|://[^/ ]*@", text)
 
 
 def test_prometheus_asks_what_is_there() -> None:
@@ -176,3 +187,24 @@ def test_prometheus_asks_what_is_there() -> None:
     assert "./deploy/prometheus.yml" in mounted
     assert "./deploy/prometheus/rules.yml" in mounted
     assert PROMETHEUS["rule_files"] == ["rules.yml"]
+
+
+def test_grafana_has_all_boards_and_its_prometheus() -> None:
+    folder = ROOT / "deploy" / "grafana"
+    mounted = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    boards = {f"./deploy/grafana/{path.name}" for path in folder.glob("*.json")}
+    provisioning = folder / "provisioning"
+    assert mounted["./deploy/grafana/provisioning"] == "/etc/grafana/provisioning"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/quadriga.yml").read_text())[
+        "providers"
+    ]
+    assert {
+        source
+        for source, target in mounted.items()
+        if target.startswith(f"{provider['options']['path']}/")
+    } == boards
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    assert source["isDefault"] is True

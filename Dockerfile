@@ -1,9 +1,11 @@
 # Two stages: what installs stays out of what runs. Every package comes from the lock file, by its hash.
 FROM python:3.13-slim-bookworm AS build
 WORKDIR /build
-RUN python -m venv /opt/quadriga
+RUN python -m venv --without-pip /opt/quadriga
 COPY requirements-extras.lock ./
-RUN /opt/quadriga/bin/pip install --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements-extras.lock
+# What no server uses goes: the packages' own tests, and headers to compile against.
+RUN pip --python /opt/quadriga install --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements-extras.lock \
+    && find /opt/quadriga -type d \( -name tests -o -name test -o -path '*/pyarrow/include' \) -prune -exec rm -r {} +
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
 COPY proto proto
@@ -11,7 +13,7 @@ COPY tasks tasks
 COPY store store
 COPY monitor monitor
 COPY src src
-RUN /opt/quadriga/bin/pip install --no-cache-dir --no-deps .
+RUN pip --python /opt/quadriga install --no-cache-dir --no-deps .
 
 FROM python:3.13-slim-bookworm
 # A platform may choose the user: then it is of the group 0, to which the folder belongs, too.

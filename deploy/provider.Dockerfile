@@ -4,5 +4,5 @@ ARG IMAGE=quadriga
 FROM ${IMAGE}
 ARG ONNXRUNTIME
 USER root
-RUN /opt/quadriga/bin/python -m pip uninstall --yes onnxruntime && /opt/quadriga/bin/python -m pip install --no-cache-dir --only-binary=:all: "${ONNXRUNTIME:?such as onnxruntime-openvino==1.24.1}"
+RUN pip --python /opt/quadriga uninstall --yes onnxruntime && pip --python /opt/quadriga install --no-cache-dir --only-binary=:all: "${ONNXRUNTIME:?such as onnxruntime-openvino==1.24.1}"
 USER 10001:10001

@@ -317,7 +317,7 @@ def check_revision(connection: sa.Connection) -> None:
     except OtherVersionError:
         raise
     except StoreError as error:
-        raise OtherVersionError(f"cannot read the database: {error}") from error
+        raise OtherVersionError(str(error)) from error
     connection.info["revision"] = revisions.database
 
 

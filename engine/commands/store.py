@@ -21,7 +21,7 @@ def migrate(is_check: bool, **store: Any) -> None:
     """Create the tables of the store, or bring them up to date. Exits with 2 if that fails.
 
     A server does so when it starts. If several servers share a database, run this before them. A database of a newer version
-    is refused, and left as it is.
+    is left as it is, and refused unless it says that this version may run on it.
     """
     from quadriga.store.compatibility import may_run_meanwhile
     from quadriga.store.database import compare_revision

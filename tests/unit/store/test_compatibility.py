@@ -4,7 +4,9 @@ import threading
 import time
 from contextlib import closing
 from types import NoneType
+from typing import Any
 
+import msgspec
 import pytest
 from alembic import command
 
@@ -21,6 +23,7 @@ from quadriga.store.database import (
     writing,
 )
 from quadriga.store.errors import NotReadyError, OtherVersionError, StoreError
+from quadriga.store.records import Feedback
 from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
 
 NEXT = "2031.01"
@@ -137,6 +140,29 @@ def test_open_readers_notice_that_the_database_asks_for_more(database_url: str, 
         run_statements(database_url, ("UPDATE alembic_version SET version_num = ?", ("2031.02",)))
         with pytest.raises(OtherVersionError, match=r"at revision 2031\.02"), readers.snapshot():
             pass
+
+
+def test_what_a_newer_version_journaled_is_moved_as_far_as_it_is_known(
+    store: StoreHarness, record, monkeypatch
+):
+    """Fields that are not known are left out; a change of an unknown kind is set aside, and harms no other."""
+
+    def encode(entry: Any) -> bytes:
+        return msgspec.json.encode(entry).removesuffix(b"}") + b',"weather":{"sun":[1]}}'
+
+    def encode_unknown(entry: Any) -> bytes:
+        return b'{"seq":%d,"change":{"type":"rename","target":1}}' % entry.seq
+
+    feedback = store.sequenced(Feedback(1, "thumbs", 1.0))
+    for encoding, entry in ((encode, record(1)), (encode, feedback), (encode_unknown, record(7)), (encode, record(8))):  # fmt: skip
+        monkeypatch.setattr(store.journal, "_encode", encoding)
+        store.journal.append([entry])
+    store.writer.drain()
+    assert select_rows(store.url, "SELECT seq FROM inference ORDER BY seq") == [(1,), (8,)]
+    assert select_rows(store.url, "SELECT seq, kind FROM feedback") == [(1, "thumbs")]
+    (line,) = (store.root / "dead.jsonl").read_text().splitlines()
+    assert msgspec.json.decode(line)["id"] == "7"
+    assert '"type":"rename"' in msgspec.json.decode(line)["record"]
 
 
 def test_each_revision_says_what_it_asks_for_and_never_asks_for_less(database_url: str):

@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.quoting import quoted
-from quadriga.store.database import clock_ms, execute, fetch_all, insert
+from quadriga.store.database import clock_ms, execute, fetch_all, insert, writing
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.key_texts import SESSION, AccessKey, hash_key, make_key
 from quadriga.store.schema import COLUMNS
@@ -42,7 +42,7 @@ def end_session(engine: sa.Engine, session_id: str, *, name: str, expires_ms: in
         expires_ms: Time at which it would have ended.
     """
     key_id = SESSION + session_id
-    with engine.begin() as connection:
+    with writing(engine) as connection:
         now_ms = clock_ms(connection)
         # A day longer than needed, for servers with other clocks.
         over = (now_ms - 86_400_000,)
@@ -92,7 +92,7 @@ def create_key(
         raise StoreError(f"expected a name of at most {_MAX_NAME} printable characters")
     check_team(team)
     key_id, text = make_key()
-    with engine.begin() as connection:
+    with writing(engine) as connection:
         created_ms = clock_ms(connection)
         key = AccessKey(
             id=key_id,
@@ -111,7 +111,7 @@ def create_key(
 
 def revoke_key(engine: sa.Engine, key_id: str) -> AccessKey:
     """Revoke a key now; one that is revoked stays so since then. Raises NotFoundError for an unknown id."""
-    with engine.begin() as connection:
+    with writing(engine) as connection:
         key = _find(connection, key_id)
         if key.revoked_ms is None:
             key = msgspec.structs.replace(key, revoked_ms=clock_ms(connection))
@@ -121,7 +121,7 @@ def revoke_key(engine: sa.Engine, key_id: str) -> AccessKey:
 
 def limit_key(engine: sa.Engine, key_id: str, limits: str) -> AccessKey:
     """Replace the limits of a key by a text; empty for the default. Raises NotFoundError for an unknown id."""
-    with engine.begin() as connection:
+    with writing(engine) as connection:
         key = msgspec.structs.replace(_find(connection, key_id), limits=limits)
         _update(connection, key)
         return key
@@ -140,7 +140,7 @@ def rotate_key(engine: sa.Engine, key_id: str, overlap_ms: int) -> tuple[AccessK
         StoreError: It was revoked or has expired.
     """
     new_id, text = make_key()
-    with engine.begin() as connection:
+    with writing(engine) as connection:
         present, now_ms = _find(connection, key_id), clock_ms(connection)
         if not present.is_valid(now_ms):
             raise StoreError(
@@ -158,7 +158,7 @@ def rotate_key(engine: sa.Engine, key_id: str, overlap_ms: int) -> tuple[AccessK
 def note_uses(engine: sa.Engine, uses_ms: Mapping[str, int]) -> None:
     """Note the last use of keys by id; an earlier one than is known changes nothing."""
     statement = "UPDATE access_key SET used_ms = ? WHERE id = ? AND coalesce(used_ms, 0) < ?"
-    with engine.begin() as connection:
+    with writing(engine) as connection:
         for key_id, used_ms in sorted(uses_ms.items()):
             execute(connection, statement, (used_ms, key_id, used_ms))
 

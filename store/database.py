@@ -4,6 +4,7 @@ SQL is written once, with `?` for bound values; the differences between the two 
 `quadriga.store.sqlite`, `quadriga.store.postgresql` and `quadriga.store.query.dialects`.
 """
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from quadriga.store import postgresql, sqlite
+from quadriga.store import compatibility, postgresql, sqlite
 from quadriga.store.cancellation import Cancellation
+from quadriga.store.compatibility import Revisions
 from quadriga.store.errors import (
     NotReadyError,
+    OtherVersionError,
     QueryCancelledError,
     QueryTimeoutError,
     StoreError,
@@ -41,7 +44,15 @@ _CHANGED = "0A000"
 """SQLSTATE of a cached plan whose columns changed their types; a new connection plans anew."""
 
 _TOO_LARGE = "54000"  # SQLSTATE of a value too large for an index; PostgreSQL calls it operational
-REVISION = "2027.06"  # last migration, whose tables this code reads and writes
+REVISION = "2027.07"  # last migration, whose tables this code reads and writes
+_LOCK_TIMEOUT = "55P03"  # SQLSTATE of a lock that others held for too long
+_LOCK_WAIT_MS, _LOCK_PAUSE_S = 2000, 1.0
+"""How long a migration waits for a lock, as those who come after it wait for that, too; and how long it then leaves them."""
+
+_RECHECK_S = 5.0
+"""How often a connection of readers looks whether the tables are still those of a version that it may read."""
+
+_log = logging.getLogger(__name__)
 _AT_ONCE = 1000  # values bound by one statement of `execute_in`
 
 
@@ -50,12 +61,6 @@ def open_writer(url: str) -> sa.Engine:
     parsed = _parsed(url)
     engine: sa.Engine = _BACKENDS[parsed.get_backend_name()].open_writer(parsed)
     return engine
-
-
-_UNKNOWN_REVISION = (
-    "this version cannot read the database: it is at revision {}, which a newer version must have made, as this one knows "
-    "those up to {}. Start the newer version again, or restore a backup from before it (quadriga restore)"
-)
 
 
 @contextmanager
@@ -206,8 +211,8 @@ def make_durable(connection: sa.Connection) -> None:
         sqlite.make_durable(connection)
 
 
-def migrate(url: str) -> tuple[str | None, str | None]:
-    """Migrate the tables, as `upgrade`; safe to repeat."""
+def migrate(url: str) -> Revisions:
+    """Migrate the tables, as `upgrade`; safe to repeat. Returns the revision that the database had before."""
     with writer_engine(url) as engine:
         return upgrade(engine)
 
@@ -220,77 +225,109 @@ def make_tables(url: str) -> None:
     """
     with writer_engine(url) as engine:
         with engine.connect() as connection:
-            revision = _revision(connection)
-        if revision is None:
+            revisions = compatibility.compare(connection, REVISION)
+        if revisions.database is None:
             upgrade(engine)
-        elif revision != REVISION:
+        elif revisions.database != REVISION and not revisions.is_newer:
             raise StoreError(
-                f"expected the database at revision {REVISION}, got {revision} (quadriga migrate)"
+                f"expected the database at revision {REVISION}, got {revisions.database} (quadriga migrate)"
             )
 
 
-def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
-    """Migrate the tables of an open database; return its revisions before and after.
+def upgrade(engine: sa.Engine) -> Revisions:
+    """Migrate the tables of an open database, unless a newer version did; return the revision that it had before.
+
+    Servers that write it wait meanwhile. What reads it is not kept waiting for longer than a moment: if others read a table
+    for long, this tries again until they do not.
 
     Raises:
-        StoreError: The tables were made by a newer or another version of this code, or changed since.
+        StoreError: The tables are those of a version that this code does not know and may not use, or changed since.
     """
+    is_waiting = False
+    while True:
+        try:
+            return _upgrade(engine)
+        except sa.exc.OperationalError as error:
+            if _state(error) != _LOCK_TIMEOUT:
+                raise
+        if not is_waiting:
+            _log.warning("the tables are changed once nobody reads or writes them for long")
+        is_waiting = True
+        time.sleep(_LOCK_PAUSE_S)
+
+
+def _upgrade(engine: sa.Engine) -> Revisions:
     with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_WAIT_MS}ms'")
         lock_tables(connection)
-        old_revision = _revision(connection)
-        if old_revision != REVISION:
+        revisions = compatibility.compare(connection, REVISION)
+        if revisions.database != REVISION and not revisions.is_newer:
+            lock_rows(connection, exclusive=True)  # see `check_revision`
             _migrate(connection)
-        new_revision = _revision(connection)
-        check_schema(connection, REVISION)
+        check_schema(connection, REVISION, may_have_more=revisions.is_newer)
         connection.commit()
-        return old_revision, new_revision
+        return revisions
 
 
 def _migrate(connection: sa.Connection) -> None:
     from alembic import command  # noqa: PLC0415 - slow to load, rarely needed
     from alembic.util import CommandError  # noqa: PLC0415 - as above
 
-    config = _migrations()
+    config = compatibility.migrations_config()
     config.attributes["connection"] = connection
-    revision = _revision(connection)
-    if revision is not None and revision not in _known_revisions():
-        raise StoreError(_UNKNOWN_REVISION.format(revision, REVISION))
     try:
         command.upgrade(config, "head")
     except CommandError as error:
         raise StoreError(f"this version cannot read the database: {error}") from error
 
 
-def _migrations() -> Any:
-    from alembic.config import Config  # noqa: PLC0415 - slow to load, rarely needed
-
-    config = Config()
-    folder = Path(__file__).with_name("migrations")
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    return config
-
-
-def _known_revisions() -> set[str]:
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to load, rarely needed
-
-    scripts = ScriptDirectory.from_config(_migrations())
-    return {script.revision for script in scripts.walk_revisions()}
-
-
-def compare_revision(url: str) -> tuple[str | None, str]:
-    """Return the revision of a database, None without tables, and that of this version; nothing is changed or made.
+def compare_revision(url: str) -> Revisions:
+    """Compare the revision of a database with that of this version; nothing is changed or made.
 
     Raises:
-        StoreError: The revision is one that this version does not know, as after a step back to an older version.
+        StoreError: The revision is one that this version does not know and may not run on.
     """
     parsed = _parsed(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
-        return None, REVISION
+        return Revisions(None, REVISION)
     with writer_engine(url) as engine, engine.connect() as connection:
-        revision = _revision(connection)
-    if revision is not None and revision not in _known_revisions():
-        raise StoreError(_UNKNOWN_REVISION.format(revision, REVISION))
-    return revision, REVISION
+        return compatibility.compare(connection, REVISION)
+
+
+def check_revision(connection: sa.Connection) -> None:
+    """Check within a transaction that this code may use the tables, as another version may have changed them.
+
+    A connection remembers the revision that was right: then this is one short statement. A writer calls it after
+    `lock_rows`, which migrations wait for and keep others waiting by: until its transaction ends, nothing changes.
+
+    Raises:
+        OtherVersionError: It may not, or not yet.
+    """
+    right = connection.info.get("revision")
+    if right is not None and compatibility.marked_revision(connection) == right:
+        return
+    try:
+        revisions = compatibility.compare(connection, REVISION)
+        if revisions.database != REVISION and not revisions.is_newer:
+            raise OtherVersionError(
+                f"expected the database at revision {REVISION}, got {revisions.database}"
+            )
+        check_schema(connection, REVISION, may_have_more=revisions.is_newer)
+    except OtherVersionError:
+        raise
+    except StoreError as error:
+        raise OtherVersionError(str(error)) from error
+    connection.info["revision"] = revisions.database
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Begin a transaction that writes single rows, if this code may use the tables; see `check_revision`."""
+    with engine.begin() as connection:
+        lock_rows(connection, exclusive=False)
+        check_revision(connection)
+        yield connection
 
 
 def clock_ms(connection: sa.Connection) -> int:
@@ -337,7 +374,7 @@ class ReaderPool:
         """Yield a connection that sees one state of the database.
 
         Raises:
-            NotReadyError: The database does not exist yet, or its tables are older than this code.
+            NotReadyError: The database does not exist yet, or its tables are not of a version that this code may read.
             QueryTimeoutError: No connection was free in time, or the query took too long.
             QueryCancelledError: The cancellation of this view was called.
         """
@@ -350,18 +387,12 @@ class ReaderPool:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
                 connection.begin()
-                if not connection.info.get("is_current"):
+                if time.monotonic() >= connection.info.get("recheck_s", 0.0):
                     try:
-                        revision = _revision(connection)
-                        if revision != REVISION:
-                            message = (
-                                f"expected the database at revision {REVISION}, got {revision}"
-                            )
-                            raise NotReadyError(message)
-                        _check_readable(connection)
+                        check_revision(connection)
                     except UnicodeDecodeError as error:
                         raise NotReadyError("cannot read the database: it is damaged") from error
-                    connection.info["is_current"] = True
+                    connection.info["recheck_s"] = time.monotonic() + _RECHECK_S
                 try:
                     with self._cancellation.interrupting(
                         partial(self._source.interrupt, connection)
@@ -432,20 +463,6 @@ def is_unavailable(error: Exception) -> bool:
 
 def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
-
-
-def _check_readable(connection: sa.Connection) -> None:
-    try:
-        check_schema(connection, REVISION)
-    except StoreError as error:
-        raise NotReadyError(f"cannot read the database: {error}") from error
-
-
-def _revision(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table("alembic_version"):
-        return None
-    revision: str | None = execute(connection, "SELECT version_num FROM alembic_version").scalar()
-    return revision
 
 
 def _parsed(url: str) -> sa.URL:

@@ -8,6 +8,7 @@ StoreError               500  a fault of the server or its machine
 ├── NotFoundError        404  an inference that does not exist, or whose input was not stored
 ├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
+│   └── OtherVersionError 503 tables of another version, which this one may not use
 ├── QueryTimeoutError    503  a query that took too long
 ├── QueryCancelledError  503  a query whose client left
 ├── TooManyJobsError     503  as many jobs wait as may
@@ -88,6 +89,10 @@ class NotReadyError(StoreError):
     """The store is not ready; the same request may succeed in a moment."""
 
     status = 503
+
+
+class OtherVersionError(NotReadyError):
+    """The tables are those of another version, and this one may not use them, or not yet."""
 
 
 class QueryTimeoutError(StoreError):

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from quadriga.store import metadata
 from quadriga.store.database import (
     check_in_place,
+    check_revision,
     delete,
     execute,
     execute_in,
@@ -160,6 +161,7 @@ class NameIds:
         with engine.begin() as connection:
             check_in_place(connection)
             lock_rows(connection, exclusive=exclusive)
+            check_revision(connection)
             self._connection = connection
             yield connection
 

@@ -24,7 +24,7 @@ from quadriga.store.changes.ground_truth import link_new
 from quadriga.store.commit_pace import CommitPace
 from quadriga.store.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.disk import try_lock
-from quadriga.store.errors import NotReadyError, StoreError, full_text
+from quadriga.store.errors import NotReadyError, OtherVersionError, StoreError, full_text
 from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.journal_lag import write_offsets
 from quadriga.store.maintenance.eraser import Eraser
@@ -67,7 +67,8 @@ class Writer:
         is_segment_needed: Whether a committed segment has another reader that is not finished.
         numbers: The numbers of the workers, which the writer holds while it runs.
         eraser: Carries out erasures between batches.
-        on_wait: Called by `run` when the database begins to be away (True) and to answer (False).
+        on_wait: Called by `run` with the error when the database begins to be away or of another version, and with None
+            when it answers.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
@@ -84,9 +85,10 @@ class Writer:
         *,
         numbers: WorkerNumbers | None = None,
         eraser: Eraser | None = None,
-        on_wait: Callable[[bool], object] = lambda _: None,
+        on_wait: Callable[[Exception | None], object] = lambda _: None,
     ) -> None:
         self._on_wait = on_wait
+        self._reported: type | None = None  # kind of the last error, NoneType for none
         self._numbers = numbers
         self._retention = retention
         self._eraser = eraser
@@ -114,7 +116,6 @@ class Writer:
         If the database does not answer, this retries with growing pauses; records wait in the journal.
         """
         pause_s, failing, drained_at = POLL_S, False, 0.0
-        is_waiting: bool | None = None
         while True:
             stopping = stop.is_set()
             try:
@@ -137,17 +138,22 @@ class Writer:
                     _log.warning("the journal waits for the database: %s", full_text(error))
                 failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
                 self._remember_numbers()
+                self._report(error)
             else:
                 if failing:
                     _log.warning("the database answers again")
                 failing, pause_s = False, POLL_S
-            if failing is not is_waiting:
-                is_waiting = failing
-                self._on_wait(failing)
+                self._report(None)
             if stopping:
                 self._release_numbers()
                 return
             stop.wait(pause_s)
+
+    def _report(self, error: Exception | None) -> None:
+        """Tell `on_wait` of an error that is not of the kind of the last, or that the database answers."""
+        if type(error) is not self._reported:
+            self._reported = type(error)
+            self._on_wait(error)
 
     def _set_aside(self, error: Exception) -> bool:
         """Set the database aside if an error shows that its file is damaged; return whether a new one may begin."""
@@ -288,11 +294,16 @@ class Writer:
     def _upgrade(self) -> None:
         """Migrate the tables; once they were right, wait until they are so again."""
         try:
-            database.upgrade(self._engine)
+            revisions = database.upgrade(self._engine)
         except StoreError as error:
             if not self._was_current:
                 raise
-            raise NotReadyError(str(error)) from error
+            raise OtherVersionError(str(error)) from error
+        if revisions.is_newer and not self._was_current:
+            _log.warning(
+                "the database is at revision %s of a newer version: this one, of %s, may run on it",
+                revisions.database, revisions.own,
+            )  # fmt: skip
         self._was_current = True
 
     def _batch(self, offsets: dict[str, int]) -> list[_Frame]:

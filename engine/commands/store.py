@@ -21,25 +21,28 @@ def migrate(is_check: bool, **store: Any) -> None:
     """Create the tables of the store, or bring them up to date. Exits with 2 if that fails.
 
     A server does so when it starts. If several servers share a database, run this before them. A database of a newer version
-    is refused, and left as it is.
+    is left as it is, and refused unless it says that this version may run on it.
     """
+    from quadriga.store.compatibility import may_run_meanwhile
     from quadriga.store.database import compare_revision
     from quadriga.store.database import migrate as bring_up_to_date
 
-    if is_check:
-        revision, own = compare_revision(store_settings(**store).database_url)
-        if revision == own:
-            click.echo(f"at revision {own} already")
-            return
-        click.echo(f"to be brought from {revision or 'nothing'} to revision {own}")
-        sys.exit(1)
-    old_revision, new_revision = bring_up_to_date(
-        store_settings(**store, is_written=True).database_url
-    )
-    if old_revision == new_revision:
-        click.echo(f"at revision {new_revision} already")
+    settings = store_settings(**store, is_written=not is_check)
+    revisions = (compare_revision if is_check else bring_up_to_date)(settings.database_url)
+    before, own = revisions.database, revisions.own
+    if revisions.is_newer:
+        click.echo(f"at revision {before} of a newer version: this one, of {own}, may run on it")
+    elif before == own:
+        click.echo(f"at revision {own} already")
+    elif not is_check:
+        click.echo(f"from {before or 'nothing'} to revision {own}")
     else:
-        click.echo(f"from {old_revision or 'nothing'} to revision {new_revision}")
+        click.echo(f"to be brought from {before or 'nothing'} to revision {own}")
+        if before is not None and may_run_meanwhile(before, own):
+            click.echo(f"servers of revision {before} may run meanwhile and afterwards")
+        elif before is not None:
+            click.echo(f"stop the servers of revision {before} first: they cannot run on {own}")
+        sys.exit(1)
 
 
 @click.group()

@@ -26,7 +26,7 @@ from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRIT
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError, add_extensions
-from quadriga.store.errors import StoreError
+from quadriga.store.errors import OtherVersionError, StoreError
 
 _POLL_INTERVAL_S = 0.2
 _log = logging.getLogger("quadriga")
@@ -145,8 +145,11 @@ def _run_writer(
             sleep=pause,
         )
 
-    def on_wait(is_waiting: bool) -> None:
-        mark(DATABASE_AWAY if is_waiting else "")
+    def on_wait(failure: Exception | None) -> None:
+        if isinstance(failure, OtherVersionError):
+            mark(f"{failure}: records wait in the journal")
+        else:
+            mark("" if failure is None else DATABASE_AWAY)
 
     if not settings.clickhouse:
         open_writer(_eraser(settings, blobs)).run(stop)

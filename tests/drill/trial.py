@@ -119,8 +119,8 @@ class Load:
                 str(IMAGE),
             ]
             command += ["--threads", str(threads), "--pause-s", str(self._pause_s)]
-            log = path.with_suffix(".err").open("wb")
-            self._processes.append(subprocess.Popen(command, cwd=ROOT, stderr=log))
+            with path.with_suffix(".err").open("wb") as log:
+                self._processes.append(subprocess.Popen(command, cwd=ROOT, stderr=log))
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes of all requests so far."""

@@ -50,6 +50,9 @@ KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
 LIMITS = (
     "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
 )
+TWO_VERSIONS = (
+    "tests/e2e/test_two_versions.py::test_two_replicas_go_to_the_next_version_and_back_under_load"
+)
 RUN_BY = {
     "SECURITY.md": [],
     "README.md": [
@@ -142,6 +145,10 @@ RUN_BY = {
     "docs/upgrading.md": [
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
+        f"sh {TWO_VERSIONS}",
+        f"text {TWO_VERSIONS}",
+        f"sh {TWO_VERSIONS}",
+        f"text {TWO_VERSIONS}",
     ],
     "docs/kubernetes.md": [
         "sh tests/unit/test_kubernetes.py::test_a_kustomization_names_what_is_there_and_all_of_it",

@@ -209,7 +209,7 @@ def old_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     upgrade = command.upgrade
     with monkeypatch.context() as patched:
         patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "2026.11"))
-        patched.setattr(database, "check_schema", lambda *_: None)
+        patched.setattr(database, "check_schema", lambda *_, **__: None)
         migrate(url)
     yield url
     if server:
@@ -256,7 +256,7 @@ def test_an_old_store_gets_the_tasks_of_its_annotations(old_url: str) -> None:
     )
     rows["ground_truth"] = []
     fill(old_url, rows)
-    assert migrate(old_url) == ("2026.11", REVISION)
+    assert migrate(old_url)[:2] == ("2026.11", REVISION)
     tasks = [task for (task,) in select(old_url, "SELECT task FROM truth ORDER BY id")]
     assert tasks == [task for _, task in OLD_CASES]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.settings import LogFormat, LogLevel
+from quadriga.engine.server_settings import LogFormat, LogLevel
 from quadriga.store.redaction import redact
 
 FAULTS_PER_S = 20

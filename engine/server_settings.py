@@ -145,6 +145,21 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         LogLevel,
         Meta(description="Lowest level of the lines of the log: debug, info, warning or error."),
     ] = "info"
+    log_requests: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of the requests that have a line in the log: 1 for all, 0.01 for one in a hundred at random, 0 for none. Those that are refused or fail have one if this or log_slow_ms is not 0.",
+        ),
+    ] = 0.0
+    log_slow_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Milliseconds from which a request has a line in the log, whatever its share; 0: no such limit.",
+        ),
+    ] = 0.0
     audit_days: Annotated[
         int,
         Meta(

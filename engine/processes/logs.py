@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ be one."""
 
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """What some readers take for the end of a line, and JSON does not escape."""
+
+_WORD = re.compile(r"[!#-~]+")
 
 _log = logging.getLogger("quadriga")
 
@@ -70,6 +73,22 @@ class _Redacting(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record), self._secrets)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the standard library
+        """Append the fields that the text does not have, as `name=value`."""
+        line = super().formatMessage(record)
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        shown = [
+            f"{name}={_shown(value)}" for name, value in fields.items() if str(value) not in line
+        ]
+        return " ".join([line, *shown])
+
+
+def _shown(value: Any) -> str:
+    """Return a value in one word: as JSON, but for a text without spaces and quotes."""
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return value
+    return msgspec.json.encode(value).decode().translate(_LINE_ENDS)
 
 
 class _JsonLines(logging.Formatter):

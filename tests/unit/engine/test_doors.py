@@ -186,7 +186,7 @@ def test_what_is_audited_is_in_the_log_with_its_key_whatever_the_answer(server):
             (line,) = new_lines
             assert (line.action, line.status) == (f"{method} {path}", status)
             assert (line.key_id, line.name, line.address) == (key_id, "admin", "127.0.0.1")
-            assert len(line.request_id) == 32
+            assert len(line.request_id) == 36
         else:
             assert not new_lines, (method, path, new_lines)
 

@@ -28,6 +28,7 @@ from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.event_streams import EventStreams
+from quadriga.engine.api.log_level import log_level_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
@@ -214,6 +215,7 @@ class Application:
             )
         )
         handlers += [audit_route(settings.audit_directory), *log_in_routes]
+        handlers += log_level_routes(settings.log_level, lambda: self.pipeline.health.processes)
         handlers += console_page_routes(
             ConsoleParts(
                 settings=settings,

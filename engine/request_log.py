@@ -6,10 +6,9 @@ refusals hides no other request, and none fills a disk.
 
 import logging
 import random
-import threading
-import time
 from typing import Any
 
+from quadriga.engine.line_budget import LineBudget
 from quadriga.proto.request_facts import RequestFacts
 
 LINES_PER_S = 500
@@ -29,27 +28,6 @@ _REFUSED = frozenset({401, 403, 429, "UNAUTHENTICATED", "PERMISSION_DENIED", "RE
 _log = logging.getLogger("quadriga.access")
 
 
-class _Budget:
-    """Lines that may be written in a second; the next one says how many were left out."""
-
-    def __init__(self, per_s: int) -> None:
-        self._per_s = per_s
-        self._second = 0
-        self._written = self._left_out = 0
-
-    def take(self) -> int | None:
-        """Return how many lines were left out before this one; None if it has to be left out, too."""
-        second = int(time.monotonic())
-        if second != self._second:
-            self._second, self._written = second, 0
-        if self._written >= self._per_s:
-            self._left_out += 1
-            return None
-        self._written += 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
-
-
 class RequestLog:
     """Writes lines about requests; safe to use from several threads.
 
@@ -62,8 +40,7 @@ class RequestLog:
         self._share = share
         self._slow_ms = slow_ms
         self.is_on = share > 0 or slow_ms > 0
-        self._lock = threading.Lock()
-        self._answered, self._failed = _Budget(LINES_PER_S), _Budget(FAILURES_PER_S)
+        self._answered, self._failed = LineBudget(LINES_PER_S), LineBudget(FAILURES_PER_S)
 
     def write(self, facts: RequestFacts) -> None:
         """Write a line about a request that is over, if it is to have one."""
@@ -73,8 +50,7 @@ class RequestLog:
         level = logging.WARNING if has_failed else logging.INFO
         if not _log.isEnabledFor(level):
             return
-        with self._lock:
-            left_out = (self._failed if has_failed else self._answered).take()
+        left_out = (self._failed if has_failed else self._answered).take()
         if left_out is None:
             return
         fields = fields_of(facts)

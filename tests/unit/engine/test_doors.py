@@ -154,7 +154,13 @@ NOT_AUDITED = {
 }  # fmt: skip
 """Paths of POST besides inference that change nothing and take away no more than a page; log-in and log-out write lines of their own."""
 
-AUDITED_READS = {"/api/jobs/x/result", "/api/audit", "/console/audit", "/console/keys"}
+AUDITED_READS = {
+    "/api/jobs/x/result",
+    "/api/audit",
+    "/api/log-level",
+    "/console/audit",
+    "/console/keys",
+}
 """Paths of GET that take away much, or show what administrators alone see."""
 
 

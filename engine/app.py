@@ -28,6 +28,7 @@ from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.event_streams import EventStreams
+from quadriga.engine.api.log_level import log_level_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
@@ -45,6 +46,8 @@ from quadriga.engine.process_metrics import ProcessMetrics
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
+from quadriga.engine.request_log import RequestLog
+from quadriga.engine.request_observation import RequestObservation
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
@@ -106,6 +109,7 @@ class Application:
     ) -> None:
         counts = counts or SharedCounts()
         self._counter = RequestCounts(counts)
+        self._observer = RequestObservation(RequestLog(settings.log_requests, settings.log_slow_ms))
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
@@ -211,6 +215,7 @@ class Application:
             )
         )
         handlers += [audit_route(settings.audit_directory), *log_in_routes]
+        handlers += log_level_routes(settings.log_level, lambda: self.pipeline.health.processes)
         handlers += console_page_routes(
             ConsoleParts(
                 settings=settings,
@@ -238,6 +243,7 @@ class Application:
             rules=BrowserRules(settings),
             audit=self._audit,
             counter=self._counter,
+            observer=self._observer,
         )
 
     def _own_numbers(self) -> dict[str, float]:
@@ -321,6 +327,7 @@ class Application:
             gate=self._gate,
             audit=self._audit,
             counter=self._counter,
+            observer=self._observer,
         )
         files = self._tls_files
         await server.start(address, None if files is None else lambda: files.texts)

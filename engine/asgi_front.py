@@ -9,7 +9,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.counted_request import CountedRequest
+from quadriga.engine.counted_request import CountedRequest, ObservedAnswer
 from quadriga.proto.access import (
     ANYBODY,
     Gate,
@@ -24,15 +24,23 @@ from quadriga.proto.errors import Forbidden, ProtocolError
 from quadriga.proto.http import (
     CALLER_EXTENSION,
     COUNTED_EXTENSION,
+    REQUEST_ID_HEADER,
     WholeAnswer,
-    error_request_id,
     error_response,
+    identify_request,
     send_body,
 )
 from quadriga.proto.intake import Intake
-from quadriga.proto.operations import MAX_REMEMBERED_PATH, Dispatcher, Match
-from quadriga.proto.outcomes import RequestCounter, outcome_of_status
+from quadriga.proto.operations import MAX_REMEMBERED_PATH, Dispatcher, Match, Operation
+from quadriga.proto.outcomes import Outcome, RequestCounter, outcome_of_status
 from quadriga.proto.quota import UNKNOWN_SIZE, Quota
+from quadriga.proto.request_facts import (
+    NoObserver,
+    RequestFacts,
+    RequestObserver,
+    set_current_facts,
+)
+from quadriga.proto.trace_context import EVENT_HEADER, TRACEPARENT_HEADER
 
 _NOT_AT_ONCE = frozenset(
     {
@@ -62,6 +70,7 @@ class AsgiFront:
         rules: Which requests of browsers are refused.
         audit: Where changes and refusals are written.
         counter: Counts how requests end.
+        observer: Takes note of requests, for the log and for traces; None for nobody.
     """
 
     def __init__(
@@ -74,8 +83,10 @@ class AsgiFront:
         rules: BrowserRules,
         audit: Audit,
         counter: RequestCounter,
+        observer: RequestObserver | None = None,
     ) -> None:
         self._counter = counter
+        self._observer = observer or NoObserver()
         self._routes = routes
         self._gate = gate
         self._rules = rules
@@ -116,6 +127,8 @@ class AsgiFront:
             extensions[CALLER_EXTENSION] = {}
         if quota is not None and body is not None:
             quota.begin(len(body))
+        request_id = identify_request(scope, headers)
+        facts = self._observe("POST", path, request_id, headers)
         answer = self._protocols.respond_at_once(match, headers, body, scope=scope, caller=caller)
         if quota is not None:
             if answer is None:
@@ -123,9 +136,36 @@ class AsgiFront:
             else:
                 quota.end()
         if answer is not None:
+            if not answer.outcome:  # that of an error has it
+                answer.headers.append((REQUEST_ID_HEADER, request_id))
             outcome = answer.outcome or outcome_of_status(answer.status)
             self._counter.count(match[0]["POST"].protocol, outcome)
+            if facts is not None:
+                facts.key_id, facts.bytes_in = caller.key_id, len(body or b"")
+                self._end_at_once(facts, match[0]["POST"], answer, outcome)
         return answer
+
+    def _end_at_once(
+        self, facts: RequestFacts, operation: Operation, answer: WholeAnswer, outcome: Outcome
+    ) -> None:
+        """Take note of a request that is answered at once."""
+        facts.protocol, facts.route = operation.protocol, operation.path
+        facts.status, facts.outcome = answer.status, outcome
+        facts.bytes_out = len(answer.body)
+        if facts.trace is not None:
+            answer.headers.append((TRACEPARENT_HEADER, facts.trace.traceparent.encode()))
+        self._observer.end(facts)
+
+    def _observe(
+        self, method: str, path: str, request_id: bytes, headers: Mapping[bytes, bytes]
+    ) -> RequestFacts | None:
+        """Begin to take note of a request of this task; return None if nobody does."""
+        traceparent = headers.get(TRACEPARENT_HEADER) or headers.get(EVENT_HEADER)
+        facts = None
+        if traceparent is not None or self._observer.observes_all:
+            facts = self._observer.begin(request_id.decode(), method, path, traceparent)
+        set_current_facts(facts)
+        return facts
 
     def _find_at_once(self, full_path: str) -> Match | None:
         """Return the operation of a path, if it runs a model; None for others."""
@@ -138,28 +178,50 @@ class AsgiFront:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; its end is seen by the audit log, and counted."""
+        headers = headers_by_name(scope["headers"])
+        request_id = identify_request(scope, headers)
+        facts = self._observe(str(scope.get("method")), scope["path"], request_id, headers)
+        if facts is not None:
+            facts.bytes_in = max(body_bytes(headers, self._intake.max_bytes), 0)
+            observed: Any = ObservedAnswer(facts, send)
+            send = observed.send
         counted = CountedRequest(self._counter, scope, send)
-        request = WatchedRequest(self._audit, scope, counted.send)
+        request = WatchedRequest(self._audit, scope, counted.send, request_id)
         try:
             with self._intake.receiving(scope, receive) as receive_body:
-                await self._respond(request, counted, scope, receive=receive_body)
+                await self._respond(request, counted, scope, headers=headers, receive=receive_body)
         finally:
             request.end()
             counted.end(sys.exception())
+            if facts is not None:
+                self._end(facts, request, counted)
+
+    def _end(self, facts: RequestFacts, request: WatchedRequest, counted: CountedRequest) -> None:
+        """Take note of a request that is over."""
+        facts.key_id = request.caller.key_id
+        facts.protocol, facts.outcome = counted.protocol or "none", counted.outcome or ""
+        facts.route = counted.route or str(request.route_scope.get("path_template", ""))
+        self._observer.end(facts)
 
     async def _respond(
-        self, request: WatchedRequest, counted: CountedRequest, scope: Scope, *, receive: Receive
+        self,
+        request: WatchedRequest,
+        counted: CountedRequest,
+        scope: Scope,
+        *,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
     ) -> None:
         send: Send = request.send
         if self.closing:
             send = _with_headers(send, [(b"connection", b"close")])
-        method, headers = str(scope.get("method")), headers_by_name(scope["headers"])
+        method = str(scope.get("method"))
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
         try:
             self._rules.check(method, path, headers, scheme=scope["scheme"])
         except Forbidden as error:
-            await send_body(send, *error_response(error))
+            await send_body(send, *error_response(error, request.request_id))
             return
         if shared_headers := self._rules.shared_with(headers):
             send = _with_headers(send, shared_headers)
@@ -181,6 +243,7 @@ class AsgiFront:
             counted.route_scope = request.route_scope = inner
         elif (operation := match[0].get(verb)) is not None:
             request.need, counted.protocol = operation.need, operation.protocol
+            counted.route = operation.path
         quota = caller.quota
         if quota is None or (operation is not None and operation.need == "nothing"):
             await self._answer(request, match, scope=scope, receive=receive, send=send)
@@ -191,8 +254,7 @@ class AsgiFront:
                 () if is_counted else quota.begin(body_bytes(headers, self._intake.max_bytes))
             )
         except ProtocolError as error:
-            request_id = error_request_id(headers.get(b"x-request-id"))
-            await send_body(send, *error_response(error, request_id))
+            await send_body(send, *error_response(error, request.request_id))
             return
         place = _Place(quota, send)
         try:

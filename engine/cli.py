@@ -1,5 +1,6 @@
 """The command `quadriga`."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from quadriga.engine.commands.erase import erase_command
 from quadriga.engine.commands.evaluate import evaluate_command
 from quadriga.engine.commands.inferences import export_command, import_command, query
 from quadriga.engine.commands.keys import keys_command
+from quadriga.engine.commands.log_level import log_level_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
 from quadriga.engine.commands.profile import profile_command
@@ -83,6 +85,7 @@ def _setting_options(command: Any) -> Any:
 @_setting_options
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder, or one ONNX file."""
+    from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines
     from quadriga.engine.processes.logs import configure_logging
     from quadriga.engine.processes.supervisor import supervise
     from quadriga.store.disk import create_privately
@@ -90,11 +93,25 @@ def serve(config: Path | None, **flags: Any) -> None:
     supplied = {name: value for name, value in flags.items() if value is not None}
     settings = settings_reading.load(supplied, os.environ, config)
     settings_reading.add_extensions(settings)
+    pipes = LogPipes(settings.secrets) if settings.log_format == "json" else None
     configure_logging(
-        "supervisor", settings.secrets, log_format=settings.log_format, level=settings.log_level
+        "supervisor",
+        settings.secrets,
+        log_format=settings.log_format,
+        level=settings.log_level,
+        lines=None if pipes is None else SupervisorLines(pipes),
     )
     create_privately()
-    sys.exit(supervise(settings, _announce))
+    if pipes is None:
+        sys.exit(supervise(settings, _announce))
+    try:
+        status = supervise(settings, _announce, pipes)
+    except settings_reading.SettingsError as error:  # as a line of the log, like all others
+        logging.getLogger("quadriga.supervisor").critical("%s", error)
+        status = 2
+    finally:
+        pipes.close()
+    sys.exit(status)
 
 
 def _announce(url: str, grpc_address: str) -> None:
@@ -107,7 +124,7 @@ def _announce(url: str, grpc_address: str) -> None:
 
 for _command in (
     audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, drift_command, erase_command,
-    evaluate_command, export_command, import_command, keys_command, migrate, models_command, profile_command,
+    evaluate_command, export_command, import_command, keys_command, log_level_command, migrate, models_command, profile_command,
     quantize_command, store,
 ):  # fmt: skip
     main.add_command(_command)

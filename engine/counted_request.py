@@ -1,4 +1,4 @@
-"""One request over HTTP on its way to the counts of how requests end."""
+"""One request over HTTP on its way to the counts of how requests end, and to whoever takes note of it."""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -12,6 +12,8 @@ from quadriga.proto.outcomes import (
     WireProtocol,
     outcome_of_status,
 )
+from quadriga.proto.request_facts import RequestFacts
+from quadriga.proto.trace_context import TRACEPARENT_HEADER
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
@@ -29,7 +31,17 @@ class CountedRequest:
         send: Sends its answer.
     """
 
-    __slots__ = ("_counter", "_is_counted", "_scope", "_send", "_status", "protocol", "route_scope")
+    __slots__ = (
+        "_counter",
+        "_is_counted",
+        "_scope",
+        "_send",
+        "_status",
+        "outcome",
+        "protocol",
+        "route",
+        "route_scope",
+    )
 
     def __init__(self, counter: RequestCounter, scope: Any, send: Send) -> None:
         self._counter = counter
@@ -38,7 +50,11 @@ class CountedRequest:
         self._status = 0
         self._is_counted = False
         self.protocol: WireProtocol | OtherWire | None = None
-        """Protocol of the request's operation; None if none has its path."""
+        """Protocol of the request's operation, or what stands for it once the request is counted."""
+        self.route = ""
+        """Path of the request's operation, as a template; empty if none has it."""
+        self.outcome: Outcome | None = None
+        """How the request ended, once it is counted."""
         self.route_scope: Mapping[str, Any] = {}
         """Scope in which the framework leaves the route of the request, once it is found."""
 
@@ -62,7 +78,8 @@ class CountedRequest:
         noted = current_notes().outcome
         if LEFT_EXTENSION in (self._scope.get("extensions") or {}):
             noted = "gone"
-        self._counter.count(self.protocol or self._route(), noted or outcome)
+        self.protocol, self.outcome = self.protocol or self._route(), noted or outcome
+        self._counter.count(self.protocol, self.outcome)
 
     def _route(self) -> OtherWire:
         """Return what stands for a protocol of a request that no operation answers."""
@@ -72,3 +89,28 @@ class CountedRequest:
         if path in _STATE_PATHS:
             return "state"
         return "console" if path.startswith(_CONSOLE) else "api"
+
+
+class ObservedAnswer:
+    """Notes status and size of an answer, and adds the trace that it is part of.
+
+    Args:
+        facts: What is known of the request.
+        send: Sends the answer.
+    """
+
+    def __init__(self, facts: RequestFacts, send: Send) -> None:
+        self._facts = facts
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        facts = self._facts
+        if message["type"] == "http.response.start":
+            facts.status = message["status"]
+            if facts.trace is not None:
+                traceparent = (TRACEPARENT_HEADER, facts.trace.traceparent.encode())
+                message["headers"] = [*message.get("headers", []), traceparent]
+        elif message["type"] == "http.response.body":
+            facts.bytes_out += len(message.get("body", b""))
+        await self._send(message)

@@ -212,6 +212,7 @@ class Pipeline:
                 stored = self._keeping.record(summary, results, admission)
             if behind is not None:
                 outputs, stored = behind.join(outputs, results, stored)
+            trace.inference_ids = [inference_id for inference_id in stored.ids if inference_id]
             trace.count_success(kind.count(results))
         decorated = decorate_outputs(
             outputs,
@@ -229,7 +230,7 @@ class Pipeline:
             version=model.version,
             id=request.id,
             outputs=select_outputs(decorated, request.requested_outputs),
-            inference_ids=[inference_id for inference_id in stored.ids if inference_id],
+            inference_ids=trace.inference_ids,
             stored=stored.stored,
             lag_bytes=admission.lag_bytes,
             headers=headers,
@@ -258,14 +259,14 @@ class Pipeline:
                     results = self._keeping.score(model, [result])
                     check_deadline()
                     stored = self._keeping.record(trace.summary(), results, admission)
+                    trace.inference_ids = list(filter(None, stored.ids))
                     trace.count_success(1)
-                ids = [inference_id for inference_id in stored.ids if inference_id]
                 yield InferChunk(
                     model.name,
                     model.version,
                     request.id,
                     text=text,
-                    inference_ids=ids,
+                    inference_ids=trace.inference_ids,
                     stored=stored.stored,
                 )
 

@@ -17,6 +17,7 @@ from quadriga.engine.signal_worker import Embed, SignalRecorder, SignalTask
 from quadriga.proto.access import current_caller
 from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
 from quadriga.proto.quota import Quota
+from quadriga.proto.trace_context import TraceContext
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.disk import check_writable
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
@@ -95,6 +96,8 @@ class RequestSummary(msgspec.Struct, frozen=True):
     """Reason for the model's failure; empty if it succeeded."""
     team: str = ""
     """Team of the caller, to which the inferences belong; empty for none."""
+    trace: TraceContext | None = None
+    """Trace that the request is part of; None for none."""
 
 
 class StoreResult(msgspec.Struct, frozen=True):
@@ -382,6 +385,9 @@ class Recorder:
         }
         if first.image is not None and first.mime != MEDIA_TYPE:
             standard["preprocessing"] = summary.model.preprocessing
+        if summary.trace is not None:
+            standard["trace_id"] = summary.trace.trace_id
+            standard["span_id"] = summary.trace.span_id
         if summary.error:
             standard["error"] = summary.error
         return standard

@@ -20,6 +20,7 @@ from quadriga.proto.errors import (
     translate_recursion_error,
 )
 from quadriga.proto.messages import InferRequest
+from quadriga.proto.request_facts import ModelRun, RequestFacts
 from quadriga.store.errors import JournalError
 from quadriga.store.redaction import without_folders
 from quadriga.tasks.predictions import OutputError
@@ -68,6 +69,12 @@ class RequestTrace:
         self.recorder = recorder
         self._failed_results = failed_results
         self._team = team
+        deadline = current_deadline()
+        self._facts = None if deadline is None else deadline.facts
+        self.images = 0
+        """Number of images or rows, once the request is counted as answered."""
+        self.inference_ids: Sequence[str] = ()
+        """Ids of the inferences that are stored."""
         self._events: list[Event] = []
         self._is_running = False
         self._started_s = time.perf_counter()
@@ -80,6 +87,8 @@ class RequestTrace:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
         self.stop()
+        if self._facts is not None:
+            self._note_run(self._facts)
         if not isinstance(error, Exception) or isinstance(error, ClientLeft | LeavesLoop):
             return
         self._model.counters.count_failure(self._queue_ns, self._events, self._protocol)
@@ -119,6 +128,7 @@ class RequestTrace:
             stages_ms=stages,
             error=error,
             team=self._team,
+            trace=None if self._facts is None else self._facts.trace,
         )
 
     def timing_headers(self, behind_ms: float = 0.0) -> list[tuple[str, str]]:
@@ -143,6 +153,7 @@ class RequestTrace:
 
     def count_success(self, images: int) -> None:
         """Count the request as answered, with its number of images or rows."""
+        self.images = images
         self._model.counters.count_success(images, self._queue_ns, self._events, self._protocol)
 
     def _start(self) -> None:
@@ -150,6 +161,19 @@ class RequestTrace:
         self._model.run_mark.begin()
         self._model.stopwatch.start()
         self._is_running = True
+
+    def _note_run(self, facts: RequestFacts) -> None:
+        """Note what the model did; that of a model behind another one is replaced by what both did."""
+        elapsed_s = time.perf_counter() - self._started_s
+        facts.run = ModelRun(
+            self._model.name,
+            self._model.version,
+            begun_ns=int(self._started_s * 1e9),
+            stages_ms=stages_ms(self._queue_ns, self._events),
+            duration_ms=elapsed_s * 1000,
+            inferences=self.images,
+            inference_ids=self.inference_ids,
+        )
 
     def _record_failure(self, error: Exception) -> None:
         """Record a request that the model failed to answer; a client's mistakes are not recorded."""

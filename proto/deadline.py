@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
+from quadriga.proto.request_facts import RequestFacts
 from quadriga.quoting import quoted
 
 SERVER_LIMIT = "the setting request_timeout_s; send less in a request, or raise the setting"
@@ -48,6 +49,7 @@ class Deadline:
         "_timeout_s",
         "error",
         "expires_s",
+        "facts",
         "wants_timing",
     )
 
@@ -55,6 +57,8 @@ class Deadline:
         self._arrived_s = time.monotonic()
         self.wants_timing = False
         """Whether the answer has the times of its stages."""
+        self.facts: RequestFacts | None = None
+        """What is known of the request, for whoever does its work; None if nobody takes note of it."""
         self._timeout_s = timeout_s
         self.expires_s = self._arrived_s + timeout_s
         """Moment at which the request has no time left, in seconds of `time.monotonic`."""

@@ -36,7 +36,7 @@ from quadriga.proto.errors import (
 from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.http import error_request_id
+from quadriga.proto.http import REQUEST_ID_HEADER, error_request_id
 from quadriga.proto.outcomes import (
     OtherWire,
     Outcome,
@@ -45,7 +45,17 @@ from quadriga.proto.outcomes import (
     outcome_of_error,
 )
 from quadriga.proto.quota import Quota
+from quadriga.proto.request_facts import (
+    RequestFacts,
+    RequestObserver,
+    current_facts,
+    set_current_facts,
+)
 from quadriga.proto.sockets import peer_address
+from quadriga.proto.trace_context import TRACEPARENT, TRACEPARENT_HEADER
+
+REQUEST_ID_NAME = REQUEST_ID_HEADER.decode()
+"""Metadata with the id of a call, of the client's and in the trailing ones."""
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
@@ -138,8 +148,10 @@ class AccessHandler:
         *,
         departures: Departures,
         counter: RequestCounter,
+        observer: RequestObserver,
     ) -> None:
         self._counter = counter
+        self._observer = observer
         self._gate = gate
         self._audit = audit
         self._arrivals = arrivals
@@ -169,6 +181,7 @@ class AccessHandler:
             need=need,
             metadata=metadata,
             counter=self._counter,
+            observer=self._observer,
         )
         try:
             admit(caller, need)
@@ -201,8 +214,11 @@ class _Call:
         need: Need,
         metadata: _Metadata,
         counter: RequestCounter,
+        observer: RequestObserver,
     ) -> None:
         self._counter = counter
+        self._observer = observer
+        self._outcome: Outcome | None = None
         self._protocol: WireProtocol | OtherWire = "grpc" if method in _INFERENCES else "state"
         self._audit = audit
         self._arrivals = arrivals
@@ -236,23 +252,43 @@ class _Call:
 
     async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
         """Refuse the call."""
-        self._counter.count(self._protocol, outcome_of_error(error))
-        notes = Notes(request_id=error_request_id(self._metadata.get(b"x-request-id")))
+        self._outcome = outcome_of_error(error)
+        self._counter.count(self._protocol, self._outcome)
+        notes = current_notes()
+        notes.request_id = notes.request_id or error_request_id(
+            self._metadata.get(REQUEST_ID_HEADER)
+        )
+        facts = None if current_facts() is not None else self._observe(notes.request_id)
         self._end(context, error.grpc_code, notes, is_audited=False)
-        await self._abort(error, notes, context)
+        try:
+            await self._abort(error, notes, context)
+        finally:
+            self._end_observation(facts, notes, "")
 
     async def _watch(self, _: object, context: Any) -> Any:
         """Answer the call; its line is written before the answer is sent."""
-        notes = Notes()
+        notes = Notes(request_id=error_request_id(self._metadata.get(REQUEST_ID_HEADER)))
         set_notes(notes)
+        facts = None if self._method == STREAM else self._observe(notes.request_id)
+        context.set_trailing_metadata(call_metadata(notes.request_id))
+        status = ""
+        try:
+            response = await self._answer(notes, context)
+            status = "OK"
+            if facts is not None and isinstance(response, bytes):
+                facts.bytes_out = len(response)
+        finally:
+            self._end_observation(facts, notes, status)
+        return response
+
+    async def _answer(self, notes: Notes, context: Any) -> Any:
+        """Answer the call: return what is sent, or raise what grpc ends it by."""
         context.add_done_callback(self._finish)
-        if self._is_audited:
-            notes.request_id = error_request_id(self._metadata.get(b"x-request-id"))
-            context.set_trailing_metadata((("x-request-id", notes.request_id),))
         try:
             self._arrivals.begin(context)
         except ProtocolError as error:
-            self._counter.count(self._protocol, outcome_of_error(error))
+            self._outcome = outcome_of_error(error)
+            self._counter.count(self._protocol, self._outcome)
             await self._abort(error, notes, context)
         if self.quota is not None:
             try:
@@ -282,8 +318,31 @@ class _Call:
         self._departures.begin(context, size_bytes)
         return response
 
+    def _observe(self, request_id: str) -> RequestFacts | None:
+        """Begin to take note of the call; return None if nobody does."""
+        facts = observe_call(
+            self._observer, self._method, request_id, self._metadata.get(TRACEPARENT_HEADER)
+        )
+        set_current_facts(facts)
+        return facts
+
+    def _end_observation(self, facts: RequestFacts | None, notes: Notes, status: str) -> None:
+        """Take note of a call that is over; an empty status stands for the one that it was aborted with."""
+        if facts is None:
+            return
+        set_current_facts(None)
+        facts.protocol, facts.route, facts.key_id = (
+            self._protocol,
+            self._method,
+            self._caller.key_id,
+        )
+        facts.status = status or notes.grpc_code or "no answer"
+        facts.outcome = self._outcome or ""
+        self._observer.end(facts)
+
     def _count(self, outcome: Outcome) -> None:
         """Count the call, unless it is a stream whose messages count."""
+        self._outcome = outcome
         if self._method != STREAM:
             self._counter.count(self._protocol, outcome)
 
@@ -311,8 +370,11 @@ class _Call:
             message = await self._arrivals.read(context)
             if message is grpc.aio.EOF:
                 raise InvalidRequest("expected a message, got the end of the call")
-            if self.quota is not None and isinstance(message, bytes):
-                self.quota.take_bytes(len(message))
+            size_bytes = len(message) if isinstance(message, bytes) else 0
+            if (facts := current_facts()) is not None:
+                facts.bytes_in = size_bytes
+            if self.quota is not None and size_bytes:
+                self.quota.take_bytes(size_bytes)
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
             raise AssertionError from error  # it has raised
@@ -335,9 +397,8 @@ class _Call:
 
     async def _abort(self, error: ProtocolError, notes: Notes, context: Any) -> None:
         """End the call with an error; raises what grpc ends handlers by."""
-        notes.request_id = notes.request_id or error_request_id(self._metadata.get(b"x-request-id"))
         notes.grpc_code, notes.outcome = error.grpc_code, outcome_of_error(error)
-        context.set_trailing_metadata((*error_metadata(error), ("x-request-id", notes.request_id)))
+        context.set_trailing_metadata((*error_metadata(error), *call_metadata(notes.request_id)))
         await context.abort(grpc.StatusCode[error.grpc_code], str(error))
 
     def _end(self, context: Any, status: str, notes: Notes, *, is_audited: bool) -> None:
@@ -350,13 +411,30 @@ class _Call:
             caller=self._caller,
             action=f"RPC {self._method}",
             address=peer_address(context.peer()),
-            request_id=notes.request_id or error_request_id(self._metadata.get(b"x-request-id")),
+            request_id=notes.request_id,
             notes=notes,
         )
         if is_refused:
             self._audit.refuse(visit, status)
         else:
             self._audit.write(visit, status)
+
+
+def call_metadata(request_id: str) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata that name a call: its id, and the trace that it is part of."""
+    facts = current_facts()
+    if facts is None or facts.trace is None:
+        return ((REQUEST_ID_NAME, request_id),)
+    return ((REQUEST_ID_NAME, request_id), (TRACEPARENT, facts.trace.traceparent))
+
+
+def observe_call(
+    observer: RequestObserver, method: str, request_id: str, traceparent: bytes | None
+) -> RequestFacts | None:
+    """Begin to take note of a call; return None if nobody does."""
+    if traceparent is None and not observer.observes_all:
+        return None
+    return observer.begin(request_id, "RPC", method, traceparent)
 
 
 def _outcome(error: BaseException, notes: Notes) -> Outcome:

@@ -24,6 +24,7 @@ from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
 from quadriga.proto.outcomes import NoRequestCounter, RequestCounter
+from quadriga.proto.request_facts import NoObserver, RequestObserver
 from quadriga.proto.sockets import listening_sockets
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
@@ -71,6 +72,7 @@ class GrpcServer:
         gate: Gate | None = None,
         audit: Audit | None = None,
         counter: RequestCounter | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         counter = counter or NoRequestCounter()
         arrivals = Arrivals(intake, max_connections)
@@ -84,6 +86,7 @@ class GrpcServer:
             departures=self._departures,
             request_timeout_s=request_timeout_s,
             counter=counter,
+            observer=observer,
         )
         self._health = Health(serving)
         options = {
@@ -109,6 +112,7 @@ class GrpcServer:
             arrivals,
             departures=self._departures,
             counter=counter,
+            observer=observer or NoObserver(),
         )
         self._server: Any = grpc.aio.server(options=list(options.items()))
         self._server.add_generic_rpc_handlers((services,))

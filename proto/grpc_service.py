@@ -35,7 +35,13 @@ from quadriga.proto.errors import (
     Unsupported,
     translate_recursion_error,
 )
-from quadriga.proto.grpc_access import error_metadata
+from quadriga.proto.grpc_access import (
+    REQUEST_ID_NAME,
+    STREAM,
+    call_metadata,
+    error_metadata,
+    observe_call,
+)
 from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import (
@@ -50,9 +56,24 @@ from quadriga.proto.grpc_messages import (
 )
 from quadriga.proto.http import error_request_id, log_fault
 from quadriga.proto.intake import Intake
-from quadriga.proto.messages import InferResponse, ModelInfo, Result, Serving, check_name
+from quadriga.proto.messages import (
+    InferResponse,
+    ModelInfo,
+    Result,
+    Serving,
+    check_name,
+    new_request_id,
+)
 from quadriga.proto.operations import store_headers
 from quadriga.proto.outcomes import NoRequestCounter, RequestCounter, outcome_of_error
+from quadriga.proto.request_facts import (
+    NoObserver,
+    RequestFacts,
+    RequestObserver,
+    current_facts,
+    set_current_facts,
+)
+from quadriga.proto.trace_context import TRACEPARENT
 from quadriga.proto.v2_extensions import (
     config_json,
     index_json,
@@ -105,8 +126,10 @@ class GrpcService:
         departures: Departures | None = None,
         request_timeout_s: float = math.inf,
         counter: RequestCounter | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
         self._counter = counter or NoRequestCounter()
+        self._observer = observer or NoObserver()
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._intake = intake or Intake()
@@ -156,12 +179,13 @@ class GrpcService:
         try:
             with self._intake.hold(len(body)):
                 model = read_model_name(body)
-                task = partial(self._infer, model, body, current_caller())
+                request_id = current_notes().request_id
+                task = partial(self._infer, model, body, current_caller(), request_id)
                 response, trailer = await self._run(task, model, body, context=context)
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
         if trailer:
-            context.set_trailing_metadata(trailer)
+            context.set_trailing_metadata((*trailer, *call_metadata(request_id)))
         return response
 
     async def _run(
@@ -172,6 +196,7 @@ class GrpcService:
         If the client leaves, grpc cancels the handler, and so the request.
         """
         deadline = Deadline(self._request_timeout_s)
+        deadline.facts = current_facts()
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
         result = self._serving.run_at_once(
@@ -183,13 +208,18 @@ class GrpcService:
             task, model=model, deadline=deadline, connection=context.peer()
         )
 
-    def _infer(self, model: str, body: bytes, caller: Caller) -> tuple[bytes, _Trailer]:
-        """Decode, run and encode an inference; return the bytes, and the result of storing as trailing metadata."""
+    def _infer(
+        self, model: str, body: bytes, caller: Caller, request_id: str = ""
+    ) -> tuple[bytes, _Trailer]:
+        """Decode, run and encode an inference; return the bytes, and the result of storing as trailing metadata.
+
+        The id is that of a request whose message has none.
+        """
         set_current_caller(caller)
         request = decode_message(_REQUEST, body)
         check_model_name(request, model)
         message = _RESPONSE()
-        headers = store_headers(_infer(self._serving, request, message))
+        headers = store_headers(_infer(self._serving, request, message, request_id))
         trailer = tuple((name.decode(), value.decode()) for name, value in headers)
         return message.SerializeToString(), trailer
 
@@ -250,10 +280,29 @@ class GrpcService:
         """Answer one message of a stream, and count it; in Triton's form its error is the answer."""
         notes = current_notes()
         notes.outcome = "gone"
+        facts = self._observe_message(context)
         try:
-            return await self._streamed_answer(body, caller, context, is_first=is_first)
+            response = await self._streamed_answer(body, caller, context, is_first=is_first)
+            if facts is not None:
+                facts.status, facts.bytes_out = "OK", len(response)
+            return response
         finally:
             self._counter.count("grpc", notes.outcome)
+            if facts is not None:
+                set_current_facts(None)
+                facts.protocol, facts.route, facts.key_id = "grpc", STREAM, caller.key_id
+                facts.status, facts.outcome = facts.status or notes.grpc_code, notes.outcome
+                facts.bytes_in = len(body)
+                self._observer.end(facts)
+
+    def _observe_message(self, context: Any) -> RequestFacts | None:
+        """Begin to take note of a message of a stream, which is a request with an id of its own."""
+        metadata = dict(context.invocation_metadata() or ())
+        value = metadata.get(TRACEPARENT)
+        traceparent = value.encode() if isinstance(value, str) else None
+        facts = observe_call(self._observer, STREAM, new_request_id(), traceparent)
+        set_current_facts(facts)
+        return facts
 
     async def _streamed_answer(
         self, body: bytes, caller: Caller, context: Any, *, is_first: bool
@@ -329,7 +378,7 @@ def _status(error: Exception, request_id: str) -> tuple[Any, str]:
 
 async def _abort(context: Any, error: Exception) -> NoReturn:
     request_id = _request_id(context)
-    trailer: _Trailer = (*error_metadata(error), ("x-request-id", request_id))
+    trailer: _Trailer = (*error_metadata(error), *call_metadata(request_id))
     context.set_trailing_metadata(trailer)
     code, text = _status(error, request_id)
     notes = current_notes()
@@ -339,16 +388,18 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
 
 
 def _request_id(context: Any) -> str:
-    """Return the id of a call, from its metadata `x-request-id` or a new one."""
+    """Return the id of a call: the one that is noted, else from its metadata or a new one."""
+    if request_id := current_notes().request_id:
+        return request_id
     metadata = dict(context.invocation_metadata() or ())
-    value = metadata.get("x-request-id")
+    value = metadata.get(REQUEST_ID_NAME)
     request_id = error_request_id(value if isinstance(value, str) else None)
     current_notes().request_id = request_id
     return request_id
 
 
-def _infer(serving: Serving, request: Any, message: Any) -> InferResponse:
-    response = infer_and_classify(serving, parse_infer(request))
+def _infer(serving: Serving, request: Any, message: Any, request_id: str = "") -> InferResponse:
+    response = infer_and_classify(serving, parse_infer(request, request_id))
     render_infer(response, message, raw=bool(request.raw_input_contents))
     return response
 

@@ -5,9 +5,8 @@ Source: RFC 9110, sections 8.4.1 and 12.5.3: gzip, and deflate, which is zlib.
 
 import logging
 import re
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Literal
 
@@ -22,7 +21,9 @@ from quadriga.proto.errors import (
     TooLarge,
     translate_recursion_error,
 )
+from quadriga.proto.messages import new_request_id
 from quadriga.proto.outcomes import Outcome
+from quadriga.proto.request_facts import trace_fields
 from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")
@@ -41,7 +42,8 @@ _STEP_BYTES = 1024 * 1024
 _LEVEL = 1
 """Fastest level of zlib: clients that accept compression by default would pay for each further level."""
 
-_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+REQUEST_ID_HEADER = b"x-request-id"
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 MAX_CODINGS = 32
 """Maximum codings of an `Accept-Encoding` that are read: browsers and libraries send at most six."""
@@ -101,7 +103,7 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes
-    headers: Sequence[tuple[bytes, bytes]]
+    headers: list[tuple[bytes, bytes]]
     """All headers, with the type and length of the body."""
     outcome: Outcome | Literal[""] = ""
     """How the request ended, where its error says more than the status."""
@@ -145,8 +147,26 @@ def error_body(message: str) -> bytes:
 
 def error_request_id(header: bytes | str | None) -> str:
     """Return the id under which an error is logged and answered: the header `X-Request-ID` if it is sound, or a new one."""
-    text = header.decode("latin-1") if isinstance(header, bytes) else header or ""
-    return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
+    value = header.encode(errors="replace") if isinstance(header, str) else header or b""
+    return value.decode() if _REQUEST_ID.fullmatch(value) else new_request_id()
+
+
+def identify_request(scope: Scope, headers: dict[bytes, bytes]) -> bytes:
+    """Return the id of a request, as its header `X-Request-ID` has it from now on, for whoever reads it.
+
+    An id that is not sound is replaced: it stands in the answer, in logs, and in what is stored.
+
+    Args:
+        scope: Scope of the request; its list of headers is changed where there is no sound id.
+        headers: Its headers by name, changed alike.
+    """
+    value = headers.get(REQUEST_ID_HEADER)
+    if value is not None and _REQUEST_ID.fullmatch(value):
+        return value
+    new = headers[REQUEST_ID_HEADER] = new_request_id().encode()
+    others = [header for header in scope["headers"] if header[0] != REQUEST_ID_HEADER]
+    scope["headers"] = [*others, (REQUEST_ID_HEADER, new)]
+    return new
 
 
 def log_fault(error: Exception, request_id: str) -> bool:
@@ -158,12 +178,17 @@ def log_fault(error: Exception, request_id: str) -> bool:
     """
     status = getattr(error, "status", None)
     if status is None or (status == 500 and not isinstance(error, ProtocolError)):
-        _log.error("request %s failed by a fault of the server", request_id, exc_info=error)
+        extra = {"fields": trace_fields(request_id)}
+        _log.error(
+            "request %s failed by a fault of the server", request_id, exc_info=error, extra=extra
+        )
         return True
+    text = str(error)
     if detail := getattr(error, "detail", ""):
-        _log.warning("request %s was answered %d: %s (%s)", request_id, status, error, detail)
-    elif status == 500:
-        _log.warning("request %s was answered 500: %s", request_id, error)
+        text = f"{text} ({detail})"
+    if detail or status == 500:
+        extra = {"fields": trace_fields(request_id)}
+        _log.warning("request %s was answered %d: %s", request_id, status, text, extra=extra)
     return False
 
 
@@ -178,7 +203,7 @@ def error_response(
     """
     error = translate_recursion_error(error)
     request_id = request_id or error_request_id(None)
-    headers = [(b"x-request-id", request_id.encode())]
+    headers = [(REQUEST_ID_HEADER, request_id.encode())]
     if log_fault(error, request_id):
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), headers

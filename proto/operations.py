@@ -46,6 +46,7 @@ from quadriga.proto.messages import (
     first_request_id,
 )
 from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
+from quadriga.proto.request_facts import current_facts
 
 JSON = b"application/json"
 
@@ -235,6 +236,8 @@ class Dispatcher:
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
+                if (facts := current_facts()) is not None:
+                    facts.bytes_in = len(body)
             query = scope.get("query_string", b"")
             http_request = HttpRequest(parameters, headers, body, query=query)
             task = partial(self._answer, operation, http_request, caller)
@@ -336,6 +339,7 @@ class Dispatcher:
     def _deadline(self, headers: Mapping[bytes, bytes]) -> Deadline:
         """Begin the time of a request; its header `Request-Timeout` may ask for less than the server allows."""
         deadline = Deadline(self._request_timeout_s)
+        deadline.facts = current_facts()
         if (value := headers.get(HEADER)) is not None:
             deadline.shorten(read_timeout_header(value), HEADER_LIMIT)
         if headers.get(TIMING_HEADER) == b"true":

@@ -43,8 +43,8 @@ JSON_PARAMETERS = ("prompts", "tiling")
 _WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np.uint32}
 
 
-def parse_infer(message: Any) -> InferRequest:
-    """Parse an inference request, a `ModelInferRequest`."""
+def parse_infer(message: Any, call_id: str = "") -> InferRequest:
+    """Parse an inference request, a `ModelInferRequest`; without an id of its own it has that of its call."""
     if not message.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
     check_input_count(len(message.inputs))
@@ -62,7 +62,7 @@ def parse_infer(message: Any) -> InferRequest:
     return InferRequest(
         model=message.model_name,
         version=message.model_version or None,
-        id=first_request_id(message.id),
+        id=first_request_id(message.id, call_id),
         inputs=[
             _tensor(tensor, raw, f"inputs[{index}] ({quoted(tensor.name, 60)})")
             for index, (tensor, raw) in enumerate(zip(message.inputs, raws, strict=True))

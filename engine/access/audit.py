@@ -7,15 +7,13 @@ from quadriga.engine.settings import Settings
 from quadriga.proto.access import STRANGER, Caller, Need
 from quadriga.proto.audit import REFUSALS, Audit, NoAudit, Notes, Visit, is_audited, set_notes
 from quadriga.proto.errors import Overloaded
-from quadriga.proto.http import error_request_id
+from quadriga.proto.http import REQUEST_ID_HEADER
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.log import AuditLog
 from quadriga.store.errors import AuditError
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
-
-_REQUEST_ID = b"x-request-id"
 
 
 def open_log(settings: Settings, process: str) -> AuditLog | None:
@@ -80,11 +78,23 @@ class WatchedRequest:
         audit: The audit log.
         scope: Scope of the request.
         send: Sends its answer.
+        request_id: Its id, which the answer gets unless it has one.
     """
 
-    __slots__ = ("_audit", "_is_over", "_notes", "_scope", "_send", "caller", "need", "route_scope")
+    __slots__ = (
+        "_audit",
+        "_id",
+        "_is_over",
+        "_notes",
+        "_scope",
+        "_send",
+        "caller",
+        "need",
+        "route_scope",
+    )
 
-    def __init__(self, audit: Audit, scope: Any, send: Send) -> None:
+    def __init__(self, audit: Audit, scope: Any, send: Send, request_id: bytes) -> None:
+        self._id = request_id
         self._audit = audit
         self._scope = scope
         self._send = send
@@ -98,6 +108,11 @@ class WatchedRequest:
         set_notes(self._notes)
 
     @property
+    def request_id(self) -> str:
+        """Id of the request."""
+        return self._id.decode()
+
+    @property
     def is_audited(self) -> bool:
         """Whether the request is written whatever its answer."""
         method, route = self._scope["method"], self.route_scope.get("route_handler")
@@ -108,15 +123,15 @@ class WatchedRequest:
     async def send(self, message: Any) -> None:
         """Send a message of the answer."""
         if message["type"] == "http.response.start":
-            self._end(message["status"], message)
+            self._end(message["status"], self._identify(message))
         await self._send(message)
 
     def end(self) -> None:
         """Write the request if it belongs into the log and got no answer."""
         if not self._is_over and self.is_audited:
-            self._end("no answer", {})
+            self._end("no answer", self.request_id)
 
-    def _end(self, status: int | str, message: Message) -> None:
+    def _end(self, status: int | str, request_id: str) -> None:
         self._is_over = True
         is_refused = status in REFUSALS
         if not is_refused and not self.is_audited:
@@ -125,7 +140,7 @@ class WatchedRequest:
             caller=self.caller,
             action=f"{self._scope['method']} {self._scope['path']}",
             address=(self._scope.get("client") or ("",))[0],
-            request_id=self._request_id(message),
+            request_id=request_id,
             notes=self._notes,
         )
         if is_refused:
@@ -133,12 +148,11 @@ class WatchedRequest:
         else:
             self._audit.write(visit, status)
 
-    def _request_id(self, message: Message) -> str:
-        """Return the id of the request, which its answer gets if it has none."""
+    def _identify(self, message: Message) -> str:
+        """Return the id of the answer, which is given that of the request if it has none."""
         headers = message.get("headers", [])
         for name, value in headers:
-            if name.lower() == _REQUEST_ID:
+            if name.lower() == REQUEST_ID_HEADER:
                 return str(value.decode("latin-1"))
-        request_id = error_request_id(dict(self._scope["headers"]).get(_REQUEST_ID))
-        message["headers"] = [*headers, (_REQUEST_ID, request_id.encode())]
-        return request_id
+        message["headers"] = [*headers, (REQUEST_ID_HEADER, self._id)]
+        return self.request_id

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -11,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.settings import LogFormat, LogLevel
+from quadriga.engine.line_budget import LineBudget
+from quadriga.engine.server_settings import LogFormat, LogLevel
 from quadriga.store.redaction import redact
 
 FAULTS_PER_S = 20
@@ -21,8 +23,13 @@ WARNINGS_PER_S = 1
 """Maximum lines a second in which uvicorn warns of bytes that are not HTTP, and grpc of clients that left: anybody may
 be one."""
 
-_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """What some readers take for the end of a line, and JSON does not escape."""
+
+_TALKATIVE = ("authlib", "hpack", "httpcore", "httpcore2", "httpx", "httpx2", "matplotlib", "PIL")
+"""Loggers of libraries that write at the level `debug` what they send and receive, which may have secrets."""
+
+_WORD = re.compile(r"[!#-~]+")
 
 _log = logging.getLogger("quadriga")
 
@@ -33,6 +40,7 @@ def configure_logging(
     *,
     log_format: LogFormat = "plain",
     level: LogLevel = "info",
+    lines: logging.Handler | None = None,
 ) -> None:
     """Send log lines, and exceptions that nothing catches, to standard error.
 
@@ -41,8 +49,9 @@ def configure_logging(
         secrets: Values that no line may have, such as `Settings.secrets`.
         log_format: `plain` for people, `json` for an object in each line.
         level: Lowest level of the lines.
+        lines: Where lines go instead.
     """
-    lines = logging.StreamHandler()
+    lines = lines or logging.StreamHandler()
     plain = f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s"
     lines.setFormatter(
         _Redacting(plain, secrets) if log_format == "plain" else _JsonLines(role, secrets)
@@ -57,6 +66,8 @@ def configure_logging(
         logging.CRITICAL
     )  # the sender logs an error once
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.INFO)
     sys.excepthook = _log_end
     threading.excepthook = _log_end_of_thread
 
@@ -70,6 +81,22 @@ class _Redacting(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record), self._secrets)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the standard library
+        """Append the fields that the text does not have, as `name=value`."""
+        line = super().formatMessage(record)
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        shown = [
+            f"{name}={_shown(value)}" for name, value in fields.items() if str(value) not in line
+        ]
+        return " ".join([line, *shown])
+
+
+def _shown(value: Any) -> str:
+    """Return a value in one word: as JSON, but for a text without spaces and quotes."""
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return value
+    return msgspec.json.encode(value).decode().translate(LINE_ENDS)
 
 
 class _JsonLines(logging.Formatter):
@@ -101,7 +128,7 @@ class _JsonLines(logging.Formatter):
             name: redact(value, self._secrets) if isinstance(value, str) else value
             for name, value in line.items()
         }
-        return msgspec.json.encode(without).decode().translate(_LINE_ENDS)
+        return msgspec.json.encode(without).decode().translate(LINE_ENDS)
 
 
 class RateLimit(logging.Filter):
@@ -114,26 +141,16 @@ class RateLimit(logging.Filter):
 
     def __init__(self, per_s: int, highest_level: int = logging.CRITICAL) -> None:
         super().__init__()
-        self._per_s = per_s
+        self._budget = LineBudget(per_s)
         self._highest_level = highest_level
-        self._lock = threading.Lock()
-        self._second = 0
-        self._passed = 0
-        self._dropped = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line passes."""
         if record.levelno > self._highest_level:
             return True
-        second = int(time.monotonic())
-        with self._lock:
-            if second != self._second:
-                self._second, self._passed = second, 0
-            if self._passed >= self._per_s:
-                self._dropped += 1
-                return False
-            self._passed += 1
-            dropped, self._dropped = self._dropped, 0
+        dropped = self._budget.take()
+        if dropped is None:
+            return False
         if dropped:
             record.msg = f"{record.getMessage()} ({dropped} lines like this were left out before)"
             record.args = None

@@ -23,6 +23,7 @@ from quadriga.engine.processes.acceptor import FairAcceptor
 from quadriga.engine.processes.handshakes import Handshakes
 from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
+from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
 from quadriga.engine.shared_counts import SharedCounts
@@ -202,7 +203,8 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
-    beating = asyncio.create_task(_beat(server, states, name))
+    level = FollowedLevel(states, task.settings.log_level)
+    beating = asyncio.create_task(_beat(server, states, name, level))
     # Where another worker answers, this one takes no requests before it can answer them.
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
@@ -230,10 +232,11 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     _log.info("stopped")
 
 
-async def _beat(server: _Server, states: ProcessStates, name: str) -> None:
+async def _beat(server: _Server, states: ProcessStates, name: str, level: FollowedLevel) -> None:
     """Show the supervisor that the event loop runs, and the other workers how many connections this one has."""
     while True:
         states.beat(name)
+        level.look()
         states.set_connections(name, server.count_connections())
         await asyncio.sleep(BEAT_INTERVAL_S)
 

@@ -29,6 +29,8 @@ from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
 from quadriga.engine.native_runs import NativeRuns, create_native_runs
 from quadriga.engine.processes.data_folder import DataFolder
 from quadriga.engine.processes.listener import format_address, listen, reserve
+from quadriga.engine.processes.log_level import FollowedLevel
+from quadriga.engine.processes.log_pipes import LogPipes
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings
@@ -71,6 +73,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory of what keys have used, inherited."""
     counts_fd: int = -1
     """The shared memory of the counts for metrics, inherited."""
+    log_marker: str = ""
+    """What the lines of the child's log begin with; empty where its standard error is that of the server."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -97,7 +101,9 @@ class _Child:
         *,
         tls_files: RenewedFiles | None = None,
         counts: SharedCounts | None = None,
+        pipes: LogPipes | None = None,
     ) -> None:
+        self._pipes = pipes
         self._counts = counts or SharedCounts()
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
@@ -125,23 +131,29 @@ class _Child:
             task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
-        self._process = subprocess.Popen(  # noqa: S603 - our own module; its name is for `ps` and for metrics
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "quadriga.engine.processes.worker",
-                self._name.replace(" ", "-"),
-            ],
-            stdin=subprocess.PIPE,
-            pass_fds=descriptors,
-        )
+        self._process = self._open_process(descriptors)
         self._started_at = time.monotonic()
         self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it was ended already, which `watch` sees
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")
             self._process.stdin.flush()
+
+    def _open_process(self, descriptors: list[int]) -> "subprocess.Popen[bytes]":
+        """Start the process; its standard error is a pipe to the log, if that is JSON."""
+        name = self._name.replace(" ", "-")  # for `ps`, for metrics and for the log
+        command = [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", name]
+        if self._pipes is None:
+            return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)  # noqa: S603 - our own module
+        error, pipe = self._pipes.open(name)
+        try:
+            process = subprocess.Popen(  # noqa: S603 - as above
+                command, stdin=subprocess.PIPE, stderr=error, pass_fds=descriptors
+            )
+        finally:
+            os.close(error)
+        pipe.pid = process.pid
+        return process
 
     def watch(self) -> None:
         """Restart the child if it has died and its delay is over.
@@ -225,13 +237,16 @@ def end_cause(code: int) -> str:
     return f"signal-{-code}"
 
 
-def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
+def supervise(
+    settings: Settings, announce: Callable[[str, str], None], pipes: LogPipes | None = None
+) -> int:
     """Run the server until SIGTERM or SIGINT.
 
     Args:
         settings: Settings of the server.
         announce: Called once connections are accepted, with the URL of HTTP and the address of gRPC
             (empty without gRPC).
+        pipes: Takes what children write to standard error; None lets them have that of the server.
 
     Returns:
         Exit status: 0 when every child ended by itself and the journal is in the database, else 1 or `EXIT_WAITING`.
@@ -260,6 +275,8 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
     key_counts = KeyCounts(settings.workers)
     counts = SharedCounts(settings.workers + 1, settings.workers)
+    marker = "" if pipes is None else pipes.marker
+    level = FollowedLevel(states, settings.log_level)
     answering = [
         _Child(
             ChildTask(
@@ -276,12 +293,14 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
                 run_id=run_id,
                 run_directory=str(run),
                 internal_key=internal_key,
+                log_marker=marker,
             ),
             states,
             partial(_note_exit, number, native_runs, crashes),
             _MAX_WORKER_DELAY_S,
             tls_files=tls_files,
             counts=counts,
+            pipes=pipes,
         )
         for number in range(settings.workers)
     ]
@@ -294,10 +313,13 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             processes_fd=states.descriptor,
             http_url=url,
             internal_key=internal_key,
+            log_marker=marker,
         )
-        writer = ChildTask("writer", settings, processes_fd=states.descriptor, run_id=run_id)
-        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts))
-        storing.append(_Child(writer, states, counts=counts))
+        writer = ChildTask(
+            "writer", settings, processes_fd=states.descriptor, run_id=run_id, log_marker=marker
+        )
+        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts, pipes=pipes))
+        storing.append(_Child(writer, states, counts=counts, pipes=pipes))
     children = [*storing, *answering]
     for child in children:
         child.start()
@@ -306,11 +328,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     announce(url, grpc_address)
     try:
         while not stopping:
-            for child in children:
-                child.watch()
-                child.end_if_hung()
-            if data_folder is not None:
-                data_folder.check()
+            _watch(children, data_folder, level)
             time.sleep(_POLL_INTERVAL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
@@ -324,6 +342,16 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             data_folder.close()
     waiting = settings.store and _records_wait(settings)
     return 1 if not all(clean) else EXIT_WAITING if waiting else 0
+
+
+def _watch(children: list[_Child], data_folder: DataFolder | None, level: FollowedLevel) -> None:
+    """Start children that have ended, end those that hang, and take the level of the log."""
+    for child in children:
+        child.watch()
+        child.end_if_hung()
+    if data_folder is not None:
+        data_folder.check()
+    level.look()
 
 
 def _tls_files(settings: Settings) -> RenewedFiles | None:

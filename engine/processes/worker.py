@@ -20,6 +20,8 @@ import msgspec
 
 from quadriga.engine.access.tls_files import TlsFiles
 from quadriga.engine.access.tls_renewal import OwnServerTrust
+from quadriga.engine.processes.log_level import FollowedLevel
+from quadriga.engine.processes.log_pipes import PipedLines
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRITER, ProcessStates
@@ -44,6 +46,7 @@ def main() -> None:
         task.settings.secrets,
         log_format=task.settings.log_format,
         level=task.settings.log_level,
+        lines=PipedLines(task.log_marker) if task.log_marker else None,
     )
     if task.role == "jobs":
         states = _show_life(task, JOBS)
@@ -63,10 +66,12 @@ def _show_life(task: ChildTask, name: str) -> ProcessStates:
     """Show the supervisor, from a thread, that the process runs; return the states of all processes."""
     states = ProcessStates(task.processes_fd, task.settings.workers)
     states.mark(name, "starting")
+    level = FollowedLevel(states, task.settings.log_level)
 
     def beat() -> None:
         while True:
             states.beat(name)
+            level.look()
             time.sleep(BEAT_INTERVAL_S)
 
     threading.Thread(target=beat, name="beat", daemon=True).start()

@@ -58,7 +58,7 @@ NAMED_IN_BODY: dict[str, Any] = {
     "/api/drift": lambda name: {"model": name, "baseline": {"from": "-2h", "to": "-1h"}},
 }
 NAMELESS = {
-    "/", "/api/audit", "/api/blobs/{digest}", "/api/erasures", "/api/erasures/{erasure_id}", "/api/ground-truth",
+    "/", "/api/audit", "/api/log-level", "/api/blobs/{digest}", "/api/erasures", "/api/erasures/{erasure_id}", "/api/ground-truth",
     "/api/inferences/{inference_id}",
     "/api/inferences/{inference_id}/feedback", "/api/inferences/{inference_id}/ground-truth",
     "/api/inferences/{inference_id}/ground-truth/history",

@@ -124,7 +124,7 @@ def test_no_secret_is_printed_logged_answered_or_written(
             "request trace-1 was answered 503: the database does not answer"
             in server.log.read_text()
         )
-        assert len(answers[1][1]["x-request-id"]) == 32
+        assert len(answers[1][1]["x-request-id"]) == 36
         for pid in server.child_pids():
             for name in ("cmdline", "environ"):
                 assert CANARY.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()

@@ -155,6 +155,7 @@ RUN_BY = {
     ],
     "docs/operations.md": [
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
+        "sh tests/e2e/test_request_logs.py::test_the_level_changes_in_all_processes_and_is_audited",
     ],
     "docs/scaling.md": [
         f"sh {MOVE}",

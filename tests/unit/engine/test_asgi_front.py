@@ -109,6 +109,40 @@ async def test_the_answer_is_the_same_as_with_a_task(folder, path, body, headers
         }
 
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("headers", "request_id", "traceparent"),
+    [
+        ({"x-request-id": "own-1"}, "own-1", None),
+        ({"x-request-id": "a b"}, None, None),
+        ({"x-request-id": "a" * 200}, None, None),
+        ({"x-request-id": "a\r\nset-cookie: b"}, None, None),
+        ({}, None, None),
+        ({"traceparent": TRACEPARENT}, None, TRACEPARENT),
+        ({"traceparent": TRACEPARENT[:-1]}, None, None),
+        ({"ce-traceparent": TRACEPARENT}, None, TRACEPARENT),
+    ],
+)
+async def test_an_answer_names_its_request_and_its_trace(folder, headers, request_id, traceparent):
+    body = json.dumps({"inputs": [{**TENSOR, "data": [1.0, 2.0, 3.5]}]}).encode()
+    async with warm_application(folder, insecure=True, store=False) as application:
+        scope = scope_of(body=body, **headers)
+        at_once = application.asgi.answer_at_once(scope_of(body=body, **headers), body)
+        answers = [await with_task(application, scope, body)]
+        if at_once is not None:
+            answers.append((at_once.status, at_once.headers, at_once.body))
+        for status, sent, content in answers:
+            values = [value.decode() for name, value in sent if name == b"x-request-id"]
+            assert (status, values) == (200, [json.loads(content)["id"]])
+            assert values == [request_id] if request_id else len(values[0]) == 36
+            assert dict(sent).get(b"traceparent", b"").decode() == (traceparent or "")
+        assert len({dict(sent)[b"x-request-id"] for _, sent, _ in answers}) == (
+            1 if request_id else len(answers)
+        )
+
+
 async def test_a_request_counts_once_whichever_way_it_is_answered(folder):
     def counted():
         rows = {row.name: row for row in application._numbers._counts.totals()}

@@ -154,7 +154,13 @@ NOT_AUDITED = {
 }  # fmt: skip
 """Paths of POST besides inference that change nothing and take away no more than a page; log-in and log-out write lines of their own."""
 
-AUDITED_READS = {"/api/jobs/x/result", "/api/audit", "/console/audit", "/console/keys"}
+AUDITED_READS = {
+    "/api/jobs/x/result",
+    "/api/audit",
+    "/api/log-level",
+    "/console/audit",
+    "/console/keys",
+}
 """Paths of GET that take away much, or show what administrators alone see."""
 
 
@@ -186,7 +192,7 @@ def test_what_is_audited_is_in_the_log_with_its_key_whatever_the_answer(server):
             (line,) = new_lines
             assert (line.action, line.status) == (f"{method} {path}", status)
             assert (line.key_id, line.name, line.address) == (key_id, "admin", "127.0.0.1")
-            assert len(line.request_id) == 32
+            assert len(line.request_id) == 36
         else:
             assert not new_lines, (method, path, new_lines)
 

@@ -39,4 +39,4 @@ def test_a_sound_request_id_is_kept(sound):
 def test_any_other_request_id_is_replaced(unsound):
     first, second = error_request_id(unsound), error_request_id(unsound)
     assert first != second
-    assert len(first) == 32
+    assert len(first) == 36

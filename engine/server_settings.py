@@ -1,0 +1,170 @@
+"""Settings of what a server serves, how it is reached, who may use it, and what it writes about that; see `quadriga.engine.settings`."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SECRET = {"secret": True}
+"""Mark of a setting that may hold a secret: `Meta(extra=SECRET)`. It may be in a file, and is never shown."""
+
+LogFormat = Literal["plain", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of models, addresses, keys, log-in, TLS, logs and audit log, as the first part of all."""
+
+    models: Annotated[str, Meta(description="Folder of model folders, or one model.")] = "models"
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Need no keys, also on an address that others reach, as behind a gateway that knows its users."
+        ),
+    ] = False
+    admin_key: Annotated[
+        str,
+        Meta(
+            pattern=r"^(quadriga-[A-Za-z0-9_]{1,64}\.[A-Za-z0-9_-]{32,256})?$",
+            description="Key of an administrator, beside those of `quadriga keys`: quadriga-NAME.SECRET with a random secret of 32 characters or more.",
+            extra=SECRET,
+        ),
+    ] = ""
+    oidc_issuer: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https://[^\s?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[^\s?#]*)?)?$",
+            description="Issuer of an OpenID Connect provider, such as https://login.example.org/realms/vision: people log in there, and its tokens count like keys.",
+        ),
+    ] = ""
+    oidc_client_id: Annotated[
+        str, Meta(description="Id of this server as a client of the provider.")
+    ] = ""
+    oidc_client_secret: Annotated[
+        str,
+        Meta(
+            extra=SECRET,
+            description="Secret of this server as a client of the provider; default: none, for a public client.",
+        ),
+    ] = ""
+    oidc_scopes: Annotated[
+        str,
+        Meta(description="Scopes that are asked for at the log-in, separated by spaces."),
+    ] = "openid profile email"
+    oidc_audience: Annotated[
+        str,
+        Meta(
+            description="Audience (`aud`) that the tokens of machines must have; default: oidc_client_id."
+        ),
+    ] = ""
+    oidc_roles: Annotated[
+        str,
+        Meta(
+            description="Roles and teams by claims, as CLAIM:VALUE=ROLE+ROLE@TEAM, separated by commas, such as groups:line-4=annotate@quality, groups:ops=operate. Who has none of these is refused."
+        ),
+    ] = ""
+    session_hours: Annotated[
+        float,
+        Meta(gt=0, le=720, description="Hours after which people have to log in again."),
+    ] = 8.0
+    session_key: Annotated[
+        str,
+        Meta(
+            pattern=r"^(.{32,512})?$",
+            extra=SECRET,
+            description="Random text of 32 characters or more that sessions are sealed with, the same for servers behind one address; default: made in the data folder.",
+        ),
+    ] = ""
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65535, description="HTTP port; 0 takes a free one and prints it.")
+    ] = 8080
+    grpc_port: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="gRPC port; 0 takes a free one and prints it, -1 switches gRPC off.",
+        ),
+    ] = 8081
+    tls_certificate: Annotated[
+        str,
+        Meta(
+            description="File of the server's certificate and those that it depends on, PEM: HTTP and gRPC then take TLS only. Read again when it changes."
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str,
+        Meta(
+            description="File of the certificate's private key, PEM without a password; default: the file of the certificate."
+        ),
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        Meta(
+            description="File of certificates, PEM: clients must present a certificate that one of these signed (mutual TLS)."
+        ),
+    ] = ""
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="Names that requests may have in Host, separated by commas, such as models.example.org or *.example.org. Default: on a loopback address localhost, elsewhere any."
+        ),
+    ] = ""
+    cors_origins: Annotated[
+        str,
+        Meta(
+            description="Origins of other people's pages that may use this server, separated by commas, such as https://label.example.org. Default: none."
+        ),
+    ] = ""
+    public_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^/?#\s]+(/[^?#\s]*)?)?$",
+            description="URL at which people reach this server, for signed URLs of images and as the origin of its own pages; default: the one in the request.",
+        ),
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="Addresses or networks of the proxies whose X-Forwarded-For and X-Forwarded-Proto count, separated by commas. Default: none."
+        ),
+    ] = ""
+    key_limits: Annotated[
+        str,
+        Meta(
+            description="Limits of keys that have none of their own, separated by commas, such as requests=100/second,concurrency=8. Default: none."
+        ),
+    ] = ""
+    open_metrics: Annotated[bool, Meta(description="Answer /metrics without a key.")] = False
+    log_format: Annotated[
+        LogFormat,
+        Meta(description="Lines of the log: plain text, or an object of JSON each."),
+    ] = "plain"
+    log_level: Annotated[
+        LogLevel,
+        Meta(description="Lowest level of the lines of the log: debug, info, warning or error."),
+    ] = "info"
+    log_requests: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of the requests that have a line in the log: 1 for all, 0.01 for one in a hundred at random, 0 for none. Those that are refused or fail have one if this or log_slow_ms is not 0.",
+        ),
+    ] = 0.0
+    log_slow_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Milliseconds from which a request has a line in the log, whatever its share; 0: no such limit.",
+        ),
+    ] = 0.0
+    audit_days: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=36500,
+            description="Days after which a file of the audit log is removed; 0: there is no audit log.",
+        ),
+    ] = 365

@@ -1,0 +1,137 @@
+"""The log of requests: which have a line, what it says, and how many there are at most."""
+
+import logging
+
+import pytest
+
+from quadriga.engine.request_log import FAILURES_PER_S, LINES_PER_S, MAX_IDS, MAX_PATH, RequestLog
+from quadriga.engine.request_observation import RequestObservation
+from quadriga.proto.request_facts import ModelRun, RequestFacts
+from quadriga.proto.trace_context import TraceContext
+
+
+def facts(status=200, outcome="success", duration_ms=3.0, **fields):
+    values = {"request_id": "r-1", "method": "POST", "path": "/v2/models/a/infer", "protocol": "v2"}
+    return RequestFacts(
+        status=status, outcome=outcome, ended_ns=int(duration_ms * 1e6), **(values | fields)
+    )
+
+
+def written(caplog):
+    return [record.fields for record in caplog.records if record.name == "quadriga.access"]
+
+
+@pytest.fixture(autouse=True)
+def _level(caplog):
+    caplog.set_level(logging.INFO, "quadriga.access")
+
+
+ALL, SLOW, FEW = (1.0, 0.0), (0.0, 100.0), (1e-9, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "request_facts", "has_line"),
+    [
+        (ALL, facts(), True),
+        (ALL, facts(404, "client_error"), True),
+        (ALL, facts(protocol="state"), False),
+        (SLOW, facts(), False),
+        (SLOW, facts(duration_ms=100.0), True),
+        (SLOW, facts(duration_ms=100.0, protocol="state"), True),
+        (SLOW, facts(404, "client_error"), False),
+        (FEW, facts(duration_ms=1e6), False),
+        *(
+            (settings, facts(status, outcome, protocol=protocol), True)
+            for settings in (ALL, SLOW, FEW)
+            for protocol in ("v2", "state")
+            for status, outcome in [
+                (503, "refused"),
+                (503, "deadline"),
+                (500, "model_failure"),
+                (500, "server_error"),
+                (401, "client_error"),
+                (403, "client_error"),
+                (429, "refused"),
+                ("PERMISSION_DENIED", "client_error"),
+            ]
+        ),
+    ],
+)
+def test_the_settings_choose_and_what_fails_has_a_line(caplog, settings, request_facts, has_line):
+    RequestLog(*settings).write(request_facts)
+    assert len(written(caplog)) == has_line
+
+
+def test_a_share_of_the_requests_is_drawn(caplog):
+    log = RequestLog(0.5, 0.0)
+    for _ in range(400):
+        log.write(facts())
+    assert 100 < len(written(caplog)) < 300
+
+
+def test_a_line_says_what_the_request_was(caplog):
+    run = ModelRun(
+        "a", "2", begun_ns=0, stages_ms={"infer": 1.5}, duration_ms=2.0, inferences=100,
+        inference_ids=[str(number) for number in range(100)],
+    )  # fmt: skip
+    long_path = "/v2/models/" + "a" * 1000
+    trace = TraceContext("4" * 32, "0" * 15 + "7", 1)
+    request = facts(path=long_path, trace=trace, key_id="k1", bytes_in=10, bytes_out=20, run=run)
+    RequestLog(*ALL).write(request)
+    assert written(caplog) == [
+        {
+            "request_id": "r-1",
+            "trace_id": "4" * 32,
+            "span_id": "0" * 15 + "7",
+            "protocol": "v2",
+            "method": "POST",
+            "path": long_path[:MAX_PATH],
+            "model": "a",
+            "version": "2",
+            "status": 200,
+            "outcome": "success",
+            "duration_ms": 3.0,
+            "bytes_in": 10,
+            "bytes_out": 20,
+            "key_id": "k1",
+            "stages_ms": {"infer": 1.5},
+            "inferences": 100,
+            "inference_ids": [str(number) for number in range(MAX_IDS)],
+        }
+    ]
+
+
+def test_a_path_makes_no_lines_of_its_own(caplog):
+    RequestLog(*ALL).write(facts(path='/a\n2026 "forged"\u2028\x1b[31m'))
+    (record,) = caplog.records
+    assert not {"\n", "\x1b", "\u2028"} & set(record.getMessage())
+
+
+def test_a_flood_of_refusals_is_bounded_and_hides_no_other_request(caplog):
+    log = RequestLog(*ALL)
+    for _ in range(10 * FAILURES_PER_S):
+        log.write(facts(401, "client_error"))
+    refused = len(written(caplog))
+    assert FAILURES_PER_S <= refused <= 3 * FAILURES_PER_S  # a second may have ended in between
+    log.write(facts())
+    assert len(written(caplog)) == refused + 1
+    log._failed._second = 0  # the next second
+    log.write(facts(401, "client_error"))
+    left_out = [fields.get("left_out", 0) for fields in written(caplog)]
+    assert sum(left_out) + refused == 10 * FAILURES_PER_S
+    for _ in range(3 * LINES_PER_S):
+        log.write(facts())
+    assert len(written(caplog)) < refused + 2 + 3 * LINES_PER_S
+
+
+def test_a_log_that_is_off_observes_only_requests_of_a_trace(caplog):
+    observer = RequestObservation(RequestLog(0.0, 0.0))
+    assert not observer.observes_all
+    assert observer.begin("r", "POST", "/", None) is None
+    assert observer.begin("r", "POST", "/", b"00-nonsense") is None
+    traceparent = f"00-{'4' * 32}-{'7' * 16}-01"
+    observed = observer.begin("r", "POST", "/", traceparent.encode())
+    assert observed.trace.traceparent == traceparent
+    observed.status, observed.outcome = 500, "server_error"
+    observer.end(observed)
+    assert written(caplog) == []

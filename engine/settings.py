@@ -26,7 +26,30 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one server; each description is also the help text of its flag."""
 
-    models: Annotated[str, Meta(description="Folder of model folders, or one model.")] = "models"
+    models: Annotated[
+        str,
+        Meta(
+            description="Folder of model folders, or one model; or s3://, gs:// or az:// with a bucket and such a folder."
+        ),
+    ] = "models"
+    models_poll_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds between two looks for new files of models, which are then loaded; 0: only by request.",
+        ),
+    ] = 0.0
+    model_cache: Annotated[
+        str,
+        Meta(
+            description="Folder that keeps the models of an object store; default: model-cache in the data folder."
+        ),
+    ] = ""
+    max_model_source_bytes: Annotated[
+        int,
+        Meta(ge=1, description="Bytes of the files of an object store's models; more are refused."),
+    ] = 64 << 30
     insecure: Annotated[
         bool,
         Meta(
@@ -592,6 +615,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def archives_directory(self) -> Path:
         """Folder of the unpacked archives of models."""
         return Path(self.data) / "archives"
+
+    @property
+    def model_cache_directory(self) -> Path:
+        """Folder of the models of object stores."""
+        return Path(self.model_cache or Path(self.data) / "model-cache")
 
     @property
     def blob_location(self) -> str:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from quadriga.engine.model_lane import merge_queue_statistics
-from quadriga.engine.model_source.interface import ServedModel
 from quadriga.engine.model_source.source_watch import SourceWatch, reason_of
 from quadriga.engine.overrides import Override, write_files
 from quadriga.engine.repository import ModelRepository
@@ -146,7 +145,7 @@ class ModelControl:
             _log.warning("%s: cannot be loaded: %s", name, error)
             raise ModelNotReady(f"cannot load {name!r}: {reason_of(error)}") from error
 
-    def load_newest(self, name: str, state: ServedModel) -> bool:  # noqa: ARG002 - the newest may be newer
+    def load_newest(self, name: str) -> bool:
         """Load the newest state of a model in every worker, with the configuration that a client gave it.
 
         Returns:
@@ -173,7 +172,7 @@ class ModelControl:
         find = partial(source.find, states)
         model_name = self._repository.load(name, override, by_client=True, find=find)
         if model_name in states:
-            source.keep({model_name: states[model_name]})
+            source.keep({**source.served(), model_name: states[model_name]})
             watch.note_loaded(model_name)
         self._publish(model_name, override, deadline_s)
         source.release(self._repository.paths())

@@ -1,9 +1,9 @@
-"""The cache of a source of models: contents by hash, and snapshots, each a whole state of the source.
+"""The cache of a source of models: contents by hash, and snapshots, each a whole state of a model.
 
     files/<hash>                   a content, once
     snapshots/<id>/manifest.json   the hash of each file
     snapshots/<id>/<name>/…        the files, hard links to the contents
-    listing.json                   the newest state, and what its objects were listed as
+    listing.json                   the newest states, and what their objects were listed as
     seen                           its time is that of the last look at the source
 
 A snapshot is made under another name and renamed, so it is there whole or not at all, and never changes. Servers may
@@ -16,9 +16,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import msgspec
 from blake3 import blake3
@@ -42,12 +43,14 @@ Manifest = dict[str, str]
 class SourceState(msgspec.Struct, frozen=True):
     """What is known of a source."""
 
-    snapshot: str = ""
-    """Id of the newest whole state; empty before the first."""
+    models: dict[str, str] = {}
+    """Id of the snapshot of each model in its newest state, by name."""
     objects: Listing = {}
     """Objects whose contents are known, by path."""
     hashes: Manifest = {}
     """Their hashes."""
+    is_whole: bool = False
+    """Whether the models were made of exactly these objects; not after a look that failed."""
 
 
 class ModelCache:
@@ -93,7 +96,7 @@ class ModelCache:
         write_atomically(self._directory / _LISTING, data, 0o600, is_synced=True)
 
     def note_seen(self) -> None:
-        """Note that the source is in its newest state now."""
+        """Note that the models of the source are in their newest states now."""
         (self._directory / _SEEN).touch(0o600)
 
     def seen_at(self) -> float:
@@ -122,7 +125,7 @@ class ModelCache:
                 errno.ENOSPC,
             )
 
-    def add_content(self, fetch: Callable[[object], str]) -> str:
+    def add_content(self, fetch: Callable[[IO[bytes]], str]) -> str:
         """Keep what a function writes into a file and returns the hash of; return the hash."""
         folder = self._directory / _FILES
         descriptor, name = tempfile.mkstemp(prefix=".", dir=folder)
@@ -138,6 +141,16 @@ class ModelCache:
             temporary.unlink(missing_ok=True)
         return digest
 
+    @contextmanager
+    def assembled(self, manifest: Manifest) -> Iterator[Path]:
+        """Make a folder with some files, whose contents are there, for the context; called while looking."""
+        temporary = Path(tempfile.mkdtemp(prefix=".", dir=self._directory / _SNAPSHOTS))
+        try:
+            self._fill(temporary, manifest)
+            yield temporary / self._name
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
     def place(self, manifest: Manifest) -> str:
         """Make the snapshot with some files, whose contents are there, unless it exists; return its id."""
         lines = "".join(f"{digest} {path}\n" for path, digest in sorted(manifest.items()))
@@ -148,16 +161,9 @@ class ModelCache:
         sync_path(self._directory / _FILES)
         temporary = Path(tempfile.mkdtemp(prefix=".", dir=target.parent))
         try:
-            folders = {temporary, temporary / self._name}
-            (temporary / self._name).mkdir()
-            for path, digest in manifest.items():
-                file = temporary / self._name / path
-                file.parent.mkdir(parents=True, exist_ok=True)
-                folders.add(file.parent)
-                _link(self._directory / _FILES / digest, file)
-            write_atomically(
-                temporary / _MANIFEST, msgspec.json.encode(manifest), 0o400, is_synced=True
-            )
+            folders = self._fill(temporary, manifest)
+            data = msgspec.json.encode(manifest)
+            write_atomically(temporary / _MANIFEST, data, 0o400, is_synced=True)
             for folder in folders:
                 sync_path(folder)
             temporary.rename(target)
@@ -165,6 +171,17 @@ class ModelCache:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return snapshot
+
+    def _fill(self, folder: Path, manifest: Manifest) -> set[Path]:
+        """Put files into a new folder; return it and the folders in it."""
+        folders = {folder, folder / self._name}
+        (folder / self._name).mkdir()
+        for path, digest in manifest.items():
+            file = folder / self._name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            folders |= {parent for parent in file.parents if parent.is_relative_to(folder)}
+            _link(self._directory / _FILES / digest, file)
+        return folders
 
     def folder(self, snapshot: str) -> Path:
         """Return the folder of models of a snapshot."""
@@ -177,6 +194,10 @@ class ModelCache:
             return msgspec.json.decode(path.read_bytes(), type=Manifest)
         except (OSError, msgspec.MsgspecError):
             return None
+
+    def has(self, snapshots: Collection[str]) -> bool:
+        """Check whether all of some snapshots are there."""
+        return all((self._directory / _SNAPSHOTS / snapshot).is_dir() for snapshot in snapshots)
 
     def verify(self, snapshots: Collection[str]) -> list[str]:
         """Remove snapshots with damaged files, and these; return the ids of those that are whole."""
@@ -222,9 +243,10 @@ class ModelCache:
     def remove_unused(self, needed: Collection[str]) -> None:
         """Remove snapshots that are neither needed nor held, and contents that are in none; called while looking."""
         state = self.state()
+        kept = {*needed, *state.models.values()}
         with self._changing():
             for folder in (self._directory / _SNAPSHOTS).iterdir():
-                if folder.name not in (*needed, state.snapshot):
+                if folder.name not in kept:
                     _remove_unless_held(folder)
         known = set(state.hashes.values())
         for file in (self._directory / _FILES).iterdir():
@@ -237,16 +259,6 @@ class ModelCache:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock(self._directory / "lock"):
             yield
-
-
-def folder_digest(manifest: Mapping[str, str], folder: str) -> str:
-    """Return the hash of a folder of a snapshot, or of a file; of all of it if that is empty."""
-    inside = sorted(
-        f"{digest} {path}\n"
-        for path, digest in manifest.items()
-        if not folder or path == folder or path.startswith(f"{folder}/")
-    )
-    return blake3("".join(inside).encode()).hexdigest()
 
 
 def _link(content: Path, file: Path) -> None:

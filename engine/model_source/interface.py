@@ -16,41 +16,39 @@ Models = Mapping[str, Mapping[str, Path]]
 """Versions of models by name, each with its path, the highest version first."""
 
 
-class ServedModel(msgspec.Struct, frozen=True):
-    """The state of a model that is served, or was before a restart."""
-
-    digest: str
-    """Hash of its files."""
-    snapshot: str = ""
-    """Id of the snapshot that has them; empty for a folder of this machine."""
+States = Mapping[str, str]
+"""States of models by name: a hash of the files of each."""
 
 
 class ModelSource(Protocol):
     """A place that models come from; safe to use from several threads and processes.
 
-    Its newest state is what the last look saw; what is served follows model by model, by `keep`.
+    Its newest states are what the last look saw; what is served follows model by model, by `keep`.
     """
 
     def look(self, deadline_s: float, settle_s: float = 0.0) -> None:
         """Look for a new state; a look of another process is awaited until a time of the monotonic clock.
 
         Raises:
-            OSError: The source does not answer, changes, or cannot be kept; the newest state stays.
+            OSError: The source does not answer, changes, or cannot be kept; the newest states stay.
         """
 
-    def newest(self) -> dict[str, ServedModel]:
+    def newest(self) -> dict[str, str]:
         """Return the newest state of each model."""
 
-    def served(self) -> dict[str, ServedModel]:
+    def served(self) -> dict[str, str]:
         """Return the served state of each model."""
 
-    def find(self, states: Mapping[str, ServedModel]) -> Models:
+    def find(self, states: States) -> Models:
         """Return models in some states; the files of these stay until `release`."""
 
-    def keep(self, states: Mapping[str, ServedModel]) -> None:
-        """Note which states of some models are served from now on, also after a restart."""
+    def keep(self, states: States) -> None:
+        """Note the states of all models that are served from now on, also after a restart."""
 
-    def begin(self) -> dict[str, ServedModel]:
+    def is_kept(self) -> bool:
+        """Check whether all that is served is there, for a worker that starts again."""
+
+    def begin(self) -> dict[str, str]:
         """Check what was served before a start, forget what is no more, and return the rest."""
 
     def release(self, paths: Collection[Path]) -> None:
@@ -72,7 +70,7 @@ class ServedRecord:
         self._path = path
         self._source = source
 
-    def read(self) -> dict[str, ServedModel]:
+    def read(self) -> dict[str, str]:
         """Return the served state of each model by name."""
         try:
             record = msgspec.json.decode(self._path.read_bytes(), type=_Record)
@@ -80,16 +78,16 @@ class ServedRecord:
             return {}
         return record.models if record.source == self._source else {}
 
-    def write(self, models: Mapping[str, ServedModel]) -> None:
+    def write(self, states: States) -> None:
         """Replace the record."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = msgspec.json.encode(_Record(self._source, dict(models)))
+        data = msgspec.json.encode(_Record(self._source, dict(states)))
         write_atomically(self._path, data, 0o600, is_synced=True)
 
 
 class _Record(msgspec.Struct, frozen=True):
     source: str
-    models: dict[str, ServedModel]
+    models: dict[str, str]
 
 
 def settled(

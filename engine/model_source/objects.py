@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -51,9 +51,10 @@ class SourceObject(msgspec.Struct, frozen=True):
     """An object as its store lists it; two equal ones have the same content."""
 
     size: int
-    modified: float
-    """Seconds since 1970."""
+    modified: int
+    """Seconds since 1970; answers with the content have no fractions."""
     etag: str | None = None
+    """Its tag without quotes, which not all stores list."""
 
 
 Listing = dict[str, SourceObject]
@@ -97,8 +98,7 @@ class ObjectFolder:
                     path = entry["path"]
                     if _UNNEEDED.search(path) or not self._is_allowed(path):
                         continue
-                    modified = entry["last_modified"].timestamp()
-                    listing[path] = SourceObject(entry["size"], modified, entry["e_tag"])
+                    listing[path] = _listed(entry)
                     if len(listing) > MAX_FILES:
                         raise SourceError(
                             f"its source has more than {MAX_FILES} files", errno.EFBIG
@@ -107,7 +107,7 @@ class ObjectFolder:
         self._check_sizes(needed)
         return needed
 
-    def fetch(self, path: str, listed: SourceObject, file: Any) -> str:
+    def fetch(self, path: str, listed: SourceObject, file: IO[bytes]) -> str:
         """Write the content of an object into a file; return its hash.
 
         Raises:
@@ -124,16 +124,13 @@ class ObjectFolder:
 
     def _piece(self, path: str, listed: SourceObject, start: int, end: int) -> bytes:
         options: Any = {"range": (start, end)}
-        if listed.etag is not None:
-            options["if_match"] = listed.etag
         with self._translated_errors("read"):
             try:
                 result = obstore.get(self._store, path, options=options)
                 piece = bytes(result.bytes())
             except (PreconditionError, FileNotFoundError) as error:
                 raise ChangingSourceError from error
-        meta = result.meta
-        if (meta["size"], meta["e_tag"]) != (listed.size, listed.etag) or len(piece) != end - start:
+        if _listed(result.meta) != listed or len(piece) != end - start:
             raise ChangingSourceError
         return piece
 
@@ -186,6 +183,15 @@ class ObjectFolder:
                 f"cannot {action} their source: {reason}",
                 detail=f"{type(error).__name__}: {detail}",
             ) from None
+
+
+def _listed(meta: Any) -> SourceObject:
+    etag = meta["e_tag"]
+    return SourceObject(
+        meta["size"],
+        int(meta["last_modified"].timestamp()),
+        None if etag is None else etag.removeprefix("W/").strip('"'),
+    )
 
 
 def _without_folders(listing: Listing) -> Listing:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.model_source.errors import SourceError
-from quadriga.engine.model_source.interface import SETTLE_S, Models, ModelSource, ServedModel
+from quadriga.engine.model_source.interface import SETTLE_S, Models, ModelSource
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ProtocolError
 from quadriga.store.disk import lock, try_lock, write_atomically
@@ -26,9 +25,12 @@ _FIRST_RETRY_S = 30.0
 _MAX_RETRY_S = 3600.0
 """Maximum time until a state that failed to load is tried again."""
 
+_MAX_REASON = 1000
+"""Characters of a reason that all lists of models show."""
+
 _log = logging.getLogger("quadriga.models")
 
-LoadNewest = Callable[[str, ServedModel], bool]
+LoadNewest = Callable[[str], bool]
 """Loads the newest state of a model in every worker; returns False where a client decides what is served."""
 
 TryVersions = Callable[[str, Mapping[str, Path]], None]
@@ -51,7 +53,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
 class _Failure(msgspec.Struct):
     """A state of a model that failed to load."""
 
-    state: ServedModel
+    state: str
     reason: str
     delay_s: float
     retry_at_s: float
@@ -91,7 +93,7 @@ class SourceWatch:
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock(self._directory / "prepare.lock"):
-            if (self._directory / "prepared").exists():
+            if (self._directory / "prepared").exists() and self.source.is_kept():
                 return
             served = self.source.begin()
             problem = ""
@@ -105,24 +107,27 @@ class SourceWatch:
                     "the source of the models cannot be read, so those of its cache are served: %s",
                     error,
                 )
-            newest, failures = self.source.newest(), dict[str, str]()
-            versions = self.source.find(newest)
-            for name, state in newest.items():
-                if name in served and served[name].digest != state.digest:
-                    try:
-                        try_versions(name, versions[name])
-                    except LoadError as error:
-                        failures[name] = str(error)
-                        _log.error(
-                            "%s: its newest files fail, the last ones are served: %s", name, error
-                        )
-                        continue
-                served[name] = state
-            if not served:
-                raise SourceError("their source has no model yet: expected <name>/model.onnx")
-            self.source.keep(served)
+            states = dict(served) if problem else self.source.newest()
+            failures = self._try_changed(states, served, try_versions)
+            self.source.keep({**states, **{name: served[name] for name in failures}})
             self._write(SourceStatus(problem, failures, int(bool(problem)), self.source.seen_at()))
             (self._directory / "prepared").touch()
+
+    def _try_changed(
+        self, newest: Mapping[str, str], served: Mapping[str, str], try_versions: TryVersions
+    ) -> dict[str, str]:
+        """Try the models whose states have changed; return why some fail, by name."""
+        failures = {}
+        models = self.source.find(newest)
+        for name in served.keys() & models.keys():
+            if served[name] == newest[name]:
+                continue
+            try:
+                try_versions(name, models[name])
+            except LoadError as error:
+                failures[name] = _shortened(str(error))
+                _log.error("%s: its newest files fail, the last ones are served: %s", name, error)
+        return failures
 
     def find_served(self) -> Models:
         """Return the models that are served, or were last."""
@@ -175,19 +180,15 @@ class SourceWatch:
     def _load_changed(self, load_newest: LoadNewest) -> None:
         """Load all models with a new state; those that fail once more after another was loaded, as it may be behind them."""
         served = self.source.served()
-        for name in [*self._failures]:
-            if name not in self.source.newest() or served.get(name) == self._failures[name].state:
-                del self._failures[name]
-        waiting = {
+        newest = self.source.newest()
+        changed = {
             name: state
-            for name, state in self.source.newest().items()
-            if (
-                name not in served
-                or served[name].digest != state.digest
-                or name in self._incomplete
-            )
-            and self._is_due(name, state)
+            for name, state in newest.items()
+            if served.get(name) != state or name in self._incomplete
         }
+        for name in self._failures.keys() - changed.keys():  # what was there before is there again
+            del self._failures[name]
+        waiting = {name: state for name, state in changed.items() if self._is_due(name, state)}
         progress = True
         while waiting and progress:
             loaded = [
@@ -197,14 +198,14 @@ class SourceWatch:
             for name in loaded:
                 del waiting[name]
 
-    def _is_due(self, name: str, state: ServedModel) -> bool:
+    def _is_due(self, name: str, state: str) -> bool:
         failure = self._failures.get(name)
         return failure is None or failure.state != state or time.monotonic() >= failure.retry_at_s
 
-    def _load(self, name: str, state: ServedModel, load_newest: LoadNewest) -> bool:
+    def _load(self, name: str, state: str, load_newest: LoadNewest) -> bool:
         self._incomplete.discard(name)
         try:
-            if load_newest(name, state):
+            if load_newest(name):
                 _log.info("%s: its new files are served", name)
         except (LoadError, ProtocolError, OSError) as error:
             if self.source.served().get(name) == state:  # another worker has not followed
@@ -214,16 +215,16 @@ class SourceWatch:
         self._failures.pop(name, None)
         return True
 
-    def _note_failure(self, name: str, state: ServedModel, error: Exception) -> None:
+    def _note_failure(self, name: str, state: str, error: Exception) -> None:
         previous = self._failures.get(name)
         is_same = previous is not None and previous.state == state
         delay_s = (
             min(previous.delay_s * 2, _MAX_RETRY_S) if is_same and previous else _FIRST_RETRY_S
         )
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = reason_of(error) if isinstance(error, OSError) else _shortened(str(error))
         if not (is_same and previous and previous.reason == reason):
             _log.error("%s: its new files are not served: %s", name, error)
-        self._failures[name] = _Failure(state, reason or "", delay_s, time.monotonic() + delay_s)
+        self._failures[name] = _Failure(state, reason, delay_s, time.monotonic() + delay_s)
 
     def look_for_client(self, timeout_s: float) -> None:
         """Look at the source before a load that a client asks for; raises as `ModelSource.look`."""
@@ -274,3 +275,7 @@ class SourceWatch:
 def reason_of(error: OSError) -> str:
     """Return the reason of an error, for clients."""
     return error.strerror or "the log of the server has the reason"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"

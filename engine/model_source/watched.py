@@ -10,7 +10,7 @@ from quadriga.engine.model import model_folder
 from quadriga.engine.model_archives import archive_name
 from quadriga.engine.model_folders import find_models
 from quadriga.engine.model_source.errors import SourceError
-from quadriga.engine.model_source.interface import Models, ServedModel, ServedRecord, settled
+from quadriga.engine.model_source.interface import Models, ServedRecord, States, settled
 from quadriga.engine.session import LoadError
 
 
@@ -30,7 +30,7 @@ class WatchedFolder:
 
     def look(self, deadline_s: float, settle_s: float = 0.0) -> None:  # noqa: ARG002 - nothing is awaited
         """See `ModelSource`; a model that changes meanwhile stays as it was."""
-        served = {name: model.digest for name, model in self.served().items()}
+        served = self.served()
         newest = self._digests()
         if newest != served and settle_s:
             last, changing = settled(self._digests, settle_s)
@@ -48,23 +48,27 @@ class WatchedFolder:
             raise SourceError("their folder cannot be read", detail=str(error)) from error
         return {name: _digest(versions) for name, versions in models.items()}
 
-    def newest(self) -> dict[str, ServedModel]:
+    def newest(self) -> dict[str, str]:
         """See `ModelSource`."""
-        return {name: ServedModel(digest) for name, digest in self._newest.items()}
+        return dict(self._newest)
 
-    def served(self) -> dict[str, ServedModel]:
+    def served(self) -> dict[str, str]:
         """See `ModelSource`."""
         return self._record.read()
 
-    def find(self, states: Mapping[str, ServedModel]) -> Models:  # noqa: ARG002 - a folder has one state
+    def find(self, states: States) -> Models:  # noqa: ARG002 - a folder has one state
         """See `ModelSource`."""
         return find_models(self._root)
 
-    def keep(self, states: Mapping[str, ServedModel]) -> None:
+    def keep(self, states: States) -> None:
         """See `ModelSource`."""
-        self._record.write({**self.served(), **states})
+        self._record.write(states)
 
-    def begin(self) -> dict[str, ServedModel]:
+    def is_kept(self) -> bool:
+        """See `ModelSource`."""
+        return True
+
+    def begin(self) -> dict[str, str]:
         """See `ModelSource`: a start serves what is in the folder."""
         self._record.write({})
         return {}

@@ -16,7 +16,7 @@ import yaml
 MLMODEL = "MLmodel"
 """Name of the file."""
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 128 << 10
 _GRAPH = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}\.onnx")
 _log = logging.getLogger("quadriga.models")
 

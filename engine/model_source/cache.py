@@ -200,9 +200,9 @@ class ModelCache:
         return all((self._directory / _SNAPSHOTS / snapshot).is_dir() for snapshot in snapshots)
 
     def verify(self, snapshots: Collection[str]) -> list[str]:
-        """Remove snapshots with damaged files, and these; return the ids of those that are whole."""
+        """Remove snapshots with damaged files, and these; return the ids of the undamaged ones."""
         verified: dict[str, bool] = {}
-        whole = []
+        undamaged = []
         for snapshot in snapshots:
             manifest = self.manifest(snapshot)
             if manifest is None:
@@ -217,8 +217,8 @@ class ModelCache:
             if damaged:
                 shutil.rmtree(self.folder(snapshot).parent, ignore_errors=True)
             else:
-                whole.append(snapshot)
-        return whole
+                undamaged.append(snapshot)
+        return undamaged
 
     def hold(self, snapshots: Collection[str]) -> None:
         """Keep some snapshots from being removed, until this process ends or holds others only.
@@ -243,10 +243,10 @@ class ModelCache:
     def remove_unused(self, needed: Collection[str]) -> None:
         """Remove snapshots that are neither needed nor held, and contents that are in none; called while looking."""
         state = self.state()
-        kept = {*needed, *state.models.values()}
+        needed_ids = {*needed, *state.models.values()}
         with self._changing():
             for folder in (self._directory / _SNAPSHOTS).iterdir():
-                if folder.name not in kept:
+                if folder.name not in needed_ids:
                     _remove_unless_held(folder)
         known = set(state.hashes.values())
         for file in (self._directory / _FILES).iterdir():

@@ -158,11 +158,11 @@ class FetchedModels:
     def begin(self) -> dict[str, str]:
         """See `ModelSource`; reads every file of it, and removes damaged ones, which are fetched again."""
         served, newest = self.served(), self._cache.state().models
-        whole = self._cache.verify({*newest.values(), *served.values()})
+        undamaged = self._cache.verify({*newest.values(), *served.values()})
         remaining = {
             name: snapshot
             for name, snapshot in served.items()
-            if snapshot in whole and (name in newest or not newest)
+            if snapshot in undamaged and (name in newest or not newest)
         }
         self._cache.hold(remaining.values())
         return remaining

@@ -93,12 +93,12 @@ def test_a_new_version_takes_over_while_clients_send_and_a_broken_one_does_not(d
     assert s3.url not in server.log.read_text()
 
 
-def test_the_cache_is_served_while_the_source_is_away(data, tmp_path, s3):
+def test_the_cache_is_served_while_the_source_is_away(data, tmp_path, s3, monkeypatch):
     put("double/1/model.onnx", graph(tmp_path))
     put("double/2/model.onnx", graph(tmp_path, tripling))
     with ServerProcess(data, URL, "--insecure") as server:
         assert answer(server) == (200, 3.0)
-    s3.close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with ServerProcess(data, URL, "--insecure") as server:
         assert answer(server) == (200, 3.0)
         health = report(server)
